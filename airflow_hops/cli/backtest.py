@@ -46,10 +46,10 @@ def backtest(args: Namespace) -> None:
         jobs=args.jobs,
     )
     if args.output:
-        Path(args.output).mkdir(parents=True, exist_ok=True)  # before the hours, not after
+        Path(args.output).mkdir(parents=True, exist_ok=True)  # fails early if it cannot be created
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # a user of a container may have no name
         user = str(os.getuid())
     candidates = Candidates(hook, plan, _say, args.spark_conn_id)
     try:
@@ -68,7 +68,7 @@ def backtest(args: Namespace) -> None:
             for name in hook.store.names(place):
                 (Path(args.output) / name).write_text(hook.store.read_text(f"{place}/{name}"))
             if POLICY_FILE not in hook.store.names(place):
-                (Path(args.output) / POLICY_FILE).unlink(missing_ok=True)  # of an earlier back-test
+                (Path(args.output) / POLICY_FILE).unlink(missing_ok=True)  # left by an earlier back-test
         except (HopsError, OSError) as error:
             raise SystemExit(f"--output: {error}") from None
 

@@ -228,7 +228,7 @@ def init(args: Namespace) -> None:
     except HopsError as error:
         raise SystemExit(str(error).removeprefix("step 'init': ")) from None
     files = project_files(name, uri, args.encoding, table)
-    try:  # all of the files, or none
+    try:  # writes all files or none
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:

@@ -43,7 +43,7 @@ def notebook(args: Namespace) -> None:
     folder = Path(args.folder).expanduser().absolute() if args.folder else dags
     if not folder.is_dir():
         raise BadInput(f"{folder}: there is no such folder; name the one that the notebooks lie in")
-    try:  # a server of somebody else's would get the token
+    try:  # another user's server on this port would receive the token
         socket.create_server(("127.0.0.1", args.port)).close()
     except (OSError, OverflowError) as error:
         raise BadInput(f"--port {args.port}: cannot listen there ({error}); choose another") from None
@@ -55,12 +55,12 @@ def notebook(args: Namespace) -> None:
     if not lab.exists() or not named_state(lab_folder).good:
         print(f"JupyterLab is installed into {lab_folder}, beside the packages of {base}:", flush=True)
         make_named(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
-    # It stands for a step: its artifacts lie below the user's name and this moment.
+    # It acts as a step: its artifacts are stored under the user's name and the current time.
     producer = Producer("notebook", f"{getpass.getuser()}-{datetime.now(UTC):%Y-%m-%dT%H%M%S}", "notebook")
     code_paths = tuple(dict.fromkeys([str(folder), str(dags)]))
     spec = hook.complete(replace(StepSpec("notebook", ""), producer=producer, code_paths=code_paths))
     home, lock = make_temporary_folder("notebook", root=socket_root(_SOCKET_LENGTH))
-    # JupyterLab holds the lock on; once it has ended, the next temporary folder of this user removes this one.
+    # JupyterLab inherits the lock; after it has ended, the user's next temporary folder removes this one.
     os.set_inheritable(lock, True)
     environment = _environment(step_environment(runtime, spec.code_paths), spec, home, python)
     token = environment["JUPYTER_TOKEN"]
@@ -74,7 +74,7 @@ def notebook(args: Namespace) -> None:
     options = ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={args.port}", "--ServerApp.port_retries=0"]
     options += [f"--ServerApp.root_dir={folder}", f"--ServerApp.open_browser={not args.no_browser}"]
     options += ["--KernelSpecManager.ensure_native_kernel=False", f"--MultiKernelManager.default_kernel_name={KERNEL}"]
-    # Unix sockets in a private folder: other users of the machine could read what is sent over TCP.
+    # Unix sockets in a private folder, since other users of the machine could read TCP traffic.
     options += ["--KernelManager.transport=ipc"]
     options += ["--ServerApp.answer_yes=True", "--ServerApp.allow_root=True", "--LabApp.news_url="]
     os.execve(lab, [str(lab), "-P", "-m", "jupyterlab", *options], environment)
@@ -92,6 +92,6 @@ def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, pytho
         **spec.variables(),
         NOTEBOOK_VARIABLE: str(home / "spec.json"),
         "JUPYTER_PATH": str(home),
-        "JUPYTER_RUNTIME_DIR": str(home / "r"),  # short, as the paths of Unix sockets must be
+        "JUPYTER_RUNTIME_DIR": str(home / "r"),  # short, since paths of Unix sockets are limited
         "JUPYTER_TOKEN": secrets.token_hex(24),
     }

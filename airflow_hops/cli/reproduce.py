@@ -49,7 +49,7 @@ def reproduce(args: Namespace) -> None:
     except (HopsError, OSError) as error:
         _say(str(error))
         raise SystemExit(CANNOT_RUN) from None
-    except Exception:  # a status of 1 would say that the result differs
+    except Exception:  # exit code 1 would mean that the result differs
         traceback.print_exc()
         raise SystemExit(CANNOT_RUN) from None
     except KeyboardInterrupt:

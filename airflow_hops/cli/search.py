@@ -45,7 +45,7 @@ def search(args: Namespace) -> None:
         return
     folder, record = _find(store, args)
     if args.stop is not None:
-        # Asks the search to end trials, or without a number itself
+        # Without numbers, the search itself is stopped.
         numbers = args.stop
         ended = _killed(record)
         for each in numbers or (None,):
@@ -145,7 +145,7 @@ def _looks(folder: StudyFolder) -> Iterator[StudyRecord]:
 
 def _picture(record: StudyRecord, trials: list[TrialRecord]) -> RenderableType:
     head, *rest = _lines(record, trials)
-    bar = Table.grid()  # a bar alone would not end its line
+    bar = Table.grid()  # a bar alone does not end its line
     bar.add_row(ProgressBar(total=record.trials, completed=record.done, width=_BAR_COLUMNS))
     return Group(Text(head, style="bold"), bar, *map(Text, rest))
 
@@ -168,7 +168,7 @@ def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
             try:
                 seconds = seconds_since(trial.started)
                 since = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-            except (ValueError, TypeError):  # no time, or one without a zone
+            except (ValueError, TypeError):  # not a time, or without a time zone
                 since = f"an unknown time (started {trial.started!r})"
             results.append(f"Running: trial {trial.number} for {since}{reported}, with {_params(trial.params)}")
     failed = [trial for trial in trials if trial.state == "failed"]
@@ -204,7 +204,7 @@ def _killed(record: StudyRecord) -> str | None:
     try:
         return ended_without_record(record)
     except SQLAlchemyError:
-        return None  # no database of Airflow's here, as on a machine of workers: the record is all that there is
+        return None  # no access to Airflow's database, as on workers: only the record is known
 
 
 def _values(record: StudyRecord, values: Sequence[float]) -> str:

@@ -33,9 +33,9 @@ def serve(args: Namespace) -> None:
     hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
     python = runtime_python(hops.settings.runtime)
     environment = runtime_environment(hops.settings.runtime) | storage_variables(server.services, hops.store)
-    values = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some releases of argparse leave it there
+    values = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some argparse versions keep the "--"
     command = module_command(python, "airflow_hops.serving", *server_flags(server.services, values))
-    # In the place of this process: signals, exit code and end are the server's own.
+    # Replaces this process, so signals and exit code are the server's own.
     os.execve(command[0], command, environment)
 
 
@@ -111,6 +111,6 @@ def storage_variables(services: Mapping[str, str], store: ArtifactStore) -> dict
 
 def _in_memory(token: str) -> str:
     """Returns the path of an in-memory file that the server inherits, so that tokens are in no file or command line."""
-    descriptor = os.memfd_create("token", 0)  # without MFD_CLOEXEC, which is the default
+    descriptor = os.memfd_create("token", 0)  # without the default MFD_CLOEXEC
     os.write(descriptor, token.encode())
     return f"/proc/self/fd/{descriptor}"

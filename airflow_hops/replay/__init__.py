@@ -1,1 +1,1 @@
-"""Runs again: back-tests, reproduction, and comparison of runs."""
+"""Repeated runs: back-tests, reproduction, and comparison of runs."""

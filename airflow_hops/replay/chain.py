@@ -1,4 +1,4 @@
-"""The recorded steps that made a model, from the ingest of its data on."""
+"""The recorded steps that made a model, beginning with the ingest of its data."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ class ChainStep:
     """A step that depends on the window of an ingest.
 
     Attributes:
-        made: What the later steps took of it: its artifact, or the good rows beside that of a validation.
-        record: What it was given.
-        producer: The task instance.
-        uris: Addresses of what it stands for: ``made``, and what the task made in earlier runs, from which a frozen
-            schema was inferred.
+        made: Artifact that later steps used: the step's own, or the valid examples of a validation.
+        record: Record of the step.
+        uris: Addresses that the step's result replaces: that of ``made``, and those of the task's artifacts of earlier
+            runs from which a frozen schema was inferred.
     """
 
     made: Artifact
@@ -37,23 +36,20 @@ class ChainStep:
 
     @property
     def has_window(self) -> bool:
-        """Whether it is an ingest that selects rows by their time."""
+        """Whether it is an ingest that selects rows by time."""
         return self.record.entry == INGEST_ENTRY and bool(self.record.params.get("window_end"))
 
     def inputs(self, instead: Mapping[str, Artifact]) -> dict[str, tuple[Artifact, ...]]:
-        """Its inputs by role, some of which others stand for, by their URIs."""
+        """Returns the inputs by role, replacing artifacts whose URIs are in ``instead``."""
         values = self.record.artifacts().items()
         return {role: tuple(instead.get(each.uri, each) for each in artifacts) for role, artifacts in values}
 
 
 def chain_of(store: ArtifactStore, artifacts: Iterable[Artifact]) -> tuple[ChainStep, ...]:
-    """The steps that artifacts were made by, as far as they depend on the window of an ingest.
-
-    Returns:
-        The steps, each after those whose artifacts it takes.
+    """Returns the steps that made the artifacts and depend on the window of an ingest, in order of dependency.
 
     Raises:
-        BadInput: an artifact or a record is gone, or nothing depends on a window.
+        BadInput: an artifact or a record is missing, or nothing depends on a window.
     """
     walk = _Walk(store)
     values = list(artifacts)
@@ -69,11 +65,11 @@ def chain_of(store: ArtifactStore, artifacts: Iterable[Artifact]) -> tuple[Chain
 
 
 def window_of(chain: Iterable[ChainStep]) -> Window:
-    """Start (None: open) and end of the data that a chain ingests, ISO 8601 UTC.
+    """Returns start (None: open) and end of the data that a chain ingests, ISO 8601 UTC.
 
     Raises:
-        BadInput: its ingests have different windows; or another step was given a time of theirs, which nothing would
-            move with them.
+        BadInput: the ingests have different windows, or another step has one of these times as a parameter, which would
+            not change with the window.
     """
     chain, windows = list(chain), {}
     for step in chain:
@@ -99,7 +95,7 @@ def window_of(chain: Iterable[ChainStep]) -> Window:
 
 
 def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """All texts of a JSON value, by their paths, but for those of artifacts."""
+    """Yields the strings of a JSON value with their paths, except those of artifacts."""
     if isinstance(value, str):
         yield path.removeprefix("/"), value
     elif isinstance(value, Mapping) and not {"uri", "kind", "fingerprint"} <= value.keys():
@@ -111,7 +107,7 @@ def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def ancestors(chain: Iterable[ChainStep], uri: str) -> tuple[ChainStep, ...]:
-    """The steps of a chain that made the artifact at an address, in their order."""
+    """Returns the steps of a chain that made the artifact at an address, in their order."""
     wanted, result = {uri}, []
     for step in reversed(list(chain)):
         if wanted.intersection(step.uris):
@@ -121,7 +117,7 @@ def ancestors(chain: Iterable[ChainStep], uri: str) -> tuple[ChainStep, ...]:
 
 
 def recorded(store: ArtifactStore, uris: Iterable[str]) -> Iterator[tuple[Manifest, RunRecord]]:
-    """The manifests and records of those artifacts that are there and have a record, the newest first."""
+    """Yields manifest and record of the artifacts that exist and have a record, newest first."""
     results: list[Manifest] = []
     for uri in uris:
         with suppress(BadInput):
@@ -132,14 +128,14 @@ def recorded(store: ArtifactStore, uris: Iterable[str]) -> Iterator[tuple[Manife
 
 
 def record_of(store: ArtifactStore, manifest: Manifest) -> RunRecord | None:
-    """The record of the step that made an artifact; None if there is none."""
-    # What a schema was imported from is no part of its step's key.
+    """Returns the record of the step that made an artifact, or None."""
+    # The source of an imported schema is not part of its step's key.
     parts = {name: part for name, part in manifest.cache_key_parts.items() if name != IMPORTED}
     return read_record(store, manifest.producer.dag_id, record_key(parts, manifest.inputs))
 
 
 def with_artifacts(value: Any, instead: Mapping[str, Artifact]) -> Any:
-    """A JSON value in which other artifacts stand for some, by their URIs: arguments of functions have them."""
+    """Returns a JSON value in which artifacts, such as those in function arguments, are replaced by URI."""
     if isinstance(value, str):
         return instead[value].uri if value in instead else value
     if isinstance(value, list | tuple):
@@ -161,7 +157,7 @@ class _Walk:
         self.steps: list[ChainStep] = []
 
     def visit(self, artifact: Artifact) -> bool:
-        """Whether an artifact depends on a window; the steps that it was made by are then found."""
+        """Returns whether an artifact depends on a window, and collects the steps that made it."""
         if artifact.uri not in self._depends:
             self._depends[artifact.uri] = self._visit(artifact)
         return self._depends[artifact.uri]
@@ -170,13 +166,13 @@ class _Walk:
         store = self._store
         try:
             _, maker = store.find(artifact)
-            if artifact.kind == "examples" and not maker.cache_key_parts:  # the good rows of a validation
+            if artifact.kind == "examples" and not maker.cache_key_parts:  # the valid rows of a validation
                 maker = store.manifest(store.address(maker.producer, "anomalies"))
         except BadInput as error:
             raise BadInput(f"{artifact.uri}: what the model was made from is gone ({error}); {_REMEDY}") from error
         record = record_of(self._store, maker)
         values = maker.inputs if record is None else record.artifacts()
-        # The schema last, as it may be that of an earlier run: data of the model's own run stands for that run's.
+        # The schema last, since it may come from an earlier run, whose data that of the model's own run replaces.
         inputs = sorted((a for artifacts in values.values() for a in artifacts), key=lambda a: a.kind == "schema")
         of = maker.producer
         task = (of.dag_id, of.task_id, of.map_index, artifact.kind)

@@ -1,4 +1,4 @@
-"""Runs the steps that made a served model again, for other windows of time."""
+"""Repeats the steps that made a served model for other time windows."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Time = str | datetime
 
 @dataclass(frozen=True)
 class _Made(JsonFields):
-    """The record of a window: ``made.json``, which is written last.
+    """Record of a window, ``made.json``; it is written last, so its presence marks completion.
 
     Attributes:
-        key: The pipeline's.
-        artifacts: Those that are kept, by the step that made them, as the pipeline names it. Another champion of the
-            same key has other addresses.
+        key: Key of the pipeline.
+        artifacts: Retained artifacts by the pipeline's name of the step. They are not keyed by address, since another
+            champion with the same key has other addresses.
         core_s: CPU seconds of all steps.
         gpu_s: Seconds times GPUs.
-        wall_s: Seconds that making them took.
+        wall_s: Wall-clock seconds.
     """
 
     key: str
@@ -56,32 +56,31 @@ class _Made(JsonFields):
     wall_s: float = 0.0
 
     def artifact(self, step: str) -> Artifact:
-        """Returns the artifact of a step."""
         return Artifact.from_dict(self.artifacts[step])
 
 
 class PipelineReplay:
-    """The pipeline of a served model, which trains it on other windows with the code that it was trained with.
+    """The pipeline of a served model, which can train it on other windows with its original code.
 
-    The steps are those of the records of the champion and of all that it was made from. The window is that of the
-    ingests; the schema is inferred from the statistics of each candidate, as if a person had accepted what had changed.
-    All lies below ``_backtest`` in the store. Ranks run on this machine.
+    The steps come from the records of the champion and of everything it was made from. The window is that of the
+    ingests. The schema is inferred from the statistics of each candidate, as if a person had accepted all changes.
+    Everything is written below ``_backtest`` in the store. Ranks run on this machine.
 
     Args:
-        hook: The connection. An instance, and its hook, are for one thread.
+        hook: The connection. An instance and its hook belong to one thread.
         model_name: The model.
-        spark_conn_id: Spark connection for the steps that ran on Spark.
+        spark_conn_id: Spark connection for steps that ran on Spark.
         on_line: Called with each line of the steps' output; by default lines go to the hook's log.
 
     Attributes:
-        champion: The champion's model artifact.
-        dag_id: The DAG that trained it.
-        first_window: Start (None: open) and end of the data that it was trained on, ISO 8601 UTC.
-        notes: What is not as it was for the champion, in sentences.
-        key: What decides what a window gives: code, parameters, sources, this package and the environment.
+        champion: Model artifact of the champion.
+        dag_id: DAG that trained it.
+        first_window: Start (None: open) and end of its training data, ISO 8601 UTC.
+        notes: Differences from the champion's training, in sentences.
+        key: Hash of everything that determines a window's result: code, parameters, sources, package, environment.
 
     Raises:
-        BadInput: there is no champion; or the record of a step, a source, or the window is missing.
+        BadInput: there is no champion, or the record of a step, a source, or the window is missing.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class PipelineReplay:
             raise BadInput(f"the champion of model {model_name!r}: {error}") from error
         self._evaluation = self._find_evaluation()
         tested = self._evaluation.artifacts().get("examples", ()) if self._evaluation else ()
-        chain_of(self._store, [self.champion])  # it alone must depend on a window
+        chain_of(self._store, [self.champion])  # the model itself must depend on a window
         self._chain = chain_of(self._store, [self.champion, *tested])
         of_examples = [step.made for step in self._chain if step.made.kind in ("examples", "transformed_examples")]
         if not of_examples:
@@ -120,17 +119,17 @@ class PipelineReplay:
         self.key = self._make_key()
 
     def train(self, start: Time, end: Time) -> tuple[Candidate, bool]:
-        """Trains a candidate; one that is there from an earlier back-test is taken.
+        """Trains a candidate, or returns that of an earlier back-test.
 
         Args:
-            start: First moment of its data, UTC where it names no zone.
-            end: Its end.
+            start: Start of its data, UTC if it has no time zone.
+            end: End of its data.
 
         Returns:
-            The candidate, and whether it was there.
+            The candidate, and whether it existed already.
 
         Raises:
-            BadInput: a step cannot use its data: there are no rows in the window, for example.
+            BadInput: a step cannot use its data, for example because the window has no rows.
             HopsError: a step failed.
         """
         window = _window(start, end)
@@ -156,10 +155,10 @@ class PipelineReplay:
         return candidate, was_there
 
     def history(self, start: Time, end: Time) -> Artifact:
-        """The examples of all rows of a span of time, as the ingest and what prepares examples make them.
+        """Returns the examples of all rows of a time span, made by the pipeline's ingest and preparation.
 
         Raises:
-            BadInput: the pipeline makes no ``examples``, or as :meth:`train`.
+            BadInput: the pipeline makes no ``examples``; or see :meth:`train`.
             HopsError: a step failed.
         """
         if self._history is None:
@@ -169,10 +168,10 @@ class PipelineReplay:
         return made.artifact(self._names[uri])
 
     def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
-        """Whether the pipeline's evaluation blesses a candidate, compared with another in the place of the champion.
+        """Runs the pipeline's evaluation of a candidate against a given champion.
 
         Returns:
-            The decision and its reasons. Where no evaluation of the pipeline is found, every candidate serves.
+            Whether the candidate is blessed, and the reasons. Without a recorded evaluation, every candidate is.
 
         Raises:
             HopsError: the evaluation failed.
@@ -187,34 +186,30 @@ class PipelineReplay:
         new = {uri: made.artifact(step) for uri, step in self._names.items() if step in made.artifacts}
         task = f"{self._evaluation.step}-{serving.fingerprint[:12]}"
         step = ChainStep(Artifact("", "evaluation", ""), self._evaluation, Producer(task_id=task))
-        # The evaluated model may be that of another run than the champion's.
+        # The evaluated model may come from another run than the champion.
         inputs = {**step.inputs(new), "model": (Artifact.from_dict(candidate.model),), "champion": (serving,)}
         with temporary_folder("step", "code") as code:
             result = self._run(step, run_id, inputs, code).properties
         return bool(result["blessed"]), tuple(result["reasons"])
 
     def monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Parameters of the newest recorded comparison and of the newest measurement of the model's requests.
-
-        Returns:
-            Those of the steps ``skew`` and ``performance``; empty where there is none.
-        """
+        """Returns parameters of the model's newest recorded ``skew`` and ``performance`` steps, or empty ones."""
         own = ModelProperties.of(self.champion).label
         of_skew, of_performance = (
             recorded(self._store, (each.uri for each in monitoring_reports(self._store, self.model_name, kind)))
             for kind in ("skew", "performance")
         )
         skew = next((record for _, record in of_skew), None)
-        # A further label's measurements say nothing of the metric that is compared.
+        # Measurements of further labels do not concern the compared metric.
         performance = next((record for _, record in of_performance if record.params.get("label") in (None, own)), None)
         return dict(skew.params) if skew else {}, dict(performance.params) if performance else {}
 
     def kill(self) -> None:
-        """Ends the running step; what is running in another thread then fails. What is trained is kept."""
+        """Ends the running step, so that a call in another thread fails. Trained candidates stay in the store."""
         self._hook.kill()
 
     def _find_evaluation(self) -> RunRecord | None:
-        """The record of the evaluation of the champion, or of the DAG's newest one of this model."""
+        """Returns the record of the champion's evaluation, or of the DAG's newest evaluation of this model."""
         uris = (uri for uri in self._store.artifacts(self._store.uri(self.dag_id)) if uri.endswith("/evaluation"))
         newest = None
         for result, record in recorded(self._store, uris):
@@ -230,7 +225,7 @@ class PipelineReplay:
         parts = {"code": package_fingerprint(), "runtime": runtime_fingerprint(self._hook.settings.runtime)}
         numbered: dict[str, Artifact] = {}
         for number, step in enumerate(self._chain):
-            params = recorded_params(step.record, Path())  # the first to say which secrets are not known
+            params = recorded_params(step.record, Path())  # raises early if a secret is unknown
             if step.has_window:
                 sources = {table: Source.from_value(table, of) for table, of in params["sources"].items()}
                 try:
@@ -255,7 +250,7 @@ class PipelineReplay:
     def _make(
         self, window: tuple[datetime, datetime], run_id: str, steps: Iterable[ChainStep], retained: Iterable[str | None]
     ) -> tuple[_Made, bool]:
-        """Runs steps for a window, and keeps some of their artifacts; or takes what was made before."""
+        """Runs steps for a window and retains some of their artifacts, or returns those of an earlier back-test."""
         folder = self._store.uri(BACKTEST, run_id)
         wanted = {uri: self._names[uri] for uri in retained if uri in self._names}
         with self._lock(folder):
@@ -284,7 +279,7 @@ class PipelineReplay:
             return made, False
 
     def _lock(self, folder: str) -> ExitStack:
-        """Waits for other back-tests that make the same, until it is killed."""
+        """Waits for other back-tests of the same window, unless this one is killed."""
         while not self._hook.killed:
             with suppress(TimeoutError), ExitStack() as held:
                 held.enter_context(self._store.lock(folder, _LOOK_S))
@@ -300,7 +295,7 @@ class PipelineReplay:
         new: Mapping[str, Artifact] = {},
         window: tuple[datetime, datetime] | None = None,
     ) -> Artifact:
-        """Runs a step; what a back-test that was killed has left of it is taken."""
+        """Runs a step, or reuses the artifact that a killed back-test has left."""
         if self._hook.killed:
             raise StepFailed(f"step {step.record.step!r} was killed before it began", retryable=True)
         record, store = step.record, self._store
@@ -327,7 +322,7 @@ class PipelineReplay:
             there = {name: part for name, part in manifest.cache_key_parts.items() if name != IMPORTED}
             if there == parts and store.damage(uri, manifest) is None:
                 return manifest.reference(uri)
-        if kind == "schema":  # where one is, it is not inferred again
+        if kind == "schema":  # an existing schema would not be inferred again
             store.remove_folder(uri.rpartition("/")[0])
         launcher = launcher_of(self._hook, record, self._spark_conn_id)
         return Artifact.from_dict(run_again(self._hook, spec, self._on_line, launcher).value)
@@ -337,7 +332,7 @@ class PipelineReplay:
         return self._store.address(producer, str(step.record.output_kind))
 
     def _read(self, folder: str) -> _Made | None:
-        """Reads the record of a window; None if there is none, or it is not whole any more."""
+        """Reads the record of a window; None if it does not exist, or an artifact is missing or damaged."""
         try:
             made = _Made.from_dict(self._store.read_json(f"{folder}/{_MADE}"))
             for step in made.artifacts:
@@ -350,7 +345,7 @@ class PipelineReplay:
         return made if made.key == self.key else None
 
     def _remove_others(self, run_id: str, steps: Iterable[ChainStep], made: _Made) -> None:
-        """Removes what nothing needs any more; also what was left where a back-test was killed here."""
+        """Removes artifacts that are not retained, including those of a killed back-test."""
         retained = {made.artifact(step).uri for step in made.artifacts}
         for step in steps:
             address = self._address(step, run_id)

@@ -1,4 +1,4 @@
-"""Runs a recorded run again: finds its record, checks its data, unpacks its code, runs its step."""
+"""Repeats a recorded run: finds its record, checks its data, unpacks its code, runs its step."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ _VERSION = re.compile(r"(?P<model>[^/]+)/v?(?P<version>\d+)")
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that is to be reproduced.
+    """A run to reproduce.
 
     Attributes:
-        name: What to call it.
-        record: What its step was given.
-        artifact: What it made; None where it made no artifact, or that is gone.
-        metrics: Its metrics by name.
+        name: Name in messages.
+        record: Record of its step.
+        artifact: Its artifact; None if it made none, or the artifact is gone.
         experiment: Folder of an experiment of the package ``hops``.
         best: Parameters of a search's best trial.
-        trial_metric: Of a trial, its search's metric: the name of a number that its function returned alone.
-        lacking: What of the record is not known, for a run without one.
+        trial_metric: Metric of a trial's search, which names the number that the trial's function returned.
+        lacking: Unknown parts of the record, for a run without one.
     """
 
     name: str
@@ -69,11 +68,11 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
 
     Args:
         hook: The connection.
-        name: MLflow's id of a run, ``<model>/<version>``, or an artifact's URI or path in the store.
-        incomplete: Whether to make up a record from what a training wrote of itself, where there is none.
+        name: MLflow's run id, ``<model>/<version>``, or an artifact's URI or path in the store.
+        incomplete: Whether to derive a missing record from the files that a training wrote.
 
     Raises:
-        BadInput: there is no such run, or it has no record.
+        BadInput: the run or its record does not exist.
     """
     store, logged = hook.store, dict[str, Any]()
     version = _VERSION.fullmatch(name)
@@ -138,7 +137,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
 
 
 def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
-    """Returns which of a record's input artifacts are missing or changed."""
+    """Yields descriptions of a record's input artifacts that are missing or changed."""
     for role, artifacts in record.artifacts().items():
         for artifact in artifacts:
             try:
@@ -150,13 +149,10 @@ def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
 
 
 def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[str, ...]:
-    """Writes a record's user code to a folder.
-
-    Returns:
-        The folders of user code, in their order.
+    """Writes a record's user code to a folder and returns its code paths, in their order.
 
     Raises:
-        BadInput: it was not kept, or is damaged.
+        BadInput: the code was not stored, or is damaged.
     """
     if record.code_left_out:
         left = ", ".join(record.code_left_out[:5])
@@ -172,20 +168,20 @@ def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[
 
 
 def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
-    """The step of a run, which writes to a place of its own in the store, and tells MLflow nothing.
+    """Returns the step of a run, with a separate output address and without MLflow.
 
     Args:
         hook: The connection.
         run: The run.
-        code: Folder to unpack the user code to; for an incomplete record the one that has it.
+        code: Folder to unpack the user code to; for an incomplete record, the folder that has the code.
 
     Raises:
-        BadInput: a secret is not known, or the code was not kept, or is damaged.
+        BadInput: a secret is unknown, or the code was not stored, or is damaged.
     """
     record, store = run.record, hook.store
     code_paths = (str(code),) if run.lacking else unpack_code(store, record, code)
     params = recorded_params(record, code)
-    if params.get("np") == AUTO and run.artifact is not None:  # a measurement may choose another number now
+    if params.get("np") == AUTO and run.artifact is not None:  # measuring again may choose another number
         params["np"] = store.manifest(run.artifact.uri).properties["ranks"]
     producer = Producer(REPRODUCED, f"{record.dag_id}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}", record.step)
     output = Output(store.address(producer, record.output_kind), record.output_kind) if record.output_kind else None
@@ -203,10 +199,10 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
 
 
 def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
-    """The parameters of a step that is run again.
+    """Returns the parameters for repeating a step.
 
     Raises:
-        BadInput: a secret is not known.
+        BadInput: a secret is unknown.
     """
     params = dict(record.params)
     missing = []
@@ -227,14 +223,14 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
         )
     for name in FILE_PARAMS:
         if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
-            params[name] = str(code / record.script)  # it was named by an absolute path, or one that leads up
-    if record.entry == SEARCH_ENTRY:  # trials that were run before are not to be taken for its own
+            params[name] = str(code / record.script)  # it was an absolute path, or one with '..'
+    if record.entry == SEARCH_ENTRY:  # must not reuse trials of earlier runs
         params |= {"reuse": False, "study": None}
     return params
 
 
 def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
-    """Returns the launcher that runs a step again: Spark if it ran there, by this connection; None for this machine."""
+    """Returns the launcher that repeats a step: that of Spark if it ran on Spark; None for this machine."""
     if "conf" not in record.parts and record.params.get("engine") != "spark":
         return None
     conf = json.loads(record.parts.get("conf", "{}"))
@@ -268,10 +264,10 @@ def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _artifact_of(store: ArtifactStore, logged: Mapping[str, Any]) -> Artifact | None:
-    """The model that MLflow names; None of a run whose model is gone, or was replaced by that of another run.
+    """Returns the model that MLflow names; None if the model of a run is gone or was replaced.
 
     Raises:
-        BadInput: that is so of a registered version, of which nothing else is known.
+        BadInput: the model of a registered version is gone; nothing else is known of it.
     """
     uri = logged.get("model")
     if uri is None or ("record" in logged and not store.exists(uri)):
@@ -285,10 +281,10 @@ def _artifact_of(store: ArtifactStore, logged: Mapping[str, Any]) -> Artifact | 
 
 
 def _from_training(store: ArtifactStore, name: str, model: Artifact) -> RecordedRun:
-    """Reads the record that a training without a run record wrote into its artifact.
+    """Derives a run from the ``training.json`` of a model without a run record.
 
     Raises:
-        BadInput: it is no training of a function.
+        BadInput: the file does not describe the training of a function.
     """
     uri = f"{model.uri}/training.json"
     try:

@@ -1,4 +1,4 @@
-"""Compares a run with its reproduction: what went in, and what came out."""
+"""Compares a run with its reproduction: inputs and results."""
 
 from __future__ import annotations
 
@@ -22,24 +22,21 @@ from airflow_hops.user_code.locked_environment import changed_packages
 
 Verdict = Literal["same", "within tolerance", "differs", "not compared"]
 OF_TIME = frozenset({"seconds", "examples_per_second", "scaling_efficiency"})
-"""Metrics of how long something took."""
+"""Metrics that measure time."""
 
 _COMPARE = "airflow_hops.ml.stages.reproduce.compare:run"
 _NAMED_PACKAGES = 5
 _NEAR_ZERO = 1e-3
-"""Numbers below it may differ by that share of it."""
+"""The absolute tolerance is the relative tolerance times this."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A line of the comparison.
+    """A row of the comparison.
 
     Attributes:
-        what: What is compared.
-        recorded: What it was.
-        reproduced: What it is now.
-        verdict: Whether they are the same.
-        is_result: Whether it counts for the result, rather than explaining it.
+        what: Name of the compared value.
+        is_result: Whether it counts for the verdict; otherwise it explains it.
     """
 
     what: str
@@ -50,7 +47,7 @@ class Compared:
 
 
 def compare_environments(record: RunRecord, runtime: Path) -> Iterator[Compared]:
-    """The libraries, Python and this package, as recorded and as in the environment that is used."""
+    """Compares libraries, Python and this package with those in the record."""
     changed = changed_packages(record.packages, packages_of(runtime)) if record.packages else {}
     names = list(changed)[:_NAMED_PACKAGES]
     more = f" and {len(changed) - len(names)} more" if len(changed) > len(names) else ""
@@ -69,13 +66,7 @@ def compare_environments(record: RunRecord, runtime: Path) -> Iterator[Compared]
 
 
 def compare_metrics(before: Mapping[str, float], after: Mapping[str, float], tolerance: float) -> Iterator[Compared]:
-    """The metrics, less those of time.
-
-    Args:
-        before: Of the run.
-        after: Of its reproduction.
-        tolerance: How much they may differ, as a share.
-    """
+    """Compares metrics, except those that measure time; ``tolerance`` is a share."""
     for name in sorted((before.keys() | after.keys()) - OF_TIME):
         one, other = before.get(name), after.get(name)
         if one is None or other is None:
@@ -86,7 +77,7 @@ def compare_metrics(before: Mapping[str, float], after: Mapping[str, float], tol
 
 
 def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifact, tolerance: float) -> list[Compared]:
-    """The metrics of each epoch, by their largest difference; nothing where there are none."""
+    """Compares the metrics of each epoch by their largest difference; empty if there are none."""
     try:
         one, other = (store.read_json(f"{uri}/training.json")["epochs"] for uri in (recorded.uri, reproduced.uri))
         if not one and not other:
@@ -107,14 +98,9 @@ def compare_curves(store: ArtifactStore, recorded: Artifact, reproduced: Artifac
 def compare_results(
     hook: RuntimeHook, run: RecordedRun, result: StepResult, tolerance: float, *, same_environment: bool
 ) -> Iterator[Compared]:
-    """Compares the results of a step and of its reproduction, but for experiments and trials.
+    """Compares the results of a step and of its reproduction; not for experiments and trials.
 
-    Args:
-        hook: The connection.
-        run: The run.
-        result: Of its reproduction.
-        tolerance: As in :func:`compare_metrics`.
-        same_environment: Whether the weights of two models may be expected to be equal.
+    Weights of models are expected to be equal only if ``same_environment`` is true.
     """
     if run.best is not None:
         value = result.value if isinstance(result.value, Mapping) else {}
@@ -146,10 +132,10 @@ def compare_results(
 
 
 def _compare_models(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
-    """The weights and predictions of two models, as :mod:`airflow_hops.ml.stages.reproduce.compare` says.
+    """Compares weights and predictions of two models, as measured by :mod:`airflow_hops.ml.stages.reproduce.compare`.
 
-    Weights that are not identical are no verdict, since equal models can have different ones: predictions decide. They
-    may differ by the tolerance itself, being shares of 1 or of the standard deviation.
+    Weights that differ are no verdict, since equal models can have different weights: then predictions decide. Their
+    tolerance is absolute, since they are shares of 1 or of the standard deviation.
     """
     weights, predictions = found["weights"], found["predictions"]
     count = f"{weights['tensors']} tensors" if "tensors" in weights else "its files"
@@ -170,7 +156,7 @@ def _compare_models(found: Mapping[str, Any], tolerance: float) -> Iterator[Comp
 
 
 def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Artifact) -> Iterator[Compared]:
-    """The outputs of the cells of two executed notebooks, and the values that these left."""
+    """Compares the cell outputs of two executed notebooks, and the values that they returned."""
     sides: list[list[Any]] = []
     for artifact in (recorded, reproduced):
         cells = store.read_json(f"{artifact.uri}/notebook.ipynb")["cells"]
@@ -190,7 +176,7 @@ def compare_notebooks(store: ArtifactStore, recorded: Artifact, reproduced: Arti
 
 
 def compare_experiments(store: ArtifactStore, recorded: str, reproduced: str, tolerance: float) -> Iterator[Compared]:
-    """The best metric, and its hyperparameters, of two experiments of the package ``hops``, by their folders."""
+    """Compares the best metric and hyperparameters of two experiments of the package ``hops``, by their folders."""
     one, other = (store.read_json(f"{uri}/experiment.json") for uri in (recorded, reproduced))
     before, after = ({} if each["metric"] is None else {"metric": each["metric"]} for each in (one, other))
     yield from compare_metrics(before, after, tolerance)
@@ -209,14 +195,9 @@ def compare_values(before: Mapping[str, float], value: Any, tolerance: float) ->
 def compare_trial(
     before: Mapping[str, float], reported: Mapping[str, float], result: StepResult, metric: str, tolerance: float
 ) -> Iterator[Compared]:
-    """The metrics of a trial: what it reported, those of its training, and what its function returned.
+    """Compares the metrics of a trial: reported ones, those of its training, and those that its function returned.
 
-    Args:
-        before: Of the trial.
-        reported: What its reproduction said while it ran.
-        result: Of its reproduction.
-        metric: The name of a number that the function returned alone.
-        tolerance: As in :func:`compare_metrics`.
+    ``reported`` has the metrics that the reproduction reported while it ran; ``metric`` names a single returned number.
     """
     of_fit = {
         f"eval_{n.removeprefix('val_')}" if n.startswith("val_") else f"train_{n}": v for n, v in reported.items()
@@ -230,13 +211,7 @@ def compare_trial(
 
 
 def returned_metrics(value: Any, metric: str | None, names: Collection[str]) -> dict[str, float]:
-    """The numbers by name in what a function returned.
-
-    Args:
-        value: It.
-        metric: The name of a number alone; None for none.
-        names: Those that count.
-    """
+    """Returns the numbers in a function's result that are in ``names``; ``metric`` names a single number."""
     if isinstance(value, Mapping) and isinstance(value.get("metrics"), Mapping):
         value = value["metrics"]
     values = value if isinstance(value, Mapping) else {metric or "": value}

@@ -1,4 +1,4 @@
-"""Reports to send, in HTML and Markdown, and the cards of models, which are made from the store alone.
+"""Reports in HTML and Markdown, and model cards, which are made from the store only.
 
-Whoever makes one decides what of it its reader may see.
+Callers decide what a report's readers may see.
 """

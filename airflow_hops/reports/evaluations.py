@@ -1,4 +1,4 @@
-"""An evaluation in sections of a report."""
+"""Evaluations as sections of a report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Blocks = list[Any]
 
 
 def evaluation_sections(evaluation: EvaluationReport) -> list[Section]:
-    """Each split, with its slices, classes and calibration; and each further label."""
+    """Returns a section for each split, with slices, classes and calibration, and one for each further label."""
     sections = []
     for name, split in evaluation.splits.items():
         blocks: Blocks = [_figures(split)]
@@ -51,7 +51,7 @@ def _figures(split: Figures, caption: str = "") -> Table:
 
 
 def with_interval(interval: Interval) -> str:
-    """A figure with its 95% interval."""
+    """Formats a value with its 95% interval."""
     value, low, high = interval
     return f"{value:.4g} ({low:.4g} to {high:.4g})"
 

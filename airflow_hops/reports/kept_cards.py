@@ -1,8 +1,8 @@
-"""Cards that are kept with a version, as they were when it was decided what serves.
+"""Model cards stored with a version, as they were at a decision on serving.
 
 ``<store>/_cards/<model>/<version>/<time>/`` has ``card.md``, ``card.html``, and ``card.json``, a :class:`KeptCard`;
-``<time>`` is when it was made, and nothing is written there later. A kept card has all that was known; it is for
-readers who may see the artifacts of all the DAGs that it tells of.
+``<time>`` is the time of the card, which is never changed. A stored card has everything that was known, so it is only
+for readers who may see the artifacts of all DAGs that it mentions.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ class KeptCard(CheckedFields):
     """The facts of a stored card.
 
     Attributes:
-        at: When it was made, ISO 8601 UTC.
-        after: The decision that it was kept after, such as "promoted v2"; or "note", one of people.
-        whole: Whether the model's artifact was there to tell of.
-        dags: The DAGs that it tells of.
-        docs: Documentation of DAGs, as far as it was known; a later card takes over what it does not know itself.
-        registration: What MLflow knew of the version, as of
-            :class:`~airflow_hops.reports.model_sources.Registration`.
-        decided: When that decision was made, ISO 8601 UTC; None for a note.
-        folder: Where it was found; not in the file.
+        at: Time of the card, ISO 8601 UTC.
+        after: Decision that it was stored after, such as "promoted v2"; or "note" for a user's note.
+        whole: Whether the model's artifact still existed.
+        dags: DAGs that it mentions.
+        docs: Documentation of DAGs, as far as known; later cards use it for DAGs that they do not know.
+        registration: MLflow's entry of the version, a :class:`~airflow_hops.reports.model_sources.Registration`.
+        decided: Time of the decision, ISO 8601 UTC; None for a note.
+        folder: Folder of the card; not in the file.
     """
 
     at: str
@@ -67,26 +66,25 @@ def keep_cards(
     *,
     version: int | None = None,
 ) -> str | None:
-    """Keeps the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
+    """Stores the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
 
-    It comes after the decision, and never fails it: what went wrong is logged. A task that runs again and has decided
-    nothing new keeps no other card.
+    It follows the decision and never fails: errors are logged. A repeated task without a new decision stores no card.
 
     Args:
         store: The artifact store.
         model_name: The model.
-        doc_of: As of :func:`~airflow_hops.reports.model_card.model_card`.
-        registered: Versions in MLflow's registry; None where it was not asked.
-        version: A version of which people have noted something, to keep only its card; None after a decision.
+        doc_of: See :func:`~airflow_hops.reports.model_card.model_card`.
+        registered: Versions in MLflow's registry; None if it was not queried.
+        version: Version with a new note, to store only its card; None after a decision.
 
     Returns:
-        What went wrong; None if nothing did.
+        Error message, or None.
     """
     problems = []
     try:
         record = read_record(store, model_name)
         versions = _decided(record) if version is None else [version]
-    except Exception as error:  # whatever the store's own client raises
+    except Exception as error:  # any exception of the store's client
         log.exception("The cards of model %r could not be kept; the decision stands", model_name)
         return f"No card could be kept ({error})."
     newest = record.history[-1] if version is None and record.history else None
@@ -111,7 +109,7 @@ def keep_cards(
 
 
 def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Report:
-    """The card of a version as it is now, with what people and MLflow have said as it was kept last.
+    """Returns the current card of a version, with users' texts and MLflow's entry from its last stored card.
 
     Raises:
         BadInput: the version was never deployed.
@@ -127,13 +125,9 @@ def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Repo
 def find_kept_card(
     store: ArtifactStore, model_name: str, version: int, problems: list[str] | None = None
 ) -> KeptCard | None:
-    """The newest kept card of a version for which its artifact was still there; else the newest; None if there is none.
+    """Returns the newest stored card of a version, preferring cards made while the artifact existed.
 
-    Args:
-        store: The artifact store.
-        model_name: The model.
-        version: The version.
-        problems: Is told of damaged cards, which are passed over.
+    Descriptions of damaged cards, which are skipped, are appended to ``problems``.
     """
     result = list(kept_cards(store, model_name, version, problems))
     return next((card for card in result if card.whole), result[0] if result else None)
@@ -142,13 +136,13 @@ def find_kept_card(
 def kept_cards(
     store: ArtifactStore, model_name: str, version: int, problems: list[str] | None = None
 ) -> Iterator[KeptCard]:
-    """The kept cards of a version, the newest first; damaged ones are logged, told to ``problems``, and passed over."""
+    """Yields the stored cards of a version, newest first; skips, logs and adds to ``problems`` damaged ones."""
     of_version = store.uri("_cards", model_name, str(version))
     for name in reversed(store.names(of_version)):
         try:
             card = KeptCard.from_dict(store.read_json(store.file(of_version, f"{name}/card.json")))
         except FileNotFoundError:
-            continue  # it is being written, or whoever wrote it was killed
+            continue  # being written, or its writer was killed
         except (TypeError, HopsError, NotADirectoryError) as error:
             report = f"{of_version}/{name}/card.json: not what is known of a kept card ({error}); restore or remove it"
             log.warning("%s", report)
@@ -159,11 +153,11 @@ def kept_cards(
 
 
 def read_kept_card(store: ArtifactStore, card: KeptCard, format: Format) -> str:
-    """The text of a kept card.
+    """Returns the text of a stored card.
 
     Raises:
-        BadInput: it is a link that leads out of the card's folder.
-        FileNotFoundError: it is gone.
+        BadInput: it is a link out of the card's folder.
+        FileNotFoundError: it was deleted.
     """
     assert card.folder is not None, "found by kept_cards"
     return store.read_text(store.file(card.folder, f"card.{format}"))
@@ -177,7 +171,7 @@ def _make(
     doc_of: Callable[[str], str | None],
     registration: Registration | None,
 ) -> tuple[Report, KeptCard]:
-    """A card of all that is known, and what is to be known of it."""
+    """Returns a card with everything that is known, and its facts."""
     known = registration or (Registration.from_dict(before.registration) if before and before.registration else None)
     docs = dict(before.docs) if before else {}
 
@@ -200,7 +194,7 @@ def _make(
 
 
 def _decided(record: ModelRecord) -> list[int]:
-    """The versions that the newest decision is about, and those that had traffic before it."""
+    """Returns the versions that the newest decision is about, and those that had traffic before it."""
     if not record.history:
         return []
     *before, newest = record.history

@@ -1,8 +1,8 @@
-"""The card of a model's version, in the parts of Mitchell et al. (2019), "Model Cards for Model Reporting".
+"""Model cards of versions, structured as in Mitchell et al. (2019), "Model Cards for Model Reporting".
 
-What people have to say comes from the documentation of the DAG that made it (``doc_md``) and from the model's note;
-the rest is what happened, by the store: data, training, evaluation, gate, rollout, labels, drift, decisions. What
-is not known is said.
+The users' part comes from the documentation (``doc_md``) of the DAG that made the model, and from the version's note.
+The store provides the rest: data, training, evaluation, gate, rollout, labels, drift, decisions. The card states what
+is unknown.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _T = TypeVar("_T")
 
 
 def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> Report:
-    """The card of a version.
+    """Returns the card of a version.
 
     Args:
-        sources: What is known of it, as far as the reader may see it.
-        doc_of: The documentation of a DAG by its id; empty where it has none, None where that is not known.
+        sources: Data on the version that the reader may see.
+        doc_of: Returns the documentation of a DAG by its id; empty if it has none, None if it is unknown.
     """
     evaluation, model, notes = sources.evaluation, sources.model, sources.notes
     before: list[tuple[str, Callable[[], Blocks]]] = [
@@ -64,7 +64,7 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> 
         *(section(title, make) for title, make in after),
     ]
     worse = _shown("Slices that are worse", lambda: _worse_slices(evaluation), notes) if evaluation else []
-    harm = "What could harm whom is not written here unless the text under Intended use says so."
+    harm = "Potential harms appear only if they are described under Intended use."
     sections.append(Section("Caveats", [*notes, *worse, harm]))
     made_by = sources.maker.get("dag_id")
     about = f"Model of DAG {made_by}" if made_by else "Model"
@@ -72,7 +72,7 @@ def model_card(sources: VersionSources, doc_of: Callable[[str], str | None]) -> 
 
 
 def _shown(what: str, make: Callable[[], list[_T]], notes: list[str]) -> list[_T]:
-    """Returns the result of a reader; nothing, and a note, if another program or version wrote something odd."""
+    """Returns the result of ``make``; adds a note and returns nothing if a file has unexpected content."""
     try:
         return make()
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
@@ -81,7 +81,7 @@ def _shown(what: str, make: Callable[[], list[_T]], notes: list[str]) -> list[_T
 
 
 def _facts(facts: Mapping[str, Any], caption: str = "") -> Table:
-    """Facts by name, of which some may not be known."""
+    """Returns a table of facts, of which some may be unknown."""
     return Table(
         [
             (k, "not known" if v in (None, "") else v or "none" if isinstance(v, tuple | list | Mapping) else v)
@@ -225,7 +225,7 @@ def _gate(sources: VersionSources, evaluation: EvaluationReport | None) -> Block
 
 
 def _rollout(sources: VersionSources) -> Blocks:
-    """Its steps with what the server counted, oldest first."""
+    """Returns the rollout's steps with the server's counts, oldest first."""
     events = [event for event in sources.record.history if event.version == sources.version and event.decision]
     if not events:
         return ["No rollout of it was judged: it became champion at once, a person decided, or it is not over."]
@@ -293,7 +293,7 @@ def _performance(sources: VersionSources) -> Blocks:
         blocks.append(
             Table(ages, ["Age of the prediction", "Predictions", "With a label"], "Labels by age, all versions")
         )
-    # The problem's first metric by period; periods with too few labels are a gap.
+    # The problem's first metric by period; periods with too few labels are gaps.
     measured = [each for each in report.periods if each.version == sources.version and report.metric in each.figures]
     if len(measured) > 1:
         first, *_ = starts = [datetime.fromisoformat(each.start) for each in measured]
@@ -304,7 +304,7 @@ def _performance(sources: VersionSources) -> Blocks:
 
 
 def _skew(sources: VersionSources) -> Blocks:
-    """The newest checks of its requests against its training data, by any task that compares them."""
+    """Returns the newest checks of requests against the training data, by any task."""
     rows = [
         (
             _time(of.window_end),
@@ -353,7 +353,7 @@ def _decisions(sources: VersionSources) -> Blocks:
             what = f"{event.event.replace('_', ' ')} v{event.version}"
             by, is_hidden = event.made_by, _is_hidden(event, sources)
             who = by.get("user") or f"DAG {by['dag_id']}" if by and not is_hidden else None
-            if isinstance(event.by, str):  # who approved a rollout's last step
+            if isinstance(event.by, str):  # the user who approved a rollout's last step
                 who = event.by
             why = None if is_hidden else _why(event, sources)
             rows.append((_time(event.at), what, who, traffic, why))
@@ -361,7 +361,7 @@ def _decisions(sources: VersionSources) -> Blocks:
 
 
 def _is_hidden(event: ModelEvent, sources: VersionSources) -> bool:
-    """Whether a DAG decided that the reader may not see; its reasons may name what that DAG has."""
+    """Returns whether the event's DAG is hidden from the reader, since its reasons may reveal what the DAG has."""
     by = event.made_by
     return bool(by) and not sources.sees(by.get("dag_id", ""))
 

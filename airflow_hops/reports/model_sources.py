@@ -1,4 +1,4 @@
-"""The sources of a model card: all that the store knows of a model's version."""
+"""The sources of a model card: everything in the store about a model's version."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from airflow_hops.core.store.run_records import read_record as read_run_record
 _T = TypeVar("_T")
 
 _UNREADABLE = (HopsError, OSError, TypeError, ValueError, KeyError, AttributeError)
-"""Gone or damaged files, and those of another program or version."""
+"""Errors of missing or damaged files, and of files by other programs or versions."""
 
 MAX_CHECKS = 20
 MAX_DECISIONS = 20
 _DECISIONS_READ = 200
 DECISION_NOTE = "hops.decision_note"
-"""Tag of a version, with the time of a decision after a dot: when, by whom, and from the second line on what."""
+"""Prefix of version tags with notes on decisions, ``<prefix>.<time>``: first line time and author, then the note."""
 _TAGS = {"dag_id": "dag_id", "dag_run_id": "run_id", "uri": "model", "fingerprint": "fingerprint"}
 
 
 @dataclass(frozen=True)
 class Registration(CheckedFields):
-    """The entry of a version in MLflow's registry.
+    """A version's entry in MLflow's registry.
 
     Attributes:
-        created_at: When it was registered, ISO 8601 UTC.
+        created_at: Time of registration, ISO 8601 UTC.
         run_id: The MLflow run.
-        note: What people wrote of it.
-        dag_id: The DAG that registered it.
-        dag_run_id: The run of that DAG.
+        note: The users' note.
+        dag_id: DAG that registered it.
+        dag_run_id: Run of that DAG.
         uri: Address of the model artifact.
-        fingerprint: Its fingerprint.
-        decision_notes: What people wrote later of decisions on it, by the time of the decision.
+        fingerprint: Fingerprint of the model artifact.
+        decision_notes: Users' later notes on decisions, by the time of the decision.
     """
 
     created_at: str | None = None
@@ -62,7 +62,7 @@ class Registration(CheckedFields):
 
     @classmethod
     def told(cls, entry: Mapping[str, Any]) -> Registration:
-        """As :func:`airflow_hops.ml.queries.registry.versions` tells of a version."""
+        """Converts an entry of :func:`airflow_hops.ml.queries.registry.versions`."""
         tags, created_ms = entry.get("tags", {}), entry.get("created_ms")
         return cls(
             created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(),
@@ -79,16 +79,13 @@ class Registration(CheckedFields):
 
 @dataclass
 class VersionSources:
-    """The sources of a version's card. What cannot be read is noted, and not part of the card.
+    """The sources of a version's card. Unreadable parts are noted and left out.
 
     Attributes:
-        store: The artifact store.
-        name: The model.
-        version: The version.
         readable: DAGs whose artifacts the reader may see.
-        registration: What MLflow knows; None where it was not asked or does not answer.
-        notes: What is missing, in sentences.
-        dags: The DAGs that something of the card comes from.
+        registration: MLflow's entry; None if it was not queried or did not answer.
+        notes: Missing parts, in sentences.
+        dags: DAGs that the card's data comes from.
     """
 
     store: ArtifactStore
@@ -100,7 +97,7 @@ class VersionSources:
     dags: set[str] = field(default_factory=set)
 
     def sees(self, dag_id: str) -> bool:
-        """Whether the reader may see what a DAG made; then the card may tell of it."""
+        """Returns whether the reader may see a DAG's artifacts; if so, records the DAG in ``dags``."""
         if not dag_id or dag_id not in self.readable:
             return False
         self.dags.add(dag_id)
@@ -113,7 +110,7 @@ class VersionSources:
 
     @cached_property
     def maker(self) -> Mapping[str, str]:
-        """``dag_id``, ``run_id``, perhaps ``task_id`` of who deployed or registered it; empty if unknown or hidden."""
+        """``dag_id``, ``run_id`` and, if known, ``task_id`` that deployed or registered it; empty if hidden."""
         began, known = self.record.began(self.version), self.registration or Registration()
         by = began.made_by if began else {}
         if "run_id" not in by:
@@ -125,7 +122,7 @@ class VersionSources:
 
     @cached_property
     def deployment(self) -> Manifest | None:
-        """Returns the inputs of the deployment: the model, the evaluation, the infra-validation."""
+        """Manifest of the deployment, whose inputs are model, evaluation and infra-validation."""
         if "task_id" not in self.maker:
             return None
         producer = Producer(self.maker["dag_id"], self.maker["run_id"], self.maker["task_id"])
@@ -141,7 +138,7 @@ class VersionSources:
 
     @cached_property
     def model(self) -> tuple[ModelProperties, Manifest] | None:
-        """The model's artifact."""
+        """Properties and manifest of the model artifact."""
         serving, known = self.record.served(self.version), self.registration or Registration()
         if serving:
             artifact = serving.model
@@ -161,7 +158,7 @@ class VersionSources:
 
     @cached_property
     def evaluation(self) -> EvaluationReport | None:
-        """The evaluation by which it was deployed."""
+        """Evaluation that it was deployed with."""
         values = self._given("evaluation")
         if values is None or not self.sees(self.store.dag_of(values.uri)):
             self.notes.append("No evaluation: its deployment was given none, or none that the reader may see.")
@@ -170,14 +167,14 @@ class VersionSources:
 
     @cached_property
     def infra_blessing(self) -> BlessingProperties | None:
-        """Whether a server loaded it before it was deployed."""
+        """Result of loading it on a server before deployment."""
         values = self._given("infra_blessing")
         opened = self._open(values, "Its infra-validation", BlessingProperties.of) if values else None
         return opened[0] if opened else None
 
     @cached_property
     def lineage(self) -> list[tuple[str, str, str, str]]:
-        """Returns the sources of the model: role, kind, address, fingerprint."""
+        """Sources of the model: role, kind, address, fingerprint."""
         values = [
             (role, each) for role, items in (self.model[1].inputs if self.model else {}).items() for each in items
         ]
@@ -187,12 +184,12 @@ class VersionSources:
         return rows
 
     def told(self, uri: str | None) -> str | None:
-        """An address; None if it is of a DAG that the reader may not see."""
+        """Returns the address, or None if it is of a DAG that the reader may not see."""
         return uri if uri and self.sees(self.store.dag_of(uri)) else None
 
     @cached_property
     def statistics(self) -> Mapping[str, Mapping[str, Any]]:
-        """The statistics of its training data, by split."""
+        """Statistics of its training data, by split."""
         of = self.model[0] if self.model else ModelProperties()
         if not of.statistics:
             return {}
@@ -216,7 +213,7 @@ class VersionSources:
 
     @cached_property
     def performance(self) -> tuple[MonitoringReport, PerformanceReport] | None:
-        """The measurement of it with labels over the newest data, of its first label where there are several."""
+        """Its measurement with labels over the newest data; of its first label if there are several."""
 
         def read(report: MonitoringReport) -> PerformanceReport:
             return self._json(report.artifact, PERFORMANCE_FILE, PerformanceReport.from_dict)
@@ -226,7 +223,7 @@ class VersionSources:
 
     @cached_property
     def checks(self) -> list[tuple[str, SkewProperties, Mapping[str, float]]]:
-        """The comparisons of its newest requests with its training data: when, what was found, and metrics."""
+        """Comparisons of its newest requests with its training data: time, result and metrics."""
 
         def read(report: MonitoringReport) -> tuple[SkewProperties, Mapping[str, float]]:
             _, manifest = self._find(report.artifact)
@@ -236,7 +233,7 @@ class VersionSources:
 
     @cached_property
     def retraining(self) -> list[RecordedDecision]:
-        """The newest decisions on its retraining, of the DAGs that compare or measure it."""
+        """Newest decisions on its retraining, by the DAGs that compare or measure it."""
         dags = {
             dag_id
             for kind in ("skew", "performance")
@@ -256,7 +253,7 @@ class VersionSources:
     def _reports(
         self, kind: str, read: Callable[[MonitoringReport], _T], wanted: int
     ) -> list[tuple[MonitoringReport, _T]]:
-        """The comparisons or measurements of the newest data that can be read."""
+        """Returns readable reports on the newest data."""
 
         def found(name: str) -> tuple[MonitoringReport, _T]:
             report = read_report(self.store, self.name, self.version, kind, name)
@@ -270,7 +267,7 @@ class VersionSources:
         return values[0] if values else None
 
     def _each(self, what: str, items: Iterable[str], read: Callable[[str], _T], wanted: int | None = None) -> list[_T]:
-        """Returns those that can be read, up to a number; one note counts the others."""
+        """Returns readable items, up to a number; one note counts the others."""
         results: list[_T] = []
         problems = []
         for item in items:
@@ -285,7 +282,7 @@ class VersionSources:
         return results
 
     def _read(self, what: str, read: Callable[[], _T]) -> _T | None:
-        """Returns the result of a reader; None, and a note, if it fails."""
+        """Returns the result of a reader; adds a note and returns None if it fails."""
         try:
             return read()
         except _UNREADABLE as error:
@@ -293,7 +290,7 @@ class VersionSources:
             return None
 
     def _open(self, artifact: Artifact, what: str, of: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
-        """Something of an artifact's manifest, and the manifest; None, and a note, if the reader may not see it."""
+        """Returns a value of an artifact's manifest, and the manifest; adds a note and returns None if it is hidden."""
         if not self.sees(self.store.dag_of(artifact.uri)):
             self.notes.append(f"{what} is left out: it is of a DAG that the reader may not see, or not in the store.")
             return None
@@ -305,7 +302,7 @@ class VersionSources:
         return self._read(what, read)
 
     def _find(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
-        """An artifact with its manifest; any one at its address where the fingerprint is not known."""
+        """Returns an artifact with its manifest; whichever is at its address if the fingerprint is unknown."""
         return self.store.find(artifact) if artifact.fingerprint else (artifact, self.store.manifest(artifact.uri))
 
     def _json(self, artifact: Artifact, path: str, parse: Callable[[Any], _T]) -> _T:

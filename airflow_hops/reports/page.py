@@ -1,6 +1,6 @@
-"""The parts of a report, and its HTML: no script, nothing that is loaded, so that it opens anywhere and runs nothing.
+"""The parts of a report and its HTML, which has no scripts and loads nothing, so it is safe to open anywhere.
 
-All text is escaped by Jinja; the document itself forbids scripts and requests, which holds where no server says so.
+Jinja escapes all text. The document's own policy forbids scripts and requests, even without a server's headers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOOTER = f"Written by airflow-hops {__version__}."
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values; the first of each names it."""
+    """Rows of values, of which the first is the row's name."""
 
     rows: Sequence[Sequence[Any]]
     columns: Sequence[str] = ()
@@ -30,18 +30,17 @@ class Table:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], caption: str = "") -> Table:
-        """Facts by name, less those that are not known."""
+        """Returns a table of facts by name, without empty ones."""
         return cls([(name, value) for name, value in facts.items() if value not in (None, "", (), [])], (), caption)
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Points of each series, joined by lines, over axes from the lowest to the highest of all.
+    """A line chart of several series, with axes that span all points.
 
     Attributes:
         series: Points ``(x, y)`` by name.
-        caption: What is drawn.
-        diagonal: Whether to draw where x equals y, dashed.
+        diagonal: Whether to draw a dashed line where x equals y.
     """
 
     series: Mapping[str, Sequence[tuple[float, float]]]
@@ -50,12 +49,12 @@ class Chart:
 
     @property
     def lines(self) -> dict[str, list[tuple[float, float]]]:
-        """The points that can be drawn, by series."""
+        """Finite points by series."""
         return {name: [point for point in line if all(map(math.isfinite, point))] for name, line in self.series.items()}
 
     @property
     def bounds(self) -> tuple[float, float, float, float] | None:
-        """The least and the greatest x, and the least and the greatest y; None without a point."""
+        """Least and greatest x, least and greatest y; None without points."""
         points = [point for line in self.lines.values() for point in line]
         if not points:
             return None
@@ -67,7 +66,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Image:
-    """A picture as a ``data:`` address."""
+    """An image as a ``data:`` URL."""
 
     image: str
     caption: str
@@ -75,7 +74,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a report: tables, drawings, and text as it was written."""
+    """A part of a report: tables, charts, images and plain text."""
 
     title: str
     blocks: Sequence[Table | Chart | Image | str]
@@ -86,10 +85,10 @@ class Report:
     """A report.
 
     Attributes:
-        title: Its heading, and the name of its file.
-        about: What it is of.
-        sections: Its parts; one without blocks is left out.
-        at: When it was made.
+        title: Heading, and file name.
+        about: Subject.
+        sections: Sections; those without blocks are left out.
+        at: Time of the report.
     """
 
     title: str
@@ -99,11 +98,11 @@ class Report:
 
     @property
     def subtitle(self) -> str:
-        """Returns the subject and time of the report."""
+        """Subject and time of the report."""
         return f"{self.about} · {self.at.isoformat(sep=' ', timespec='minutes').removesuffix('+00:00')} UTC"
 
     def html(self) -> str:
-        """One HTML file that needs nothing else."""
+        """Returns the report as one self-contained HTML file."""
         folder = FileSystemLoader(Path(__file__).parent)
         environment = Environment(loader=folder, autoescape=True, trim_blocks=True, lstrip_blocks=True)
         environment.filters["cell"] = cell
@@ -113,7 +112,7 @@ class Report:
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table."""
+    """Formats a value for a table."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, bool):
@@ -133,12 +132,12 @@ def cell(value: Any) -> str:
 
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 _LINK = re.compile(r"://|www\.|@|mailto:|xmpp:", re.IGNORECASE)
-"""Text that some renderers make a link or a mention of."""
+"""Text that some renderers turn into links or mentions."""
 _LINE_START = re.compile(r"^(#|[-+=:](?=[\s=:-]|$)|\d+(?=[.)]))")
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown; drawings are tables of their points."""
+    """Returns the report as Markdown; charts become tables of their points."""
     parts = [f"# {_inline(report.title)}", _inline(report.subtitle)]
     for section in report.sections:
         if section.blocks:
@@ -173,7 +172,7 @@ def _line(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Text in one line, of which nothing is markup, nor the end of a table's cell."""
+    """Returns text as one line without markup and table separators."""
     return " ".join(_code(word) if _LINK.search(word) else _escape(word) for word in text.split())
 
 
@@ -183,7 +182,7 @@ def _escape(word: str) -> str:
 
 
 def _code(word: str) -> str:
-    """Code spans, in which nothing is a link."""
+    """Returns code spans, in which renderers create no links."""
     spans = []
     for part in word.split("|"):
         fence = "`" * (1 + max(map(len, re.findall("`+", part)), default=0))

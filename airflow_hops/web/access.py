@@ -101,7 +101,7 @@ def check_origin(request: Request) -> None:
         return
     scheme = request.url.scheme
     named = [request.headers.get("host", ""), *request.headers.get("x-forwarded-host", "").split(",")[:1]]
-    # A proxy that ends TLS may not say so, and then the port that goes without saying is that of the other scheme.
+    # A proxy that terminates TLS may not report it; then the default port is that of the other scheme.
     own = {_host(f"{each}://{name.strip()}") for name in named for each in {scheme, "http", "https"}}
     own |= {_host(conf.get("api", "base_url", fallback=""))}
     if origin is None or _host(origin) not in own - {None}:

@@ -31,7 +31,7 @@ def make_app() -> FastAPI:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,  # it would be there for everybody; see airflow_hops.web.openapi
+        openapi_url=None,  # it would be public; see airflow_hops.web.openapi
         servers=[{"url": URL_PREFIX}],
         responses={"default": {"model": Problem, "description": "What is wrong"}},
         dependencies=[Depends(check_origin)],

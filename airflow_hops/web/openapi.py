@@ -28,6 +28,6 @@ def document() -> str:
 
 
 if __name__ == "__main__":
-    with contextlib.redirect_stdout(sys.stderr):  # Airflow speaks while it is imported
+    with contextlib.redirect_stdout(sys.stderr):  # Airflow prints while it is imported
         text = document()
     sys.stdout.write(text)

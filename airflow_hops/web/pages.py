@@ -11,7 +11,9 @@ from typing import Any
 from airflow_hops.core.contract.web import URL_PREFIX
 
 _HERE = Path(__file__).parent
-_ADDRESS = f"{URL_PREFIX.lstrip('/')}/static"  # below the page's base, which has the path of Airflow's base_url
+_ADDRESS = (
+    f"{URL_PREFIX.lstrip('/')}/static"  # relative to the page's base, which includes the path of Airflow's base_url
+)
 BUNDLE = "hops.umd.js"
 STATIC = _HERE / "static"
 ASSETS = _HERE / "assets"
@@ -32,7 +34,7 @@ def react_apps() -> list[dict[str, Any]]:
     under another name, so each entry has its own URL.
     """
     entries = [
-        ("Pipelines", "hops", "nav", {"nav_top_level": True}),  # the side bar cuts off what is longer
+        ("Pipelines", "hops", "nav", {"nav_top_level": True}),  # the side bar cuts off longer names
         ("ML Artifacts", "hops-run", "dag_run", {}),
         ("ML Results", "hops-task", "task_instance", {}),
     ]

@@ -109,7 +109,7 @@ class RuntimeServers:
             time.sleep(min(self.idle_timeout_s, 5.0))
             with self._lock:
                 for program, server in list(self._servers.items()):
-                    # The folder of a training moves when it has finished.
+                    # The folder of a training is moved when the training ends.
                     idle = time.monotonic() - server.used > self.idle_timeout_s or not program.folder.is_dir()
                     if idle or server.process.poll() is not None:
                         _end(server.process)
@@ -127,7 +127,7 @@ def _start(program: ServerProgram) -> _Server:
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd="/",
-            # When its starter is gone it ends with all of its group: that must not be the starter's.
+            # The server kills its process group if this process is gone, so it needs its own group.
             start_new_session=True,
         )
         address = _read_address(process)

@@ -51,7 +51,7 @@ Time = Annotated[
 class Model(BaseModel):
     """Base of all response models: names are those of Python, and fields with defaults are always sent."""
 
-    # The schema says "required" of what is always there, so that clients need not ask.
+    # The schema marks fields that are always sent as required, so clients need no checks.
     model_config = ConfigDict(
         frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True, protected_namespaces=()
     )

@@ -1,1 +1,1 @@
-"""The back-test: what retraining policies would have made of the past."""
+"""Back-tests: the results that retraining policies would have had in the past."""

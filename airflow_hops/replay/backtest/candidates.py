@@ -1,4 +1,4 @@
-"""The candidates of a back-test: each trained and assessed once, whichever policies ask for it."""
+"""Candidates of a back-test; each is trained and assessed once, for all policies that request it."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def champion_properties(hook: RuntimeHook, model_name: str) -> ModelProperties:
 
 
 class Candidates:
-    """Trains and assesses candidates by the champion's own pipeline; safe to use from several threads.
+    """Trains and assesses candidates with the champion's pipeline; thread-safe.
 
     Args:
         hook: The connection.
-        plan: What is tried on what history.
-        say: Told of progress, in sentences.
-        spark_conn_id: Connection of the steps that run on Spark.
+        plan: The plan of the back-test.
+        say: Called with progress messages.
+        spark_conn_id: Connection of steps that run on Spark.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Candidates:
 
     @property
     def dag_id(self) -> str:
-        """The DAG whose steps are run again."""
+        """DAG whose steps are repeated."""
         return self._pipeline.dag_id
 
     @property
     def notes(self) -> list[str]:
-        """Returns in sentences the facts that are not recorded, and the assumptions that replace them."""
+        """Facts that are not recorded, and the assumptions that replace them, in sentences."""
         (skew, performance), notes = self._monitor, list(self._pipeline.notes)
         if not skew:
             notes.append("No comparison by a SkewOperator is recorded: its defaults hold, without a time_feature.")
@@ -83,10 +83,10 @@ class Candidates:
 
     @cached_property
     def ticks(self) -> list[datetime]:
-        """End of the first candidate's training data, and the ends of the periods after it.
+        """End of the first candidate's training data, and the ends of the following periods.
 
         Raises:
-            BadInput: the history is too short, or the champion's window has no length and none is given.
+            BadInput: the history is too short, or the length of the first window is unknown.
         """
         if self._plan.first is not None:
             return self._plan.ticks(self._plan.first)
@@ -99,14 +99,14 @@ class Candidates:
         return self._plan.ticks(as_utc(end) - as_utc(start))
 
     def first(self) -> AssessedCandidate:
-        """The model with which every policy begins.
+        """Returns the model with which every policy begins.
 
         Raises:
-            BadInput: a policy names what the champion does not have, or there are no rows in the first or the last
-                period's length of the history.
+            BadInput: a policy names a feature or metric that the champion does not have, or the history has no rows in
+                its first or last period.
         """
         self._plan.check_names(self._champion)
-        _ = self._history  # without which nothing need be trained
+        _ = self._history  # fails early, before anything is trained
         result = self.of(self._plan.start, self.ticks[0] - self._plan.shortest_delay)
         earliest = self._earliest(Artifact.from_dict(result.candidate.statistics))
         if earliest is not None and earliest >= self._plan.start + self._plan.every:
@@ -124,17 +124,15 @@ class Candidates:
         return result
 
     def of(self, start: datetime | None, end: datetime) -> AssessedCandidate:
-        """The candidate of a window; of several threads that ask for it, one makes it.
+        """Returns the candidate of a window; concurrent requests train it once.
 
-        Args:
-            start: Start of its training data; None, or one before the history, for that of the history.
-            end: Its end.
+        The window begins with the history if ``start`` is None or earlier.
         """
         start = max(start or self._plan.start, self._plan.start)
         return self._once((start, end), lambda: self._trained(start, end))
 
     def gate(self, candidate: Candidate, champion: Candidate) -> tuple[bool, tuple[str, ...]]:
-        """Whether a candidate may take a champion's place, by the recorded evaluation; and why."""
+        """Returns whether a candidate may replace a champion, by the recorded evaluation, and the reasons."""
         key = (candidate.model["uri"], champion.model["uri"])
         return self._once(key, lambda: self._pipeline.gate(candidate, champion))
 
@@ -148,7 +146,7 @@ class Candidates:
 
     @property
     def _pipeline(self) -> PipelineReplay:
-        """Returns the pipeline of this thread, with a hook of its own."""
+        """The pipeline of this thread, with its own hook."""
         if not hasattr(self._of_thread, "pipeline"):
             hook = self._of_thread.hook = RuntimeHook(self._hook.hops_conn_id, runtime=self._hook.runtime)
             hook.settings = self._hook.settings
@@ -207,7 +205,7 @@ class Candidates:
                     f"the champion of {plan.model_name!r} was trained without {name}, with which it would be compared"
                 )
             inputs[name] = (Artifact.from_dict(result),)
-        # Back-tests of other ticks keep their assessments elsewhere.
+        # Back-tests with other ticks write their assessments elsewhere.
         named = json.dumps([params, [each.fingerprint for (each,) in inputs.values()]], sort_keys=True)
         run_id = f"{plan.model_name}_assessed_{hashlib.sha256(named.encode()).hexdigest()[:16]}"
         producer, hook = Producer(BACKTEST, run_id, "assess"), self._of_thread.hook
@@ -218,7 +216,7 @@ class Candidates:
 
     @property
     def _monitor(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Options of the live monitors; a run of theirs meanwhile changes nothing."""
+        """Options of the live monitors, read once, so that their next runs do not change them."""
         return self._once(("monitor", None), lambda: self._pipeline.monitor())
 
     @property
@@ -237,7 +235,7 @@ class Candidates:
             ) from error
 
     def _earliest(self, statistics: Artifact) -> datetime | None:
-        """Time of the earliest row that statistics are of; None where that is not known."""
+        """Returns the time of the earliest row in the statistics, or None if it is unknown."""
         of, store, result = StatisticsProperties.of(statistics), self._hook.store, []
         for split in of.splits if of.time else ():
             features = store.read_json(f"{statistics.uri}/{split}/statistics.json")["features"]

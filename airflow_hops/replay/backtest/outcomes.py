@@ -1,4 +1,4 @@
-"""Outcomes of policies' courses, side by side."""
+"""Outcomes of policies, compared on the same candidates and periods."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, Reque
 
 @dataclass(frozen=True)
 class BlockBootstrap:
-    """The moving block bootstrap (Kuensch, 1989) of an average over the rows of periods.
+    """Moving block bootstrap (Kuensch, 1989) of an average over the rows of periods.
 
-    Neighbouring periods resemble each other, so that resampling them one by one would give intervals that are too
-    narrow. Blocks of neighbours are drawn instead, with their rows and values. A block has the cube root of the number
-    of periods, the order of length with the least error of the variance (Hall, Horowitz and Jing, 1995). Blocks at
-    either end are in fewer samples, so the resampled averages are moved to lie around the average itself. All values
-    are averaged over the same blocks: the interval of a difference is that of pairs. Of less than some twenty periods
-    the intervals are too narrow.
+    Neighbouring periods are similar, so resampling single periods would give intervals that are too narrow. Blocks of
+    neighbours are drawn instead, with their rows and values. The block length is the cube root of the number of
+    periods, the order with the least error of the variance (Hall, Horowitz and Jing, 1995). Periods at either end are
+    in fewer blocks, so the resampled averages are shifted to the mean. All values use the same blocks, so the interval
+    of a difference is a paired one. With fewer than about twenty periods the intervals are too narrow.
 
     Attributes:
         rows: Rows of each period.
-        samples: Resampled histories: of each the first period of its blocks.
-        block: Periods in a block.
+        samples: Resampled histories: the first period of each of their blocks.
+        block: Periods per block.
     """
 
     rows: Sequence[int]
@@ -49,11 +48,7 @@ class BlockBootstrap:
         return cls(rows, [[draw(count - block + 1) for _ in range(blocks)] for _ in range(samples)], block)
 
     def average(self, values: Sequence[float]) -> Interval:
-        """The average over the rows, and its 95% interval (percentiles).
-
-        Args:
-            values: One for each period.
-        """
+        """Returns the average of the periods' values over the rows, and its 95% percentile interval."""
         weighted = [value * count for value, count in zip(values, self.rows, strict=True)]
         sums, counts = ([0.0, *accumulate(each)] for each in (weighted, self.rows))
         if not counts[-1]:
@@ -79,19 +74,19 @@ def gain_of(
     *,
     lower_is_better: bool,
 ) -> Interval | None:
-    """Returns the mean gain of a candidate over a champion on the rows of some periods.
+    """Returns the mean gain of a candidate over a champion on the rows of some periods, with its interval.
 
-    The interval is that of the figures of each period. Both models are scored on the same rows, and so err alike; the
-    interval takes them for independent, and is rather too wide.
+    Both are scored on the same rows, so their errors are correlated. The interval treats them as independent, and is
+    rather too wide.
 
     Args:
-        candidate: Its metric in each period, with the 95% interval; None where it is not defined.
-        champion: Likewise.
+        candidate: The candidate's metric in each period, with its 95% interval; None if undefined.
+        champion: The champion's metric, likewise.
         rows: Rows of each period.
         lower_is_better: Whether less of the metric is better.
 
     Returns:
-        The difference, above 0 for better, with its interval; None if it is known of no row.
+        The difference, above 0 for better; None if no period has both.
     """
     known = [
         (of, other, count)
@@ -111,19 +106,19 @@ def gain_of(
 def best_schedule(
     values: Sequence[Sequence[float]], rows: Sequence[int], available: Sequence[int], price: float
 ) -> list[int]:
-    """Finds which candidate should have served in each period.
+    """Finds the candidate that should have served in each period.
 
-    Dynamic programming (Bellman, 1957) over periods and candidates: the best course that ends with a candidate in a
-    period is the best that ended with it, or with any other for the price of a training, in the period before.
+    Dynamic programming (Bellman, 1957) over periods and candidates: the best schedule that ends with a candidate in a
+    period extends the one that ended with it in the period before, or, for the price of a training, with any other.
 
     Args:
-        values: Of each candidate its metric in each period, more being better.
+        values: Metric of each candidate in each period; higher is better.
         rows: Rows of each period.
-        available: Of each candidate the first period in which it can serve.
-        price: What a change costs, in the metric's unit on average over all rows.
+        available: First period in which each candidate can serve.
+        price: Cost of a change, in the metric's unit on average over all rows.
 
     Returns:
-        Numbers of candidates, one for each period. Candidate 0 serves at the beginning, at no price.
+        Number of the candidate for each period. Candidate 0 serves first, without a cost.
     """
     total = sum(rows) or 1
     best = [0.0 if number == 0 else float("-inf") for number in range(len(values))]
@@ -148,14 +143,14 @@ HINDSIGHT = "best in hindsight"
 
 
 class Scoreboard:
-    """All candidates' figures in all periods, by which courses are compared.
+    """Metrics of all candidates in all periods, by which policies are compared.
 
-    A period counts if there are rows in it, and the metric is defined for all candidates that could serve in it.
+    A period counts if it has rows, and the metric is defined for all candidates that could serve in it.
 
     Args:
-        candidates: Those that some policy trained; the first serves first.
+        candidates: All trained candidates; the first one serves first.
         ticks: Start of the first period, and the ends of all.
-        price: What a training costs, in the metric's unit on average over the whole history.
+        price: Cost of a training, in the metric's unit on average over the whole history.
 
     Raises:
         BadInput: no period counts.
@@ -163,7 +158,7 @@ class Scoreboard:
     Attributes:
         rows: Rows of each period.
         uncounted: Numbers of the periods that do not count.
-        best: The best schedule in hindsight, which chooses among the candidates.
+        best: The best schedule of these candidates in hindsight.
     """
 
     def __init__(self, candidates: Sequence[AssessedCandidate], ticks: Sequence[datetime], price: float) -> None:
@@ -202,14 +197,7 @@ class Scoreboard:
     def outcome(
         self, name: str, policy: RetrainingPolicy | None, label_delay_s: float | None, course: Course
     ) -> PolicyOutcome:
-        """Returns the outcome of a policy's course.
-
-        Args:
-            name: The policy's name.
-            policy: The policy.
-            label_delay_s: Seconds from a row to its label; None where it does not depend on them.
-            course: What it did.
-        """
+        """Returns the outcome of a policy's course; ``label_delay_s`` is None for policies that do not use labels."""
         serving = [self._number(each) for each in course.serving]
         retrainings = self._retrainings(course)
         values = [self._value(serving[each], each) for each in self._counted]
@@ -221,7 +209,9 @@ class Scoreboard:
             label_delay_s,
             decisions=tuple(
                 DecisionAtTick(tick.isoformat(), of.requested, of.why, of.reason)
-                for tick, of in zip(self._ticks, course.decisions, strict=False)  # never to retrain is no decision
+                for tick, of in zip(
+                    self._ticks, course.decisions, strict=False
+                )  # the policy that never retrains decides nothing
             ),
             retrainings=retrainings,
             serving=serving,
@@ -235,15 +225,15 @@ class Scoreboard:
         return replace(outcome, regret=max(self._best_earned - self.earned(outcome), 0.0))
 
     def earned(self, outcome: PolicyOutcome) -> float:
-        """Its average metric, more being better, less the price of its trainings."""
+        """Returns the average metric, higher being better, minus the price of the trainings."""
         return self._sign * outcome.average[0] - self._price * len(outcome.retrainings)
 
     def chosen(self, outcomes: Sequence[PolicyOutcome]) -> PolicyOutcome:
-        """The policy that earned most; of equal ones that with fewer trainings, and then the first."""
+        """Returns the policy that earned most; ties go to the one with fewer trainings, then to the first."""
         return max(outcomes, key=lambda each: (round(self.earned(each), 12), -len(each.retrainings)))
 
     def candidates(self) -> tuple[CandidateOutcome, ...]:
-        """The candidates, as a report has them."""
+        """Returns the candidates for the report."""
         return tuple(
             CandidateOutcome(
                 *of.window,
@@ -257,7 +247,7 @@ class Scoreboard:
         )
 
     def _best_course(self) -> Course:
-        """The best schedule in hindsight; in a period that does not count, what serves goes on."""
+        """Returns the best schedule in hindsight; the model does not change in periods that do not count."""
         numbers = range(len(self._candidates))
         values = [[self._sign * self._value(number, period) for period in self._counted] for number in numbers]
         available = [sum(period < first for period in self._counted) for first in self._available]
@@ -274,7 +264,7 @@ class Scoreboard:
     def _retrainings(self, course: Course) -> tuple[Retraining, ...]:
         ends = [of.tick for of in course.requested[1:]] + [len(self._ticks) - 1]
         made = []
-        for of, until in zip(course.requested, ends, strict=False):  # without one, none ends
+        for of, until in zip(course.requested, ends, strict=False):  # without requests there is one end too many
             number, champion = self._number(of.candidate), self._number(of.champion)
             periods = [each for each in self._counted if of.tick < each <= until]
             new, old = ([self._figures[each][period] for period in periods] for each in (number, champion))

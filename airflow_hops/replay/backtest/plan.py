@@ -1,4 +1,4 @@
-"""The plan of a back-test: history, periods, policies by name."""
+"""The plan of a back-test: history, periods and policies."""
 
 from __future__ import annotations
 
@@ -24,28 +24,26 @@ NEVER = "never"
 BUILT_IN = (NEVER, "monthly", "weekly", "drift", "performance")
 
 _MOST = 10_000
-"""Periods of a history."""
+"""Maximum number of periods."""
 
 _WHEN = {"monthly": Age(timedelta(days=27.5)), "weekly": Age(timedelta(days=6.5)), "drift": Drift()}
-"""Half a day of slack, as data seldom ends to the second; a month has 28 days at least."""
+"""Half a day of slack, since data rarely ends to the second; a month has at least 28 days."""
 
 
 @dataclass(frozen=True)
 class BacktestPlan:
-    """The history, and what is tried on it.
+    """The history and the policies to try on it.
 
     Attributes:
-        model_name: The model, whose champion's steps are run again.
-        start: Start of the history.
-        end: Its end.
-        policies: By name; None for the one that never retrains.
-        every: Length of a period, at whose end policies decide.
-        first: Length of the first model's training window, :attr:`shortest_delay` included; None for that of the
-            champion's own.
-        label_delays: How long labels come after their rows; policies that depend on labels are tried with each, others
-            with the shortest.
-        price: What a training costs, in the metric's unit on average over the whole history.
-        jobs: Policies that are replayed at once, and so at most trainings.
+        model_name: The model, whose champion's steps are repeated.
+        policies: Policies by name; None for the one that never retrains.
+        every: Length of a period; policies decide at its end.
+        first: Length of the first model's training window, including :attr:`shortest_delay`; None for the length of the
+            champion's.
+        label_delays: Delays of labels after their rows. Policies that depend on labels are tried with each, others with
+            the shortest.
+        price: Cost of a training, in the metric's unit on average over the whole history.
+        jobs: Number of policies replayed in parallel, which limits concurrent trainings.
 
     Raises:
         BadInput: a value is out of range.
@@ -84,14 +82,13 @@ class BacktestPlan:
 
     @property
     def shortest_delay(self) -> timedelta:
-        """Returns the delay of labels for policies that do not depend on them: they, too, train on rows with labels."""
+        """Delay of labels for policies that do not depend on them; their models train on labelled rows, too."""
         return min(self.label_delays)
 
     def ticks(self, first: timedelta) -> list[datetime]:
-        """End of the first model's training data, and the ends of the periods after it.
+        """Returns the end of the first model's training data, and the ends of the following periods.
 
-        Args:
-            first: Length of the first model's training window, the shortest delay of labels included.
+        ``first`` is the length of the first training window, including the shortest delay of labels.
 
         Raises:
             BadInput: there are fewer than two periods, or the first labels come after the first model.
@@ -114,7 +111,7 @@ class BacktestPlan:
         return [self.start + first + number * self.every for number in range(periods + 1)]
 
     def tried(self) -> Iterator[tuple[str, RetrainingPolicy | None, timedelta | None]]:
-        """Names, policies and delays of labels, :data:`NEVER` among them; those that use labels once for each delay."""
+        """Yields names, policies and label delays, including :data:`NEVER`; policies that use labels once per delay."""
         policies = dict(self.policies)
         if None not in policies.values():
             policies = {NEVER: None, **policies}
@@ -126,12 +123,12 @@ class BacktestPlan:
 
     @property
     def needs_effects(self) -> bool:
-        """Whether a policy looks at the effects of drift, which take long to compute."""
+        """Whether a policy uses the effects of drift, which are slow to compute."""
         return any(each.min_effect is not None for of in self.policies.values() for each in _of_kind(of, Drift))
 
     @property
     def measured_by(self) -> dict[str, Any]:
-        """Returns how policies measure performance; estimates take long to compute."""
+        """How policies measure performance; estimates are slow to compute."""
         results = [each for of in self.policies.values() for each in _of_kind(of, Performance)]
         windows = {each.window.total_seconds() for each in results if each.window is not None}
         return {
@@ -140,10 +137,10 @@ class BacktestPlan:
         }
 
     def check_names(self, model: ModelProperties) -> None:
-        """Finds features and metrics that this model does not have, before anything is trained.
+        """Checks that the model has the features and metrics of the policies, before anything is trained.
 
         Raises:
-            BadInput: a policy names one.
+            BadInput: it does not.
         """
         features = model.inputs or model.features or ()
         metrics = METRICS.get(model.problem or "", ())
@@ -158,16 +155,16 @@ class BacktestPlan:
 def named_policies(
     names: Sequence[str], model: ModelProperties, code_paths: Sequence[str] = ()
 ) -> dict[str, RetrainingPolicy | None]:
-    """The policies of these names.
+    """Returns policies by name.
 
     Args:
-        names: Each one of :data:`BUILT_IN`, a JSON file's path, or ``module:attribute`` of a policy or the DAG of a
+        names: Names of :data:`BUILT_IN`, paths of JSON files, or ``module:attribute`` of a policy or of the DAG of a
             ``retraining_loop``.
-        model: The champion's properties, of which the policy ``performance`` takes its metric.
-        code_paths: Folders in which modules are looked for.
+        model: Properties of the champion, which determine the metric of the policy ``performance``.
+        code_paths: Folders to import modules from.
 
     Raises:
-        BadInput: there is no such policy.
+        BadInput: a policy does not exist.
     """
     results: dict[str, RetrainingPolicy | None] = {}
     for name in dict.fromkeys([names] if isinstance(names, str) else names):
@@ -185,7 +182,7 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
         return None
     if name in BUILT_IN:
         when = _WHEN.get(name) or Performance(METRICS[model.problem or ""][0], drop=0.0)
-        # Nobody is there in a back-test to look into candidates that were rejected in a row, for which Rejected waits.
+        # Without Rejected, which waits for a person to review rejected candidates: a back-test has nobody.
         return RetrainingPolicy(when=when, unless=AnyOf(PipelineFault()))
     if name.endswith(".json"):
         try:
@@ -200,9 +197,9 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
         )
     sys.path[:0] = code_paths
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is the report's
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the report
             imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # any exception of the user's module
         where = ", ".join(code_paths) or "Python's path"
         raise BadInput(f"policy {name!r}: module {module!r} cannot be imported from {where} ({error!r})") from error
     finally:
@@ -224,7 +221,7 @@ def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> Retr
 
 
 def _of_kind(policy: RetrainingPolicy | None, kind: type[Any]) -> list[Any]:
-    """The single conditions of a kind that a policy rests on."""
+    """Returns the elementary conditions of a kind in a policy."""
     leaves = [*policy.when.leaves(), *policy.unless.leaves()] if policy else []
     return [each for each in leaves if isinstance(each, kind)]
 
@@ -235,14 +232,10 @@ def _check_known(what: str, name: str, known: Sequence[str]) -> None:
 
 
 def moment(name: str, value: str | datetime) -> datetime:
-    """A time, UTC where it names no zone.
-
-    Args:
-        name: What messages call it.
-        value: The time, or its text in ISO 8601.
+    """Parses an ISO 8601 time, UTC if it has no time zone; ``name`` is for messages.
 
     Raises:
-        BadInput: it is none.
+        BadInput: the value is not a time.
     """
     try:
         return as_utc(str(value))
@@ -251,11 +244,11 @@ def moment(name: str, value: str | datetime) -> datetime:
 
 
 def in_words(duration: timedelta) -> str:
-    """A duration like ``7d`` or ``12h``."""
+    """Formats a duration like ``7d`` or ``12h``."""
     days = duration / timedelta(days=1)
     return f"{days:g}d" if days == int(days) else f"{duration / timedelta(hours=1):g}h"
 
 
 def in_days(at: datetime) -> str:
-    """A time as its day, with the time of day unless that is midnight."""
+    """Formats a time as a date, with the time of day unless it is midnight."""
     return at.strftime("%Y-%m-%d" if at.time() == at.time().min else "%Y-%m-%d %H:%M")

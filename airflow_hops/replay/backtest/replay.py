@@ -1,4 +1,4 @@
-"""Replays a retraining policy: the fold of its decisions over what candidates were worth."""
+"""Replays a retraining policy: folds its decisions over the assessments of candidates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from airflow_hops.core.contract.skew import SkewProperties
 
 @dataclass(frozen=True)
 class AssessedCandidate:
-    """A candidate, and what it was worth.
+    """A candidate and its assessment.
 
     Attributes:
-        candidate: The candidate.
-        assessment: What it was worth in each period after its training.
+        assessment: Results in each period after its training.
         cached: Whether an earlier back-test trained it.
     """
 
@@ -36,10 +35,10 @@ class AssessedCandidate:
         return self.candidate.start, self.candidate.end
 
     def period(self, end: datetime) -> PeriodAssessment:
-        """Returns the worth in the period that ends at a tick.
+        """Returns the assessment of the period that ends at a tick.
 
         Raises:
-            LookupError: it was not assessed then.
+            LookupError: it was not assessed for that period.
         """
         result = next((each for each in self.assessment.periods if as_utc(each.end) == end), None)
         if result is None:
@@ -50,23 +49,22 @@ class AssessedCandidate:
 _UNLABELLED = "; no label has come since the change, so that it learns from the beginning of the history"
 
 Train = Callable[[datetime | None, datetime], AssessedCandidate]
-"""Gives the candidate of a window; its start is None for that of the history."""
+"""Returns the candidate of a window; a start of None means that of the history."""
 
 Gate = Callable[[Candidate, Candidate], tuple[bool, tuple[str, ...]]]
-"""Whether a candidate may take a champion's place, and why."""
+"""Returns whether a candidate may replace a champion, and the reasons."""
 
 
 @dataclass(frozen=True)
 class Requested:
-    """A retraining that was requested.
+    """A requested retraining.
 
     Attributes:
         tick: Number of the tick, from 0.
-        reason: Why.
-        candidate: What it trained.
-        champion: What served then.
-        promoted: Whether the gate let it serve.
-        gate: The gate's reasons.
+        candidate: The trained candidate.
+        champion: The model that served at the time.
+        promoted: Whether the gate accepted the candidate.
+        gate: Reasons of the gate.
     """
 
     tick: int
@@ -82,8 +80,8 @@ class Course:
     """The course of a policy.
 
     Attributes:
-        serving: What served in each period.
-        decisions: One for each tick; none of the policy that never retrains.
+        serving: Serving model in each period.
+        decisions: One per tick; empty for the policy that never retrains.
         requested: The retrainings.
     """
 
@@ -101,23 +99,23 @@ def replay(
     gate: Gate,
     label_delay_s: float = 0.0,
 ) -> Course:
-    """Lets a policy decide at each tick, with what it would have known then.
+    """Lets a policy decide at each tick, with the knowledge available at that time.
 
     Training and rollout take no time here: a candidate that is requested at a tick and passes the gate serves from that
-    tick on. It learns from the rows whose labels have come by then: its window ends ``label_delay_s`` before the tick.
-    A sliding one keeps its length; one since a change of which no label has come begins with the history. What is
-    requested at the last tick is not trained, since no period follows. A policy that asks a person is told yes.
+    tick on. It is trained on the rows whose labels have arrived: its window ends ``label_delay_s`` before the tick. A
+    sliding window keeps its length; a window since a change without labels yet begins with the history. A request at
+    the last tick is not trained, since no period follows. Approvals by a person are assumed.
 
     Args:
-        policy: The policy; None for none, which never retrains.
+        policy: The policy; None never retrains.
         ticks: Ends of the periods, ascending.
-        first: The model that serves in the first period.
-        train: Gives candidates.
+        first: Model that serves in the first period.
+        train: Returns candidates.
         gate: Decides whether they serve.
         label_delay_s: Seconds from a row to its label.
 
     Raises:
-        BadInput: the policy names what is not compared or measured.
+        BadInput: the policy names a feature or metric that is not compared or measured.
     """
     if policy is None:
         return Course((first,) * len(ticks))
@@ -131,7 +129,7 @@ def replay(
         decisions.append(decide(policy, situation, decisions[-1] if decisions else None))
         if not decisions[-1].requested or number + 1 == len(ticks):
             continue
-        start = None  # that of the history
+        start = None  # start of the history
         if decisions[-1].window[0] is not None:
             start = as_utc(decisions[-1].window[0])
             if isinstance(policy.window, Sliding):
@@ -149,13 +147,13 @@ def replay(
 
 
 def _situation(champion: AssessedCandidate, tick: datetime, version: int, label_delay_s: float) -> Situation:
-    """Returns the situation of the champion at a tick, as the monitor would have seen it."""
+    """Returns the champion's situation at a tick, as the monitor would have seen it."""
     period = champion.period(tick)
     skew = SkewProperties.from_dict(period.skew)
     skew = replace(
         skew,
         reference=replace(skew.reference, version=version),
-        # The compared data ends with the tick, whatever the time of its last row; without rows it has no end.
+        # The compared data ends with the tick, not with its last row; without rows it has no end.
         window_end=tick.isoformat() if skew.window_end is not None else None,
     )
     model = str(champion.candidate.model["uri"])

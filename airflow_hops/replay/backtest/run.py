@@ -1,4 +1,4 @@
-"""Runs a back-test: replays the policies, and writes the report."""
+"""Runs a back-test: replays the policies and writes the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_hops.replay.backtest.plan import BacktestPlan, in_days, in_words
 from airflow_hops.replay.backtest.replay import AssessedCandidate, Course, replay
 
 Tried = tuple[str, RetrainingPolicy | None, timedelta | None]
-"""A policy by name, with the delay of labels where it depends on them."""
+"""Name, policy, and delay of labels if it depends on them."""
 
 
 def run_backtest(
@@ -32,23 +32,23 @@ def run_backtest(
     by: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> tuple[str, BacktestReport]:
-    """Replays the policies, and writes what they were worth to the store.
+    """Replays the policies and writes their results to the store.
 
-    What is trained is kept: another back-test, and this one if it was killed, goes on from there. If it does not end
-    well, whatever the reason, no step goes on.
+    Trained candidates stay in the store and are reused by later back-tests, also if this one is killed. If it fails,
+    all running steps are ended.
 
     Args:
         store: The artifact store.
-        plan: What is tried on what history.
-        candidates: Those of this plan.
-        by: Who does, as :class:`~airflow_hops.core.contract.backtest.BacktestReport` has it.
-        say: Told of progress, in sentences; from several threads.
+        plan: The plan of the back-test.
+        candidates: Candidates of this plan.
+        by: Author, as in :class:`~airflow_hops.core.contract.backtest.BacktestReport`.
+        say: Called with progress messages, from several threads.
 
     Returns:
         The report's URI, and the report.
 
     Raises:
-        BadInput: the history does not reach as far, or the metric is defined in none of its periods.
+        BadInput: the history is too short, or the metric is defined in none of its periods.
         HopsError: a step failed.
     """
     began = time.monotonic()
@@ -104,7 +104,7 @@ def _replay_all(
     plan: BacktestPlan,
     say: Callable[[str], None],
 ) -> list[Course]:
-    """The courses of the policies; if one fails, all end."""
+    """Returns the courses of the policies; if one fails, all are ended."""
     ticks = candidates.ticks[1:]
 
     def course(name: str, policy: RetrainingPolicy | None, delay: timedelta | None) -> Course:
@@ -159,17 +159,13 @@ def _notes(
         ):
             if why in whys:
                 notes.append(f"{name}: from {in_days(ticks[whys.index(why) + 1])} on, at times, {what}.")
-    # What is said of several candidates is said once, of the first.
+    # A note on several candidates appears once, for the first.
     said = {re.sub(r"[\d,.]+", "", note): note for each in reversed(trained) for note in each.assessment.notes}
     return [*notes, *said.values()]
 
 
 def write_report(store: ArtifactStore, identity: str, report: BacktestReport) -> str:
-    """Writes the report to the store, last of all: where it is, all is.
-
-    Returns:
-        Its URI.
-    """
+    """Writes the report last, so its presence marks completion; returns its URI."""
     folder = backtest_uri(store, report.model_name, identity)
     chosen = next(each for each in report.policies if each.name == report.chosen)
     if chosen.policy is not None:

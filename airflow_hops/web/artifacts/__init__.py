@@ -1,1 +1,1 @@
-"""Artifacts: what tasks made, their files, rows and statistics."""
+"""Artifacts: results of tasks, with their files, rows and statistics."""

@@ -1,4 +1,4 @@
-"""The files of an artifact, to keep on one's own machine; and the page of a notebook, to look at."""
+"""Downloads of an artifact's files, and the page of a notebook."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 
 _LOGS = "logs/"
-"""Folder of a model with what its training's ranks wrote."""
+"""Folder of a model with the logs of its training's ranks."""
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["artifacts"])
-# What lies in a store is nobody's page: it is kept and never shown, whatever its name ends with.
+# Files of a store are untrusted: browsers save them and never show them, whatever their extension.
 _HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "private, no-store",
 }
-# A notebook's scripts may draw, in a document of an origin of its own: they have no cookies, load nothing, call nobody,
-# this API included, and cannot send a form. Nothing of this keeps a document from going to another address, with what
-# it has read in that address: the document that frames it does, by frame-src. But browsers have no rule against WebRTC,
-# by which scripts reach any host: other scripts than this package's run only for a reader who asks for them.
+# A notebook's scripts run in a document with an opaque origin: they have no cookies, load nothing, send no requests
+# (not even to this API) and no forms. This does not stop the document from navigating to an address that contains what
+# it has read; frame-src of the framing document does. But no browser policy covers WebRTC, by which scripts reach any
+# host, so scripts of others run only if the reader asks for them.
 _NOTEBOOK_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data:; "
     "font-src data:; form-action 'none'"
@@ -68,7 +68,7 @@ def download_file(
     found: TaskArtifact,
     file: Annotated[str, PathParameter(max_length=4096, description="Path in the artifact's manifest")],
 ) -> StreamingResponse:
-    """A file of an artifact, as an attachment.
+    """Downloads a file of an artifact.
 
     Raises:
         HTTPException: 403, it is a log of a task whose logs the user may not read; 404, the file is not in the
@@ -95,12 +95,12 @@ def show_notebook(
     sec_fetch_dest: Annotated[str, Header(include_in_schema=False)] = "",
     sec_fetch_site: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """The page of an executed notebook, in a frame: its scripts cannot act as the reader.
+    """Returns the page of an executed notebook in a frame, so that its scripts cannot act as the reader.
 
     Raises:
-        HTTPException: 404, the artifact is no notebook; 410, it was deleted; 502, the store cannot be read.
+        HTTPException: 404, the artifact is not a notebook; 410, it was deleted; 502, the store cannot be read.
     """
-    # The notebook's document is of another origin: it cannot ask for its own scripts, by a link or a refresh.
+    # The notebook's document has another origin, so a link or refresh in it cannot enable its scripts.
     scripts = scripts and sec_fetch_site in ("same-origin", "none")
     content = _stream(found, NOTEBOOK_PAGE if found.artifact.kind == "notebook" else "")
     if not framed or sec_fetch_dest == "document":
@@ -112,7 +112,7 @@ def show_notebook(
 
 
 def _known_scripts(page: str) -> Iterator[str]:
-    """Hashes of the scripts of :func:`airflow_hops.hops.pipeline.dive`, in whose frames nothing but data differs."""
+    """Yields hashes of scripts by :func:`airflow_hops.hops.pipeline.dive`, whose frames differ only in their data."""
     before, after = (escape(part) for part in _DIVE_SCRIPT.split("DATA"))
     for match in re.finditer(f"{re.escape(before)}([^<>]*?){re.escape(after)}", page):
         with contextlib.suppress(ValueError):

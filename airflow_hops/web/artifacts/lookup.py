@@ -1,4 +1,4 @@
-"""Finds artifacts. One is asked for by the task instance that made it, and never by an address in the store."""
+"""Finds artifacts. Requests name the task instance that made an artifact, never an address in the store."""
 
 from __future__ import annotations
 
@@ -39,13 +39,7 @@ Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="K
 
 @dataclass(frozen=True)
 class FoundArtifact:
-    """An artifact that is there, and that the user may see.
-
-    Attributes:
-        hook: The connection of its pipeline: store, runtime environment, MLflow.
-        artifact: The reference.
-        manifest: Its manifest.
-    """
+    """An artifact that exists and that the user may see; ``hook`` is that of its pipeline."""
 
     hook: RuntimeHook
     artifact: Artifact
@@ -53,21 +47,18 @@ class FoundArtifact:
 
     @property
     def store(self) -> ArtifactStore:
-        """The store that it is in."""
+        """Store of the artifact."""
         return self.hook.store
 
     def has(self, path: str) -> bool:
-        """Whether it has a file."""
+        """Returns whether the manifest has a file."""
         return any(entry.path == path for entry in self.manifest.files)
 
     def read_text(self, path: str) -> str:
-        """The text of one of its files.
-
-        Args:
-            path: As the manifest names it.
+        """Returns the text of a file.
 
         Raises:
-            HTTPException: 404, the manifest names no such file; 410, it is gone; 502, the store cannot be read.
+            HTTPException: 404, the file is not in the manifest; 410, it was deleted; 502, the store cannot be read.
         """
         if not self.has(path):
             names = ", ".join(sorted(entry.path for entry in self.manifest.files)[:8])
@@ -79,10 +70,10 @@ class FoundArtifact:
                 raise HTTPException(410, f"{path} of {self.artifact.uri} was deleted") from None
 
     def read_json(self, path: str) -> Any:
-        """The JSON value in one of its files.
+        """Returns the JSON value of a file.
 
         Raises:
-            HTTPException: as :meth:`read_text`; 502, it is not JSON.
+            HTTPException: see :meth:`read_text`; 502, it is not JSON.
         """
         try:
             return parse_json(self.read_text(path), f"{self.artifact.uri}/{path}")
@@ -99,11 +90,11 @@ def find_artifact(
     map_index: MapIndex,
     kind: Kind,
 ) -> FoundArtifact:
-    """The artifact of a task instance.
+    """Returns the artifact of a task instance.
 
     Raises:
-        HTTPException: 403, another DAG made it that the user may not read; 404, there is no such run, task or
-            artifact; 410, it was deleted or replaced; 502, the store cannot be read.
+        HTTPException: 403, the user may not read the DAG that made it; 404, the run, task or artifact does not exist;
+            410, it was deleted or replaced; 502, the store cannot be read.
     """
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
@@ -121,10 +112,10 @@ def find_artifact(
 
 
 def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], dag_id: str, name: str) -> FoundArtifact:
-    """The frozen schema of a pipeline, by its name: that of its ``SchemaOperator``, by default the task's id.
+    """Returns the frozen schema of a pipeline by the name in its ``SchemaOperator``, by default the task id.
 
     Raises:
-        HTTPException: as :func:`find_artifact`.
+        HTTPException: see :func:`find_artifact`.
     """
     with create_session() as session:
         hook = hook_of(pipeline_of(session, dag_id).conn_id())
@@ -140,17 +131,13 @@ def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], da
 
 
 TaskArtifact = Annotated[FoundArtifact, Depends(find_artifact)]
-"""The artifact of a route ``/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}``, access checked."""
+"""Artifact of a route ``/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}``, with access checked."""
 FrozenSchema = Annotated[FoundArtifact, Depends(find_frozen_schema)]
-"""The frozen schema of a route below ``/dags/{dag_id}/schemas/{name}``, access checked."""
+"""Frozen schema of a route below ``/dags/{dag_id}/schemas/{name}``, with access checked."""
 
 
 def pipeline_of(session: Session, dag_id: str) -> PipelineDag:
-    """The pipeline of a DAG.
-
-    Raises:
-        HTTPException: 404, there is none.
-    """
+    """Returns the pipeline of a DAG; raises HTTPException (404) if there is none."""
     pipeline = read_pipelines(session, [dag_id]).get(dag_id)
     if pipeline is None:
         raise HTTPException(404, f"DAG {dag_id!r} does not exist, or has no tasks of this package")
@@ -158,11 +145,7 @@ def pipeline_of(session: Session, dag_id: str) -> PipelineDag:
 
 
 def run_of(session: Session, dag_id: str, run_id: str) -> DagRun:
-    """A run of a DAG.
-
-    Raises:
-        HTTPException: 404, the DAG has no such run.
-    """
+    """Returns a run of a DAG; raises HTTPException (404) if it does not exist."""
     run: DagRun | None = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
     if run is None:
         raise HTTPException(404, f"DAG {dag_id!r} has no run {run_id!r}")
@@ -170,11 +153,7 @@ def run_of(session: Session, dag_id: str, run_id: str) -> DagRun:
 
 
 def hook_of(hops_conn_id: str) -> RuntimeHook:
-    """The hook of a connection that can be read.
-
-    Raises:
-        HTTPException: 502, it cannot.
-    """
+    """Returns the hook of a connection; raises HTTPException (502) if the connection cannot be read."""
     hook = RuntimeHook(hops_conn_id)
     try:
         hook.settings  # noqa: B018 - read once, here
@@ -185,25 +164,21 @@ def hook_of(hops_conn_id: str) -> RuntimeHook:
 
 @contextlib.contextmanager
 def reaching(store: ArtifactStore) -> Iterator[None]:
-    """Turns what a store raises while it is read into an answer that says why.
-
-    Raises:
-        HTTPException: 502, the store cannot be read.
-    """
+    """Converts exceptions of a store that cannot be read to HTTPException (502) with the reason."""
     try:
         yield
     except (HTTPException, FileNotFoundError):
         raise
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
-    except Exception as error:  # whatever the file system's own client raises
+    except Exception as error:  # any exception of the file system's client
         raise HTTPException(
             502, f"the artifact store {store.root} cannot be read ({type(error).__name__}: {error})"
         ) from error
 
 
 def manifest_at(store: ArtifactStore, uri: str) -> Manifest | None:
-    """The manifest at an address; None where no artifact is.
+    """Returns the manifest at an address, or None if there is no artifact.
 
     Raises:
         HTTPException: 502, the store or the manifest cannot be read.
@@ -218,7 +193,7 @@ def manifest_at(store: ArtifactStore, uri: str) -> Manifest | None:
 
 
 def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, Manifest]:
-    """A referenced artifact with its manifest; of one that was replaced and is kept, the version that is meant.
+    """Returns a referenced artifact with its manifest; for one that was replaced, the retained version.
 
     Raises:
         HTTPException: 410, it was deleted or replaced; 502, the store cannot be read.
@@ -246,7 +221,7 @@ def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) 
 
 
 def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str) -> Artifact | None:
-    """Returns the artifact that the task instance returned or pushed, if it is of that kind."""
+    """Returns the artifact of a kind that the task instance returned or pushed."""
     rows: Iterable[Any] = session.scalars(
         XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_id, map_indexes=map_index)
     )
@@ -258,13 +233,13 @@ def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_inde
 
 
 def published(store: ArtifactStore, producer: Producer, kind: str) -> Artifact | None:
-    """Returns the artifact of a task that has not returned: it failed after that, or waits for a person."""
+    """Returns the artifact of a task that has not returned it, because it failed afterwards or waits for a person."""
     try:
         uri = store.address(producer, kind)
     except BadInput:
         return None
     manifest = manifest_at(store, uri)
-    # Names are made safe for a path, so that two may share one.
+    # Names are sanitized for paths, so two may share one.
     if manifest is None or replace(manifest.producer, try_number=1) != producer:
         return None
     return manifest.reference(uri)

@@ -1,4 +1,4 @@
-"""The artifacts of DAG runs and tasks, and what their manifests say of them."""
+"""Artifacts of DAG runs and tasks, and the contents of their manifests."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _KIND_PATTERN = r"^[a-z][a-z0-9_]*$"
 
 
 class ArtifactAddress(TaskAddress):
-    """The address of an artifact in this API: the task instance that made it, and the kind."""
+    """Address of an artifact in this API: kind, and the task instance that made it."""
 
     kind: str
 
 
 class Rows(Model):
-    """Rows that a step read, wrote and rejected, with the rejected ones by reason."""
+    """Rows that a step read, wrote and rejected; the last by reason."""
 
     rows_in: int
     rows_out: int
@@ -49,29 +49,29 @@ class Rows(Model):
 
 
 class ArtifactSummary(ArtifactAddress):
-    """A summary of an artifact, known without opening it. The address is that of the task that returned it."""
+    """Summary of an artifact without opening it. The address is that of the task that returned it."""
 
     fingerprint: str
     cached: bool
-    """Taken from an earlier run."""
+    """Whether it comes from an earlier run."""
     metrics: dict[str, Number]
     rows: dict[str, Rows]
     """Rows by table, split or window."""
     total_rows: Rows | None
-    """All of them, each row counted once; null where none were counted."""
+    """Total, each row counted once; null if rows were not counted."""
     properties: Facts
 
 
 class ArtifactEntry(ArtifactSummary):
-    """An artifact of a run, and whether it is still there."""
+    """An artifact of a run, and whether it still exists."""
 
     state: Literal["present", "deleted", "unreachable"]
     detail: str | None
-    """Why it is not there."""
+    """Reason why it is missing."""
     created_at: Time | None
     size_bytes: int | None
     maker: ArtifactAddress | None
-    """The task instance that made it: an earlier run's, where it was taken from the cache; null of another DAG's."""
+    """Task instance that made it, in an earlier run if it was cached; null if that is in another DAG."""
 
 
 class RunSummary(Model):
@@ -107,10 +107,7 @@ class FileSummary(Model):
 
 
 class InputArtifact(Model):
-    """An artifact that another was made from.
-
-    For one of a DAG that the user may not read, only the kind is set.
-    """
+    """An input of an artifact. For one of a DAG that the user may not read, only the kind is set."""
 
     kind: str
     state: Literal["present", "deleted", "unreachable", "hidden"]
@@ -136,12 +133,12 @@ def list_runs(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> RunPage:
-    """Runs of a pipeline and the results of their tasks; with ``with``, only those with an artifact of that kind."""
+    """Lists runs of a pipeline and the results of their tasks; ``with`` selects those with an artifact of a kind."""
     with create_session() as session:
         pipeline_of(session, dag_id)
         wanted = select(DagRun).where(DagRun.dag_id == dag_id)
         if with_kind is not None:
-            # A filter for the database; what matches by chance has no artifact of the kind below.
+            # A coarse filter for the database; chance matches are dropped below.
             says_so = cast(XComModel.value, String).like(f'%"kind": "{with_kind}"%')
             returned = (XComModel.dag_id == dag_id, XComModel.key == XCOM_RETURN_KEY, says_so)
             holding = select(XComModel.run_id).where(*returned)
@@ -171,7 +168,7 @@ def list_runs(
 
 @router.get("/runs/{run_id}/artifacts", dependencies=[READS_RUNS, READS_ARTIFACTS])
 def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
-    """The artifacts of a run, including those of failed and waiting tasks."""
+    """Lists the artifacts of a run, including those of failed and waiting tasks."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
@@ -200,7 +197,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
             artifact = held.get(address) or published(
                 store, Producer(address.dag_id, address.run_id, address.task_id, address.map_index), address.kind
             )
-        except HTTPException:  # whether there is one is not known
+        except HTTPException:  # unknown whether there is one
             return None
         return None if artifact is None else _entry(address, artifact, store)
 
@@ -213,7 +210,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
 def get_artifact(
     found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str
 ) -> ArtifactDetail:
-    """An artifact: its files, its metrics, and its inputs."""
+    """Returns an artifact: files, metrics and inputs."""
     manifest = found.manifest
     address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
     return ArtifactDetail(
@@ -227,12 +224,12 @@ def get_artifact(
 
 
 def address_of(manifest: Manifest) -> ArtifactAddress:
-    """The address of an artifact in this API: that of the task instance that made it."""
+    """Returns the address of an artifact in this API: that of the task instance that made it."""
     return ArtifactAddress.of(manifest.producer, kind=manifest.kind)
 
 
 def returned_address(returned: ReturnedArtifact) -> ArtifactAddress:
-    """The address of an artifact that a task returned: that of the task instance that holds it."""
+    """Returns the address of a returned artifact: that of the task instance that returned it."""
     return ArtifactAddress.of(returned, kind=returned.artifact.kind)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of features, of a statistics artifact's splits or a skew artifact's two sides; and rows of artifacts."""
+"""Statistics of features, by the splits of a statistics artifact or the sides of a skew artifact; and rows."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class StatisticsDatasets(Model):
     datasets: list[StatisticsDataset]
     created_at: Time
     window: tuple[str | None, str | None] | None
-    """The times of the rows, where they are known."""
+    """Time window of the rows, if known."""
     label: str | None
     problem: str | None
-    """The problem that the label poses; null where the pipeline does not tell."""
+    """Type of the label; null if unknown."""
     classes: list[str] | None
-    """Names of the label's classes by their number, where it has any."""
+    """Names of the label's classes by number, if any."""
     weight: str | None
-    """The feature that holds the rows' weights."""
+    """Feature with the weights of rows."""
     time: str | None
-    """The feature that holds the time of a row, in seconds since the epoch."""
+    """Feature with the times of rows, in seconds since the epoch."""
 
 
 class FeatureTable(Model):
@@ -68,7 +68,7 @@ class FeatureTable(Model):
     names: list[str]
     types: list[str]
     kinds: list[Kinds]
-    """Kinds of statistics: of numbers, of strings, of bytes that are no text, of a nested one, or none."""
+    """Kinds of statistics: of numbers, strings, non-text bytes, nested features, or none."""
     count: list[Number]
     """Rows that have the feature."""
     missing: list[Number]
@@ -81,18 +81,18 @@ class FeatureTable(Model):
     """Minimum, the nine deciles, maximum."""
     unique: list[int | None]
     average_length: list[Number]
-    """For a string in characters, of others in bytes."""
+    """In characters for strings, otherwise in bytes."""
     top_values: list[list[tuple[str, float]] | None]
     histogram: list[tuple[Number, Number, list[int]] | None]
-    """Ends of equally wide buckets, and the share of the values in each, in ten thousandths."""
+    """Ends of equally wide buckets, and the share of values in each, in ten thousandths."""
     non_uniformity: list[Number]
-    """0 where all buckets, or values, are equally frequent, 1 where there is but one."""
+    """0 if all buckets or values are equally frequent, 1 if there is only one."""
     values_per_row: list[Number]
-    """Mean, where it is not always one."""
+    """Mean, unless always one."""
 
 
 class DistributionFunction(Model):
-    """A distribution function, linear between its knots, with a jump where a value is repeated."""
+    """A distribution function, linear between its knots, with jumps at repeated values."""
 
     values: list[float]
     shares: list[float]
@@ -118,19 +118,19 @@ class FeatureDetail(Model):
     average_length: Number
     non_uniformity: Number
     values_per_row: tuple[Number, Number, Number] | None
-    """Least, mean and greatest number of values that a row has."""
+    """Minimum, mean and maximum number of values in a row."""
     standard: list[tuple[Number, Number, float]]
-    """The buckets that TFDV has counted: from, to, values."""
+    """Buckets of TFDV: from, to, number of values."""
     curve: DistributionFunction | None
     values: list[tuple[str, float]]
     other_values: Number
-    """How often other values occur."""
+    """Number of occurrences of other values."""
     custom: dict[str, float | str | None]
-    """Results of further generators of statistics."""
+    """Results of additional statistics generators."""
 
 
 class Distances(Model):
-    """Distances between the features that two data sets share, in columns."""
+    """Distances between the common features of two data sets, as columns."""
 
     names: list[str]
     measures: list[str | None]
@@ -139,14 +139,14 @@ class Distances(Model):
     p_values: list[Number]
     drifted: list[bool | None]
     reported: bool
-    """Whether a skew report says so; else it was measured for this answer."""
+    """Whether they come from a skew report; otherwise they were computed for this response."""
     every: dict[str, Number]
-    """For a single feature that was named: its score by each measure."""
+    """Scores by measure, if a single feature was requested."""
 
 
 @router.get("/statistics")
 def list_statistics(found: TaskArtifact) -> StatisticsDatasets:
-    """The data sets of an artifact's statistics."""
+    """Lists the data sets of an artifact's statistics."""
     artifact = _checked(found, "kind")
     properties = artifact["properties"]
     window = properties.get("window")
@@ -160,9 +160,9 @@ def list_statistics(found: TaskArtifact) -> StatisticsDatasets:
 
 @router.get("/statistics/features", response_model=FeatureTable)
 def list_features(found: TaskArtifact, dataset: Dataset, slice: Slice = None, weighted: Weighted = False) -> Response:
-    """The features of a data set."""
+    """Lists the features of a data set."""
     params = {"artifact": _checked(found, "kind"), "dataset": dataset, "slice": slice, "weighted": weighted}
-    # As they are: the features of a wide table are megabytes, which need not be parsed here.
+    # Passed on unparsed, since the features of a wide table are megabytes.
     return Response(ask_bytes(found.hook, "statistics/features", params), media_type="application/json")
 
 
@@ -174,7 +174,7 @@ def get_feature(
     slice: Slice = None,
     weighted: Weighted = False,
 ) -> FeatureDetail:
-    """One feature of a data set in full."""
+    """Returns one feature of a data set in full."""
     params = {"dataset": dataset, "slice": slice, "weighted": weighted, "feature": feature}
     return FeatureDetail(**ask(found.hook, "statistics/feature", {"artifact": _checked(found, "kind"), **params}))
 
@@ -190,7 +190,7 @@ def list_distances(
     to_slice: Slice = None,
     feature: Annotated[str | None, Query(max_length=1000, description="One feature, to get all its measures")] = None,
 ) -> Distances:
-    """The distances between the features of another data set and those of this one."""
+    """Returns the distances between the features of another data set and those of this one."""
     kind, dag_id, task_id, map_index, run_id = [*to.split("/", 4), *[""] * 5][:5]
     if kind not in _KINDS or not run_id or not _MAP_INDEX.fullmatch(map_index):
         raise HTTPException(
@@ -210,14 +210,14 @@ def list_distances(
 
 
 def _checked(result: FoundArtifact, parameter: str) -> dict[str, Any]:
-    """The reference of an artifact that has statistics."""
+    """Returns the reference of an artifact that has statistics."""
     if result.artifact.kind not in _KINDS:
         raise HTTPException(422, f"{parameter} is {result.artifact.kind!r}, expected {' or '.join(_KINDS)}")
     return result.artifact.to_dict()
 
 
 class ColumnType(Model):
-    """A column: its Arrow type, and the kind of its values; None if its values cannot be sent."""
+    """A column: its Arrow type, and the kind of its values; null if its values cannot be sent."""
 
     name: str
     type: str
@@ -232,14 +232,14 @@ class SplitRows(Model):
 
 
 class RowSplits(Model):
-    """The rows of an artifact by split; empty if it has no Parquet files."""
+    """Rows of an artifact by split; empty if it has no Parquet files."""
 
     splits: dict[str, SplitRows]
 
 
 @router.get("/splits")
 def list_splits(found: TaskArtifact) -> RowSplits:
-    """The rows of an artifact, by split."""
+    """Lists the splits of an artifact with their rows."""
     return RowSplits(**ask(found.hook, "examples/splits", {"artifact": found.artifact.to_dict()}))
 
 
@@ -257,7 +257,7 @@ def sample_rows(
         int | None, Query(ge=0, lt=50_000, description="One row of the sample, with unrounded numbers")
     ] = None,
 ) -> Response:
-    """A sample of a split's rows, the same each time, as typed columns (``ml/queries/columns.py``).
+    """Returns a repeatable sample of a split's rows as typed columns (``ml/queries/columns.py``).
 
     Numbers are rounded to the digits needed for plotting; a single row has all digits.
     """

@@ -1,4 +1,4 @@
-"""The tasks of pipelines: as serialized DAGs define them, and the artifacts that they returned, without the store."""
+"""Tasks of pipelines from serialized DAGs, and the artifacts that they returned, without reading the store."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ class StageTask:
     """A task of this package.
 
     Attributes:
-        task_id: The task.
-        stage: The stage, named as its operator's module (``ingest``, ``statistics``, ``train``, …); None for
-            an operator of the user's own that builds on one of this package.
-        kind: Kind of the artifact that it makes; None where it makes none, or where only the task knows.
+        stage: The stage, named like the operator's module (``ingest``, ``statistics``, ``train``, …); None for a user's
+            subclass.
+        kind: Kind of its artifact; None if it makes none, or only the task knows.
         operator: Name of the operator's class.
-        hops_conn_id: Its connection.
-        model_name: The served model that it works on, where the DAG file names it.
-        model_server_conn_id: The connection of its model server, where it has one of its own.
+        model_name: The served model that it works on, if the DAG file names it.
+        model_server_conn_id: Connection of the model server, if it has its own.
     """
 
     task_id: str
@@ -50,15 +48,14 @@ class StageTask:
 
 @dataclass(frozen=True)
 class PipelineDag:
-    """A DAG with tasks of this package, as its newest version defines it.
+    """A DAG with tasks of this package, as defined by its newest version.
 
     Attributes:
-        dag_id: The DAG.
-        dag_hash: Airflow's hash of the serialized DAG: it changes when the DAG does.
-        tasks: The tasks of this package, in the DAG file's order.
-        assets: Names of the assets that its tasks write to, beside the artifacts' own.
+        dag_hash: Airflow's hash of the serialized DAG.
+        tasks: Tasks of this package, in the order of the DAG file.
+        assets: Names of the assets that its tasks update, except those of artifacts.
         scheduled_on: Names of the assets that start it.
-        doc: What its file says of it (``doc_md``), or nothing.
+        doc: The DAG's ``doc_md``, or empty.
     """
 
     dag_id: str
@@ -69,44 +66,39 @@ class PipelineDag:
     doc: str = ""
 
     def task(self, task_id: str) -> StageTask | None:
-        """One of the tasks, or None."""
+        """Returns a task, or None."""
         return next((task for task in self.tasks if task.task_id == task_id), None)
 
     def conn_id(self, task_id: str | None = None) -> str:
-        """The connection of a task; of one that the DAG has no more, and of the DAG as a whole, the first task's."""
+        """Returns the connection of a task; that of the first task for a removed task, and for the DAG as a whole."""
         task = self.task(task_id) if task_id else None
         return (task or self.tasks[0]).hops_conn_id
 
     def stages(self) -> list[str]:
-        """The stages in the DAG file's order, each once."""
+        """Returns the stages in the order of the DAG file, each once."""
         return list(dict.fromkeys(task.stage for task in self.tasks if task.stage))
 
     def models(self) -> list[tuple[str, str]]:
-        """The served models that it works on, as (connection, name), those that it deploys first."""
+        """Returns the served models that it works on, as (connection, name), those that it deploys first."""
         ordered = sorted(self.tasks, key=lambda task: task.stage != "deploy")
         return list(dict.fromkeys((task.hops_conn_id, task.model_name) for task in ordered if task.model_name))
 
     def decides_on(self, model_name: str) -> bool:
-        """Whether one of its tasks deploys a model, or decides what of it serves."""
+        """Returns whether one of its tasks deploys a model or decides on its serving."""
         return any(task.model_name == model_name and task.stage in _DECIDING for task in self.tasks)
 
     def server_conn_id(self, hops_conn_id: str, model_name: str) -> str:
-        """The connection that leads to the server of a model: one of its own, or the pipeline's."""
+        """Returns the connection of a model's server: its own, or the pipeline's."""
         tasks = (task for task in self.tasks if (task.hops_conn_id, task.model_name) == (hops_conn_id, model_name))
         return next((task.model_server_conn_id for task in tasks if task.model_server_conn_id), hops_conn_id)
 
 
 _read_before: dict[str, tuple[str, PipelineDag | None]] = {}
-"""Hashes and definitions of DAGs as this process has read them: most DAGs stay the same from request to request."""
+"""Cache of hashes and definitions by DAG, since most DAGs do not change between requests."""
 
 
 def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> dict[str, PipelineDag]:
-    """The pipelines among some DAGs, or all, by DAG id.
-
-    Args:
-        session: Of Airflow's database.
-        dag_ids: The DAGs; None for all.
-    """
+    """Returns the pipelines among some DAGs, or all if ``dag_ids`` is None, by DAG id."""
     latest = select(DagVersion.dag_id, func.max(DagVersion.version_number).label("number")).join(
         SerializedDagModel, SerializedDagModel.dag_version_id == DagVersion.id
     )
@@ -126,7 +118,7 @@ def read_pipelines(session: Session, dag_ids: Collection[str] | None = None) -> 
 
 
 def together(pipelines: Iterable[PipelineDag], models: Collection[tuple[str, str]]) -> list[PipelineDag]:
-    """The pipelines that train, deploy or monitor one of the models."""
+    """Returns the pipelines that train, deploy or monitor one of the models."""
     return [pipeline for pipeline in pipelines if set(pipeline.models()) & set(models)]
 
 
@@ -161,18 +153,18 @@ def _stage_task(task: Mapping[str, Any]) -> StageTask | None:
 
 
 def _plain(value: Any) -> str | None:
-    """A field that says what it means; not a template, which has its value in a run alone."""
+    """Returns a literal field; None for a template, whose value is only known in a run."""
     return value if isinstance(value, str) and value and "{{" not in value else None
 
 
 @cache
 def _of_class(module: str, name: str) -> tuple[str | None, str | None]:
-    """Stage and artifact kind of an operator of this package, or of a decorator that is one."""
+    """Returns stage and artifact kind of an operator or decorated task of this package."""
     if not module.startswith(_PACKAGE):
         return None, None
     try:
         operator = getattr(importlib.import_module(module), name, None)
-    except ImportError:  # of another version of this package, or of the ML side
+    except ImportError:  # from another version of this package, or from the ML side
         return None, None
     ancestors = getattr(operator, "__mro__", ())
     modules = (each.__module__ for each in ancestors if each.__module__.startswith(_STAGES))
@@ -181,7 +173,7 @@ def _of_class(module: str, name: str) -> tuple[str | None, str | None]:
 
 
 def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
-    """The assets within a serialized value, however deep."""
+    """Yields the assets in a serialized value at any depth."""
     if isinstance(value, list):
         for item in value:
             yield from _assets(item)
@@ -193,7 +185,7 @@ def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
             yield from _assets(list(body.values()) if isinstance(body, Mapping) else body)
 
 
-# Columns and not entities: with each of these Airflow would load the DAG run and its logical date.
+# Columns instead of entities, for which Airflow would load the DAG run and its logical date.
 _COLUMNS = (
     XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.timestamp, XComModel.value,
 )  # fmt: skip
@@ -201,7 +193,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ReturnedArtifact:
-    """An artifact that a task instance returned, and when."""
+    """An artifact that a task instance returned."""
 
     dag_id: str
     run_id: str
@@ -217,7 +209,7 @@ _RETURNED = select(*_COLUMNS).where(XComModel.key == XCOM_RETURN_KEY)
 def returned_by_runs(
     session: Session, dag_id: str, run_ids: Collection[str], task_ids: Collection[str] | None = None
 ) -> list[ReturnedArtifact]:
-    """The artifacts that the tasks of some runs returned, or some of these tasks, in the order in which they did."""
+    """Returns the artifacts that the tasks of some runs returned, or some of their tasks, in order of time."""
     wanted = _RETURNED.where(XComModel.dag_id == dag_id, XComModel.run_id.in_(run_ids))
     if task_ids is not None:
         wanted = wanted.where(XComModel.task_id.in_(task_ids))
@@ -225,13 +217,13 @@ def returned_by_runs(
 
 
 def returned_by_tasks(session: Session, tasks: Collection[tuple[str, str, str]]) -> list[ReturnedArtifact]:
-    """The artifacts that some tasks, each with its DAG and run, returned, in the order in which they did."""
+    """Returns the artifacts of some tasks, each with its DAG and run, in order of time."""
     named = tuple_(XComModel.dag_id, XComModel.run_id, XComModel.task_id).in_(tasks)
     return list(_artifacts(session.execute(_RETURNED.where(named).order_by(XComModel.timestamp)))) if tasks else []
 
 
 def returned_by_dags(session: Session, dag_ids: Collection[str], limit: int) -> list[ReturnedArtifact]:
-    """The artifacts that the tasks of some DAGs returned last, the newest first."""
+    """Returns the newest artifacts that the tasks of some DAGs returned, newest first."""
     newest = _RETURNED.where(XComModel.dag_id.in_(dag_ids)).order_by(XComModel.timestamp.desc())
     return list(_artifacts(session.execute(newest.limit(limit))))
 
@@ -239,7 +231,7 @@ def returned_by_dags(session: Session, dag_ids: Collection[str], limit: int) -> 
 def returned_by_task(
     session: Session, dag_id: str, task_id: str, limit: int, offset: int
 ) -> tuple[int, list[ReturnedArtifact]]:
-    """How many artifacts the instances of a task returned, and some of them, the newest first."""
+    """Returns the number of artifacts that a task's instances returned, and a page of them, newest first."""
     mine = _RETURNED.where(XComModel.dag_id == dag_id, XComModel.task_id == task_id)
     total = session.scalar(select(func.count()).select_from(mine.subquery())) or 0
     newest = mine.order_by(XComModel.timestamp.desc(), XComModel.map_index.desc())
@@ -247,9 +239,9 @@ def returned_by_task(
 
 
 def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: int = 1) -> list[ReturnedArtifact]:
-    """The artifacts of a kind that each task of some DAGs returned last, the newest first."""
+    """Returns the last artifacts of a kind by each task of some DAGs, newest first."""
     pipelines = read_pipelines(session, list(dag_ids)).values()
-    kinds = (kind, None)  # none: only the task knows
+    kinds = (kind, None)  # None: only the task knows
     tasks = {(pipeline.dag_id, task.task_id) for pipeline in pipelines for task in pipeline.tasks if task.kind in kinds}
     rank = func.row_number().over(
         partition_by=(XComModel.dag_id, XComModel.task_id), order_by=XComModel.timestamp.desc()
@@ -270,15 +262,11 @@ def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: i
 
 
 def artifact_in(row: Any) -> Artifact | None:
-    """The artifact reference in an XCom, or None where it holds something else.
-
-    Args:
-        row: With the ``value``.
-    """
+    """Returns the artifact reference in an XCom ``row``, or None if it holds something else."""
     try:
         value = XComModel.deserialize_value(row)
         artifact = Artifact.from_dict(value)
-    except Exception:  # whatever anybody's task returned: classes that are not here, half an artifact
+    except Exception:  # tasks may return anything: unknown classes, incomplete artifacts
         return None
     is_named = all(isinstance(name, str) for name in (artifact.uri, artifact.kind, artifact.fingerprint))
     has_numbers = all(each is None or isinstance(each, int | float) for each in artifact.metrics.values())

@@ -1,1 +1,1 @@
-"""Lineage: what an artifact was made from, and what was made from it."""
+"""Lineage: sources of an artifact, and artifacts made from it."""

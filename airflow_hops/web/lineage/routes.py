@@ -1,4 +1,4 @@
-"""Lineage: from an artifact or a served version back to its sources, and on to what was made from it."""
+"""Lineage: from an artifact or served version back to its sources, and forward to artifacts made from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = APIRouter(
     dependencies=[READS_RUNS, READS_ARTIFACTS],
 )
 _CANDIDATES = 3000
-"""Artifacts, the newest, among which it is looked for what was made from one."""
+"""Number of newest artifacts that are searched for those made from one."""
 _RUNS = 20
 Records = Mapping[str, ModelRecord]
 """Records by model."""
@@ -53,51 +53,51 @@ class LineageNode(Model):
     state: Literal["present", "deleted", "unreachable", "hidden"]
     detail: str | None
     distance: int
-    """Steps from the artifact that was asked for: below 0 for what it was made from."""
+    """Steps from the requested artifact; negative for its sources."""
     address: ArtifactAddress | None
-    """The task instance that made it; null where that is not known."""
+    """Task instance that made it; null if unknown."""
     fingerprint: str | None
     runs: list[RunAddress]
-    """Runs that hold it, the newest first."""
+    """Runs that hold it, newest first."""
     created_at: Time | None = None
     size_bytes: int | None = None
     files: int | None = None
     rows: int | None = None
-    """All its rows, each counted once."""
+    """Total rows, each counted once."""
     window: list[str | None] | None = None
-    """The time that its rows are of."""
+    """Time window of the rows."""
     metrics: dict[str, Number] = {}
     facts: Facts = {}
     cached: bool = False
-    """The run that was asked for took it from an earlier one."""
+    """Whether the requested run reused it from an earlier one."""
     served: list[ServedMark] = []
 
 
 class LineageEdge(Model):
-    """One artifact was made from another."""
+    """A link from an artifact to one made from it."""
 
     source: str
     target: str
     role: str
     recorded: bool
-    """False where the manifest does not name it among its inputs, and a property leads to it."""
+    """False if it comes from a property instead of the manifest's inputs."""
 
 
 class Lineage(Model):
-    """An artifact, the artifacts it was made from, and those made from it."""
+    """An artifact, its sources, and the artifacts made from it."""
 
     focus: str
     nodes: list[LineageNode]
     edges: list[LineageEdge]
     is_whole: bool
-    """False where there is more than can be sent."""
+    """False if there are too many artifacts to send."""
     notes: list[str]
-    """Notes on unknown origins, and why."""
+    """Explanations of unknown origins."""
 
 
 @router.get("/lineage")
 def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, dag_id: str, run_id: str) -> Lineage:
-    """The artifacts that an artifact was made from, back to the first data, and those made from it."""
+    """Returns the sources of an artifact, back to the first data, and the artifacts made from it."""
     allowed = MayRead(user, DagAccessEntity.XCOM)
     shares = _sharing(found.store)
     with create_session() as session:
@@ -121,7 +121,7 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
     records = {name: read_model_record(found.store, name) for name in sorted(models)}
     deployed = _deployed(found.store, returned)
     asked = (dag_id, run_id)
-    names = {}  # ids of nodes; those of what is hidden say nothing
+    names = {}  # ids of nodes; those of hidden ones reveal nothing
     for number, (key, node) in enumerate(opened.items()):
         hidden = node.manifest is not None and not may_see(node.manifest)
         digest = hashlib.sha256("\n".join(node.key).encode()).hexdigest()[:16]
@@ -145,7 +145,7 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
 
 
 def _sharing(store: ArtifactStore) -> Callable[[PipelineDag], bool]:
-    """Says of a pipeline whether it works in a store; one whose connection cannot be read works in none."""
+    """Returns a predicate for pipelines that use a store; unreadable connections use none."""
 
     @cache
     def is_same(conn_id: str) -> bool:
@@ -158,7 +158,7 @@ def _sharing(store: ArtifactStore) -> Callable[[PipelineDag], bool]:
 
 
 def _distances(start: Key, links: Collection[tuple[Key, Key]], sign: int) -> dict[Key, int]:
-    """Longest ways from the start: what is made later is farther, whatever shortcuts there are."""
+    """Returns the longest distances from the start, so that shortcuts do not place later artifacts nearer."""
     steps: dict[Key, set[Key]] = {}
     for source, target in links:
         near, far = (target, source) if sign < 0 else (source, target)
@@ -185,13 +185,13 @@ def _node(
     manifest, artifact = opened.manifest, opened.artifact
     hidden = manifest is not None and not may_see(manifest)
     if hidden or manifest is None:
-        # Who made what is gone, those say who hold it; and they alone whom the user may read.
+        # The maker of a missing artifact is only known from the runs that hold it, which the user may read.
         made = next((each for each in reversed(holders) if not each.artifact.cached), None)
         return LineageNode(
             id=name,
             kind=artifact.kind,
             state="hidden" if hidden else opened.state,
-            detail=None if hidden or not holders else opened.detail,  # it says the address, and with it the DAG
+            detail=None if hidden or not holders else opened.detail,  # it has the address, and so the DAG
             distance=distance,
             address=None if hidden or made is None else returned_address(made),
             fingerprint=None if hidden or not holders else artifact.fingerprint,
@@ -225,7 +225,7 @@ _FACTS = (
     "model_name", "version", "mode", "decision", "blessed", "verdict", "label", "problem", "classes", "framework",
     "splits", "train", "ranks",
 )  # fmt: skip
-"""Properties that tell one artifact of a kind from another."""
+"""Properties that distinguish artifacts of a kind."""
 
 
 def _runs(holders: Iterable[ReturnedArtifact]) -> list[RunAddress]:
@@ -234,7 +234,7 @@ def _runs(holders: Iterable[ReturnedArtifact]) -> list[RunAddress]:
 
 
 def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records: Records) -> list[ServedMark]:
-    """Returns the serving version of a model, or of a deployment's model."""
+    """Returns the serving versions of a model, or of a deployment's model."""
     marks = []
     facts = manifest.properties
     brought = (facts.get("model_name"), facts.get("version"))
@@ -250,7 +250,7 @@ def _served(manifest: Manifest, deployed: Mapping[str, tuple[str, int]], records
 
 
 def _deployed(store: ArtifactStore, returned: Iterable[ReturnedArtifact]) -> dict[str, tuple[str, int]]:
-    """Model and version of what was deployed once, by the fingerprints of deployment and model."""
+    """Returns model and version of everything that was deployed, by the fingerprints of deployment and model."""
     results: dict[str, tuple[str, int]] = {}
     for each in returned:
         of = DeploymentProperties.of(each.artifact) if each.artifact.kind == "deployment" else DeploymentProperties()

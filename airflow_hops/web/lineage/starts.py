@@ -1,4 +1,4 @@
-"""The versions of a pipeline, from which a lineage begins for a person; and what it takes to make an artifact again."""
+"""Entry points of the lineage page: deployed versions of a pipeline, and what reproducing an artifact requires."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class DeployedVersion(Model):
     role: Literal["champion", "challenger", "former"]
     traffic_percent: int
     since: Time
-    """When it was deployed first."""
+    """Time of the first deployment."""
     deployment: ArtifactAddress | None
-    """Null where it is not known, or a DAG made it that the user may not read."""
+    """Null if unknown, or if the user may not read the DAG that made it."""
 
 
 class DeployedVersions(Model):
-    """The versions of a pipeline's models, the newest first."""
+    """Deployed versions of a pipeline's models, newest first."""
 
     versions: list[DeployedVersion]
 
@@ -48,24 +48,24 @@ class KeyPart(Model):
 
     name: str
     value: str | None
-    """SHA-256 (hex); null where this artifact's key has no such part."""
+    """SHA-256 (hex); null if this artifact's key lacks the part."""
     newest: str | None
-    """The same of the newest artifact that the task made."""
+    """Value for the task's newest artifact."""
 
 
 class Reproduction(Model):
-    """The parts of the cache key of an artifact, and those that have changed."""
+    """Cache key parts of an artifact, and those that have changed."""
 
     cache_key: str | None
-    """Null where its task is not cached."""
+    """Null if the task is not cached."""
     parts: list[KeyPart]
     newest_run: str | None
-    """The run that made the newest; null where that is not known."""
+    """Run that made the newest artifact; null if unknown."""
 
 
 @router.get("/versions")
 def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
-    """The versions of the pipeline's models, and their deployments."""
+    """Lists the deployed versions of the pipeline's models, and their deployments."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         versions: list[DeployedVersion] = []
@@ -95,7 +95,7 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/reproduction")
 def get_reproduction(found: TaskArtifact) -> Reproduction:
-    """The conditions for making an artifact again."""
+    """Returns the parts of an artifact's cache key, compared with those of the task's newest artifact."""
     parts = dict(found.manifest.cache_key_parts)
     if not parts:
         return Reproduction(cache_key=None, parts=[], newest_run=None)
@@ -118,7 +118,7 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
 def _deployment(
     session: Session, user: GetUserDep, model: str, version: int, by: Mapping[str, str]
 ) -> ArtifactAddress | None:
-    """Returns the deployment of the run that deployed a version."""
+    """Returns the deployment by the run that deployed a version."""
     if "run_id" not in by or not may_read(user, by["dag_id"], DagAccessEntity.XCOM):
         return None
     for each in returned_by_runs(session, by["dag_id"], [by["run_id"]]):

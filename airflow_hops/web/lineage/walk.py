@@ -1,4 +1,4 @@
-"""Walks from an artifact to what it was made from, and to what was made from it, by what the manifests say."""
+"""Walks from an artifact to its sources and to artifacts made from it, by their manifests."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from airflow_hops.web.artifacts.lookup import open_artifact
 from airflow_hops.web.unusable_files import reading_threads
 
 MAX_NODES = 300
-"""Artifacts of one lineage, each way."""
+"""Maximum number of artifacts in a lineage, for each direction."""
 _KEPT = 20_000
 
 COMPARED = "champion"
 """Role of the model that an evaluation compares its candidate with."""
 
 Key = tuple[str, str]
-"""Names an artifact: its address in the store, and its fingerprint."""
+"""Identity of an artifact: its address in the store, and its fingerprint."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One artifact was made from another.
+    """A link to a source of an artifact.
 
     Attributes:
-        source: What it was made from.
-        role: As what, in the step's words.
-        recorded: Whether the manifest names it among its inputs; otherwise a property leads to it.
-        followed: Whether its own sources belong to the lineage; those of a champion that was compared with do not.
+        role: Role of the source in the step.
+        recorded: Whether it is an input in the manifest; otherwise a property names it.
+        followed: Whether the source's own sources belong to the lineage; those of a compared champion do not.
     """
 
     source: Artifact
@@ -48,14 +47,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Opened:
-    """An artifact of a lineage.
-
-    Attributes:
-        artifact: The reference.
-        manifest: Its manifest; None where it is not there.
-        state: Whether it is there.
-        detail: Why not.
-    """
+    """An artifact of a lineage; ``manifest`` is None if it is not present, and ``detail`` says why."""
 
     artifact: Artifact
     manifest: Manifest | None
@@ -64,13 +56,13 @@ class Opened:
 
     @property
     def key(self) -> Key:
-        """Returns the name."""
+        """Identity of the artifact."""
         return self.artifact.uri, self.artifact.fingerprint
 
 
 @dataclass
 class Walk:
-    """The lineage that was found: artifacts by what names them, and links from source to target."""
+    """A lineage: artifacts by identity, and links from source to target."""
 
     opened: dict[Key, Opened]
     links: dict[tuple[Key, Key], Link]
@@ -78,7 +70,7 @@ class Walk:
 
 
 def links_of(manifest: Manifest) -> list[Link]:
-    """Returns the sources of an artifact: its inputs, and those that its properties name."""
+    """Returns the sources of an artifact: its inputs, and those named by its properties."""
     results = [Link(artifact, role) for role, values in manifest.inputs.items() for artifact in values]
     known = {link.source.uri for link in results}
     stated = [Link(artifact, role, recorded=False, followed=role != COMPARED) for role, artifact in _stated(manifest)]
@@ -86,10 +78,7 @@ def links_of(manifest: Manifest) -> list[Link]:
 
 
 def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest], bool]) -> Walk:
-    """All that an artifact was made from, up to :data:`MAX_NODES`.
-
-    What the user may not see leads no further.
-    """
+    """Returns all sources of an artifact, up to :data:`MAX_NODES`; those of hidden artifacts are not followed."""
     walk = Walk({start.key: start}, {})
     level = [start]
     with reading_threads() as readers:
@@ -116,7 +105,7 @@ def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest],
 def walk_on(
     store: ArtifactStore, start: Opened, candidates: Iterable[Artifact], may_see: Callable[[Manifest], bool]
 ) -> Walk:
-    """All that was made from an artifact, among some candidates, nearest first, up to :data:`MAX_NODES`."""
+    """Returns the candidates made from an artifact, nearest first, up to :data:`MAX_NODES`."""
     walk = Walk({start.key: start}, {})
     made_from: dict[Key, list[tuple[Artifact, Link]]] = {}
     for artifact, links in _links(store, candidates):
@@ -142,7 +131,7 @@ def walk_on(
 
 
 def open_one(store: ArtifactStore, artifact: Artifact) -> Opened:
-    """An artifact with its manifest, or why it is not there."""
+    """Opens an artifact; a missing one has the reason instead of a manifest."""
     try:
         _, manifest = open_artifact(store, artifact)
     except HTTPException as error:
@@ -153,12 +142,12 @@ def open_one(store: ArtifactStore, artifact: Artifact) -> Opened:
 
 @cached(LRUCache(_KEPT), key=lambda store, artifact: (artifact.uri, artifact.fingerprint), lock=threading.Lock())
 def _read_links(store: ArtifactStore, artifact: Artifact) -> list[Link]:
-    """The sources of an artifact, which do not change; HTTPException if it is gone."""
+    """Returns the sources of an artifact, which never change; raises HTTPException if it is gone."""
     return links_of(open_artifact(store, artifact)[1])
 
 
 def known_links(store: ArtifactStore, artifact: Artifact) -> list[Link]:
-    """The sources of an artifact; nothing if it is gone."""
+    """Returns the sources of an artifact; empty if it is gone."""
     try:
         return _read_links(store, artifact)
     except HTTPException:
@@ -172,7 +161,7 @@ def _links(store: ArtifactStore, candidates: Iterable[Artifact]) -> Iterator[tup
 
 
 def _stated(manifest: Manifest) -> Iterator[tuple[str, Artifact]]:
-    """References in properties, for which no input stands: what a model's constants and a report's sides come from."""
+    """Yields sources that only properties name: statistics of a model's constants, and sides of reports."""
     if manifest.kind == "model":
         model = ModelProperties.of(manifest)
         yield from _reference("statistics", "statistics", model.statistics, model.statistics_fingerprint)

@@ -134,7 +134,7 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
         try:
             report = _read(served, backtest_id).report
             return report.dag_id, BacktestEntry(id=backtest_id, made=report.made, chosen=report.chosen)
-        except FileNotFoundError:  # of one that was removed the folder may be left
+        except FileNotFoundError:  # removal may leave the folder
             return None
         except BadInput as error:
             return getattr(error, "dag_id", None), str(error)

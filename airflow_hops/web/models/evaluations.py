@@ -103,7 +103,7 @@ def get_version_evaluation(
     fingerprint = serving.fingerprint if serving else tags.get("hops.fingerprint")
     if fingerprint is not None:
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
-    if len(evaluations) != 1:  # where the model is not known, the run must have evaluated a single one
+    if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation
         raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
     artifact, manifest = open_artifact(served.hook.store, evaluations[0].artifact)
     return read_evaluation(FoundArtifact(served.hook, artifact, manifest), returned_address(evaluations[0]))

@@ -27,11 +27,7 @@ _TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class AskedServer:
-    """REST client of a model server.
-
-    Attributes:
-        kind: ``bundled``, or ``tensorflow_model_server``, which has no counts by version.
-    """
+    """REST client of a model server; ``tensorflow_model_server`` has no counts by version, unlike ``bundled``."""
 
     client: RestClient
     kind: str
@@ -79,7 +75,6 @@ class LiveVersion(Model):
     """Current share of requests that name no version; null if the server does not report it."""
     requests: int = 0
     errors: int = 0
-    """Failed requests."""
     client_errors: int = 0
     """Requests refused as the client's mistake."""
     rows: int = 0
@@ -95,7 +90,6 @@ class VersionSeries(Model):
     version: int
     requests: list[int]
     errors: list[int]
-    """Failed requests."""
     client_errors: list[int] = []
     """Requests refused as the client's mistake; empty if the server counts them as errors."""
     rows: list[int]

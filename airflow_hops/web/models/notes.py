@@ -133,5 +133,5 @@ def _check(body: NoteRequest) -> None:
         )
     unclear = [name for name in body.tags if posixpath.normpath(name) != name]
     if unclear:
-        # MLflow would refuse it too, but only after what stands before it has been set.
+        # MLflow would refuse it too, but only after it has set the tags before it.
         raise HTTPException(422, f"tags: {unclear[0]!r} has an empty part, '.' or '..' between slashes; expected 'a/b'")

@@ -84,10 +84,7 @@ def served_models(
 ) -> dict[tuple[str, str], tuple[ServedModel, ModelRecord]]:
     """Returns the serving versions of models with their records, which are empty if the store cannot be read.
 
-    Args:
-        session: Session of Airflow's database.
-        models: Connection and name of each model.
-        readable: DAGs that the user may read; metrics from other DAGs are left out.
+    Models are given by connection and name. Metrics by DAGs that are not ``readable`` are left out.
     """
     models = sorted(set(models))
     with reading_threads() as readers:
@@ -165,7 +162,6 @@ class AskedCounts(Model):
 
     requests: int
     errors: int
-    """Failed requests."""
     client_errors: int
     """Requests refused as the client's mistake."""
     latency_ms_p50: Number
@@ -226,13 +222,8 @@ class Rollout(Model):
 
 
 def decisions_of(record: ModelRecord, readable: Container[str]) -> list[Decision]:
-    """Returns the history, newest first.
-
-    Args:
-        record: The model's record.
-        readable: DAGs that the user may read; decisions of other DAGs are shown without their author.
-    """
-    # What a newer version has added may mean something else by a name of ours.
+    """Returns the history, newest first; decisions by DAGs that are not ``readable`` have no author."""
+    # Fields added by a newer version may clash with names of ours.
     events = [replace(event, more={}) for event in reversed(record.history)]
     return [Decision(**{**event.to_dict(), "by": _by(event.by, readable)}) for event in events]
 

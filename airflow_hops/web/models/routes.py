@@ -88,12 +88,7 @@ def refused_of(evaluations: Iterable[ReturnedArtifact]) -> list[RefusedCandidate
 
 
 def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None) -> list[Candidate]:
-    """Returns the evaluated models, each once, newest first.
-
-    Args:
-        evaluations: Evaluations, newest first.
-        champion: Fingerprint of the champion, which is left out.
-    """
+    """Returns the evaluated models except the champion, each once, newest first."""
     results: dict[str, Candidate] = {}
     for each in evaluations:
         model, _ = compared_models(each.artifact)
@@ -108,12 +103,9 @@ def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None)
 def judged(
     session: Session, user: GetUserDep, models: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[ReturnedArtifact]]:
-    """Returns the newest evaluations of candidates by model, newest first.
+    """Returns the newest evaluations of candidates by model (connection and name), newest first.
 
-    Args:
-        session: Session of Airflow's database.
-        user: The user; evaluations in DAGs whose artifacts they may not read are left out.
-        models: Connection and name of each model.
+    Evaluations in DAGs whose artifacts the user may not read are left out.
     """
     readable = MayRead(user, DagAccessEntity.XCOM)
     pipelines = [each for each in together(read_pipelines(session).values(), models) if each.dag_id in readable]
@@ -122,7 +114,7 @@ def judged(
     for model in models:
         judges = set()
         for pipeline in together(pipelines, [model]):
-            # Tasks judge candidates of a model that they name; if they name none, where it is alone.
+            # A task that names no model judges the pipeline's only one.
             named = {model[1]} if pipeline.models() != [model] else {model[1], None}
             tasks = (task for task in pipeline.tasks if task.kind in (_JUDGE, None) and task.model_name in named)
             judges |= {(pipeline.dag_id, task.task_id) for task in tasks}

@@ -44,7 +44,6 @@ class Requests(Model):
     """Ends of the steps."""
     per_second: list[Number]
     errors: list[int]
-    """Failed requests."""
     client_errors: list[int]
     """Requests refused as the client's mistake."""
 

@@ -189,7 +189,7 @@ def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSc
         if not waits_for_decision(result):
             return None
         features = [each.feature for each in anomalous_features(hook.store, result.artifact)]
-    except HTTPException:  # it was deleted, or the store is away, which other parts of the page say
+    except HTTPException:  # deleted, or the store is unreachable; other parts of the page report it
         return None
     return ProposedSchema(
         validation=returned_address(validation),

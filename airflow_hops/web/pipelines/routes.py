@@ -71,12 +71,7 @@ class LastRetraining(Model):
 
 
 def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> SkewState | None:
-    """Returns the newest verdict about one of the pipeline's models.
-
-    Args:
-        pipeline: The pipeline.
-        reports: The last report of each comparing task, newest first.
-    """
+    """Returns the newest verdict about one of the pipeline's models; the reports must be newest first."""
     for report in _about(pipeline, reports):
         of = SkewProperties.of(report.artifact)
         return SkewState.of(
@@ -90,12 +85,7 @@ def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Sk
 
 
 def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> list[SkewPoint]:
-    """Returns the checks of the pipeline's models, oldest first.
-
-    Args:
-        pipeline: The pipeline.
-        reports: Reports of the comparing tasks, newest first.
-    """
+    """Returns the checks of the pipeline's models, oldest first; the reports must be newest first."""
     points = [
         SkewPoint(
             at=report.at,
@@ -111,10 +101,7 @@ def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> l
 def retrainings(session: Session, dag_ids: Collection[str], readable: Container[str]) -> dict[str, LastRetraining]:
     """Returns the last training of each DAG that did not come from the cache.
 
-    Args:
-        session: Session of Airflow's database.
-        dag_ids: The DAGs.
-        readable: DAGs that the user may read; reasons from other DAGs are left out.
+    Reasons given by DAGs that are not ``readable`` are left out.
     """
     newest: dict[str, ReturnedArtifact] = {}
     for model in last_returned(session, dag_ids, "model", last=5):
@@ -234,14 +221,7 @@ class Seen:
 def summaries_of(
     session: Session, seen: Seen, shown: Collection[PipelineDag], allowed: Container[str]
 ) -> list[PipelineSummary]:
-    """Returns the list entries of some pipelines.
-
-    Args:
-        session: Session of Airflow's database.
-        seen: All pipelines that the user may read.
-        shown: Pipelines to summarize.
-        allowed: DAGs whose results the user may read.
-    """
+    """Returns the list entries of the ``shown`` pipelines; ``allowed`` are the DAGs whose results the user may read."""
     watchers = {pipeline.dag_id: seen.watchers(pipeline) for pipeline in shown}
     open_ones = [pipeline for pipeline in shown if pipeline.dag_id in allowed]
     dag_ids = [pipeline.dag_id for pipeline in open_ones]

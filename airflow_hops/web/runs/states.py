@@ -1,4 +1,4 @@
-"""The states of DAG runs: their stages, and why one of them failed."""
+"""States of DAG runs: their stages, and reasons of failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TELLING = (
     "failed", "upstream_failed", "awaiting_input", "running", "up_for_retry", "restarting", "deferred",
     "up_for_reschedule", "queued", "scheduled", "none", "success", "skipped", "removed",
 )  # fmt: skip
-"""States, the one first that says most about a task whose instances differ."""
+"""States in order of precedence, for tasks whose instances differ."""
 
 
 _REFUSING = ("evaluation", "rollout")
@@ -35,10 +35,10 @@ _REFUSING = ("evaluation", "rollout")
 
 
 class InstanceFacts(Model):
-    """The facts of a task instance."""
+    """Facts of a task instance."""
 
     stage: str | None
-    """The stage, named as its operator's module; null for a task that is none of this package's, or builds on one."""
+    """Stage, named like the operator's module; null for other operators, and for users' subclasses."""
     operator: str
     model_name: str | None
     state: str | None
@@ -48,9 +48,9 @@ class InstanceFacts(Model):
     ended_at: Time | None
     duration_s: Number
     error: str | None
-    """Why its last try failed, in words."""
+    """Error of the last try."""
     skipped: str | None
-    """Why it was skipped, in its own words; null where it does not say, as where a task before it was."""
+    """The task's reason for being skipped; null if it gave none, for example because an upstream task was skipped."""
     artifacts: list[ArtifactEntry]
 
 
@@ -62,20 +62,20 @@ class StageState(Model):
     state: str
     instances: int
     ended: int
-    """How many of them are through, well or badly."""
+    """Number of instances that have ended in any state."""
 
 
 class RunFailure(Model):
-    """The first task of a run that failed."""
+    """The first failed task of a run."""
 
     task_id: str
     map_index: int
     why: str | None
-    """In its own words; null where it left none."""
+    """Error message of the task; null if it left none."""
 
 
 class Refusal(Model):
-    """A task of a run that refused its model, although nothing failed."""
+    """A task of a run that refused its model without failing."""
 
     task_id: str
     map_index: int
@@ -93,13 +93,12 @@ class RunState(Model):
     started_at: Time | None
     ended_at: Time | None
     duration_s: Number
-    """So far, of one that has not ended."""
+    """Duration so far if it has not ended."""
     refusals: list[Refusal]
-    """In the order in which they were returned."""
 
     @staticmethod
     def facts(run: DagRun, returned: Iterable[ReturnedArtifact]) -> dict[str, Any]:
-        """The fields of a run, by what its tasks returned."""
+        """Returns the fields of a run."""
         return {
             "run_id": run.run_id,
             "state": str(run.state),
@@ -116,12 +115,12 @@ class LastRun(RunState):
     """One of the newest runs of a DAG."""
 
     stages: list[StageState]
-    """In the DAG file's order; tasks that are none of this package's are left out."""
+    """In the order of the DAG file, without other packages' tasks."""
     failure: RunFailure | None
 
 
 def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 1) -> dict[str, list[LastRun]]:
-    """The newest runs of each pipeline that has any, by DAG; the newest first."""
+    """Returns the newest runs of each pipeline, by DAG, newest first."""
     by_dag = {pipeline.dag_id: pipeline for pipeline in pipelines}
     rank = func.row_number().over(partition_by=DagRun.dag_id, order_by=(DagRun.run_after.desc(), DagRun.id.desc()))
     ranked = select(DagRun.id, rank.label("rank")).where(DagRun.dag_id.in_(by_dag)).subquery()
@@ -135,7 +134,7 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
             (run.dag_id, run.run_id, task.task_id)
             for run in runs
             for task in by_dag[run.dag_id].tasks
-            if task.kind is None or task.kind in _REFUSING  # none: only the task knows
+            if task.kind is None or task.kind in _REFUSING  # None: only the task knows
         ],
     )
     by_run: dict[tuple[str, str], list[ReturnedArtifact]] = {}
@@ -155,7 +154,7 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
 
 
 def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
-    """The refusals among what the tasks of a run returned, in the order in which they did."""
+    """Returns the refusals among the artifacts that a run's tasks returned, in their order."""
     return [
         Refusal(task_id=each.task_id, map_index=each.map_index, verdict=verdict, why=why_refused(each.artifact))
         for each in returned
@@ -164,7 +163,7 @@ def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
 
 
 def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"] | None:
-    """The verdict of an artifact that refuses a model; None of others, and of a candidate that is the champion."""
+    """Returns the verdict of an artifact that refuses a model; None otherwise, or if the candidate is the champion."""
     if artifact.kind == "rollout" and artifact.properties.get("decision") == "rolled_back":
         return "rolled back"
     if artifact.kind != "evaluation" or artifact.properties.get("blessed") is not False:
@@ -174,13 +173,13 @@ def verdict_against(artifact: Artifact) -> Literal["not blessed", "rolled back"]
 
 
 def why_refused(artifact: Artifact) -> str:
-    """The reasons of an artifact that refuses a model."""
+    """Returns the reasons of an artifact that refuses a model."""
     reasons = artifact.properties.get("reasons")
     return "; ".join(map(str, reasons)) if isinstance(reasons, list | tuple) else ""
 
 
 def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReference | None]:
-    """Candidate and champion of an evaluation; a candidate of no name where a task of the user's own says neither."""
+    """Returns candidate and champion of an evaluation; an empty candidate if a user's own task names neither."""
     try:
         of = EvaluationProperties.of(evaluation)
     except BadInput:
@@ -189,7 +188,7 @@ def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReferenc
 
 
 def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
-    """Why tasks of a run were skipped, of those that said so, by task and map index."""
+    """Returns the reasons of a run's skipped tasks, as far as they gave any, by task and map index."""
     left = session.execute(
         select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
             XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY
@@ -204,7 +203,7 @@ def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, 
 
 
 def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
-    """Reads the progress of a task instance's try; None if there is none, or the store cannot be read."""
+    """Returns the progress of a try; None if there is none, or the store cannot be read."""
     try:
         store = hook_of(pipeline.conn_id(producer.task_id)).store
         with reaching(store):

@@ -1,4 +1,4 @@
-"""Studies: the hyperparameter searches of a pipeline, as their records in the store say, and requests to stop them."""
+"""Studies: a pipeline's hyperparameter searches, from their records in the store, and requests to stop them."""
 
 from __future__ import annotations
 
@@ -40,62 +40,63 @@ class StudyEntry(Model):
     task_id: str
     map_index: int
     run_id: str
-    """The DAG run that works on it, or was the last to do so."""
+    """DAG run that currently works on it, or did so last."""
     state: str
     task_state: str | None
-    """State of the task instance that searches; null where Airflow has none any more. A study whose job was killed is
-    ``running`` until a retry goes on with it."""
+    """State of the searching task instance; null if Airflow has none. The study of a killed job stays ``running`` until
+    a retry resumes it.
+    """
     program: str
     metrics: list[str]
     directions: list[str]
     sampler: str
     pruner: str
     trials: int
-    """How many this run makes."""
+    """Planned number of trials of this run."""
     first_trial: int
-    """The first of this run; those before are of earlier runs that shared the study."""
+    """First trial of this run; earlier ones belong to runs that shared the study."""
     parallel: int
     started: str
     ended: str | None
     counts: dict[str, int]
     """Number of trials by state."""
     done: int
-    """How many of this run's trials have ended, as the search counts them."""
+    """Number of this run's trials that have ended, as counted by the search."""
     best: BestTrial | None
     error: str | None
 
 
 class StudyPage(Page):
-    """Studies, the newest first."""
+    """Studies, newest first."""
 
     studies: list[StudyEntry]
     damaged: list[str]
-    """Errors of the studies whose records cannot be read."""
+    """Errors of unreadable studies."""
 
 
 class StopRequest(Model):
-    """A request to stop that the search has not answered yet."""
+    """A pending request to stop."""
 
     trial: int | None
-    """Its number; null for the search."""
+    """Number of the trial; null for the search."""
     by: str
 
 
 class TrialColumns(Model):
-    """The trials of a study by number, a list for each of their fields."""
+    """Trials of a study by number, as one list per field."""
 
     number: list[int]
     state: list[str]
     params: dict[str, list[Json]]
     values: list[list[Number]]
-    """For each metric of the study, the final values; null of a trial that is not complete."""
+    """Final values for each metric of the study; null for incomplete trials."""
     reason: list[str]
     started: list[str]
     ended: list[str | None]
     seconds: list[Number]
     tries: list[int]
     taken_from: list[str | None]
-    """``study#number`` of the earlier trial whose values these are."""
+    """``study#number`` of the earlier trial that the values come from."""
     mlflow_run: list[str | None]
     run_id: list[str]
 
@@ -107,7 +108,7 @@ class StudyDetail(StudyEntry):
     seed: int
     choose: str | None
     pareto: list[int]
-    """For several metrics, the trials that no other one beats in all of them."""
+    """Trials on the Pareto front, for several metrics."""
     importance: dict[str, Number]
     """Share of each parameter in the variance of the first metric (fANOVA)."""
     mlflow_run: str | None
@@ -117,7 +118,7 @@ class StudyDetail(StudyEntry):
 
 
 class TrialCurve(Model):
-    """The intermediate values of a trial: the study's first metric by step."""
+    """Intermediate values of a trial: the study's first metric by step."""
 
     number: int
     state: str
@@ -126,11 +127,11 @@ class TrialCurve(Model):
 
 
 class TrialCurves(Model):
-    """Intermediate values of trials: of the best, the running ones, and the newest of the others."""
+    """Intermediate values of the best trial, running ones, and the newest of the others."""
 
     curves: list[TrialCurve]
     left_out: int
-    """How many more trials have some."""
+    """Number of further trials with intermediate values."""
 
 
 class TrialLog(Model):
@@ -139,14 +140,14 @@ class TrialLog(Model):
     number: int
     reason: str
     text: str | None
-    """The last lines of its log; null where none were kept."""
+    """Last lines of the log; null if there is none."""
 
 
 class StopBody(Model):
     """The trials to stop."""
 
     trial: Annotated[int, Field(ge=0, lt=2**31)] | None
-    """A trial's number; null for the whole search."""
+    """Number of a trial; null for the whole search."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,10 @@ def find_study(
     map_index: MapIndex,
     study: Annotated[str, Query(max_length=500, description="The study's name: by default the DAG run's id")],
 ) -> FoundStudy:
-    """The study that a route names.
+    """Returns the study of a route.
 
     Raises:
-        HTTPException: 404, there is none; 502, the store cannot be read.
+        HTTPException: 404, it does not exist; 502, the store cannot be read.
     """
     with create_session() as session:
         hook = hook_of(pipeline_of(session, dag_id).conn_id(task_id))
@@ -178,7 +179,7 @@ def find_study(
         raise HTTPException(422, str(error)) from error
     with reaching(hook.store):
         record = folder.read()
-    # Names are made safe for file systems: those of two DAGs may be one folder.
+    # Names are sanitized for file systems, so two of them may share a folder.
     if record is None or (record.dag_id, record.task_id, record.name) != (dag_id, task, study):
         raise HTTPException(404, f"task {task!r} of DAG {dag_id!r} has no study {study!r}")
     return FoundStudy(folder, record)
@@ -189,7 +190,7 @@ OneStudy = Annotated[FoundStudy, Depends(find_study)]
 
 @router.get("")
 def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPage:
-    """Studies of a pipeline, the newest first."""
+    """Lists the studies of a pipeline, newest first."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
     stores = {hook.store.root: hook.store for hook in map(hook_of, {task.hops_conn_id for task in pipeline.tasks})}
@@ -206,7 +207,7 @@ def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPa
 
 @router.get("/{task_id}/{map_index}")
 def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
-    """One study and all of its trials."""
+    """Returns a study with all its trials."""
     with reaching(found.folder.store):
         trials = found.folder.trials()
         requests = found.folder.stop_requests(found.record.run_id)
@@ -229,7 +230,7 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
 
 @router.get("/{task_id}/{map_index}/curves")
 def list_trial_curves(found: OneStudy) -> TrialCurves:
-    """Intermediate values of a study's trials."""
+    """Lists the intermediate values of a study's trials."""
     with reaching(found.folder.store):
         trials = [trial for trial in found.folder.trials() if trial.intermediate]
     trials.sort(key=lambda each: (each.number != found.record.best, each.state != "running", -each.number))
@@ -250,10 +251,10 @@ def list_trial_curves(found: OneStudy) -> TrialCurves:
 
 @router.get("/{task_id}/{map_index}/log", dependencies=[READS_LOGS])
 def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, description="Its number")]) -> TrialLog:
-    """The last lines of the log of a trial that has failed.
+    """Returns the last log lines of a failed trial.
 
     Raises:
-        HTTPException: 404, there is no such trial.
+        HTTPException: 404, the trial does not exist.
     """
     with reaching(found.folder.store):
         known, text = found.folder.trial(trial), found.folder.log(trial)
@@ -264,10 +265,10 @@ def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, d
 
 @router.post("/{task_id}/{map_index}/stop", dependencies=[TRIGGERS_RUNS])
 def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest:
-    """Asks a search to end, or to end one of its trials; it looks every few seconds.
+    """Asks a search to stop, or to stop one of its trials; the search polls every few seconds.
 
     Raises:
-        HTTPException: 409, it does not run, or its task does not any more.
+        HTTPException: 409, the search or its task is not running.
     """
     by, record = user.get_name(), found.record
     with reaching(found.folder.store):
@@ -282,7 +283,7 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
 
 
 def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
-    """The fields of a :class:`StudyEntry`, and those of the record."""
+    """Returns the fields of a :class:`StudyEntry`, and those of the record."""
     task_id, map_index = task_of(record)
     best = {"number": record.best, "values": record.best_values, "params": record.best_params}
     own = {"task_id": task_id, "map_index": map_index, "task_state": task_state}

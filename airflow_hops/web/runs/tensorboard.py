@@ -1,4 +1,4 @@
-"""TensorBoard of a training, running or finished, behind Airflow's own login."""
+"""TensorBoard of running and finished trainings, behind Airflow's login."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TIMEOUT_S = 60.0
 
 @router.api_route(
     "/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
-    methods=["GET", "POST"],  # TensorBoard asks for many series at once by POST; nothing is changed by it
+    methods=["GET", "POST"],  # TensorBoard requests several series by POST, which changes nothing
     dependencies=[READS_LOGS],
     include_in_schema=False,
 )
@@ -45,7 +45,7 @@ async def show(
     map_index: Annotated[int, PathParameter(ge=-1, lt=2**31)],
     path: str,
 ) -> Response:
-    """A page or a series of the TensorBoard of one task instance, which is started if none runs."""
+    """Proxies the TensorBoard of one task instance, which is started if necessary."""
     logdir, runtime = await run_in_threadpool(_find_events, dag_id, run_id, task_id, map_index)
     try:
         address = await run_in_threadpool(_servers.address, program_of(logdir, runtime))
@@ -53,14 +53,14 @@ async def show(
         raise HTTPException(502, str(error)) from error
     answer = await _pass_on(request, f"{address}/{path}")
     if path == "" and answer.status_code == 200:
-        # Its page asks for its fonts at the root of the host, where there is Airflow.
+        # The page loads fonts from the root of the host, which belongs to Airflow.
         page = bytes(answer.body).replace(b"url(/font-roboto/", b"url(font-roboto/")
         return Response(page, 200, {name: value for name, value in answer.headers.items() if name != "content-length"})
     return answer
 
 
 def program_of(logdir: Path, runtime: Path) -> ServerProgram:
-    """The TensorBoard of a folder of event files, in a runtime environment."""
+    """Returns the TensorBoard program for a folder of event files."""
     return ServerProgram(
         name=f"TensorBoard of {logdir}",
         module="airflow_hops.ml.tracking.tensorboard",
@@ -71,7 +71,7 @@ def program_of(logdir: Path, runtime: Path) -> ServerProgram:
 
 
 def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[Path, Path]:
-    """Returns the folder of a training's event files and the runtime environment; HTTPException if there is none."""
+    """Returns the folder of a training's event files, and the runtime environment; raises HTTPException without one."""
     with create_session() as session:
         known = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
         dag = SerializedDagModel.get_dag(dag_id, session=session)
@@ -103,7 +103,7 @@ def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tupl
 
 
 def _staged(store: ArtifactStore, uri: str) -> Path | None:
-    """Returns the folder of a training in progress' event files: its writer's staging folder."""
+    """Returns the event files of a running training, in its writer's staging folder."""
     if not isinstance(store.files, LocalFiles):
         return None
     staged = sorted(store.files.staged(uri), key=_modified, reverse=True)
@@ -130,6 +130,6 @@ async def _pass_on(request: Request, url: str) -> Response:
     except httpx.HTTPError as error:
         raise HTTPException(502, f"TensorBoard does not respond ({type(error).__name__}: {error})") from error
     retained = {name: value for name, value in answer.headers.items() if name.lower() in _RESPONSE_HEADERS}
-    # Of what says no policy, none but ours of frames: TensorBoard's workers obey that of their script.
+    # Responses without a policy only get ours for frames: TensorBoard's workers inherit the policy of their script.
     retained.setdefault("content-security-policy", NO_OTHER_SITE)
     return Response(answer.content, answer.status_code, retained)

@@ -1,4 +1,4 @@
-"""Training runs: MLflow's runs of a pipeline, with the DAG runs that made them, their provenance, code and files."""
+"""Training runs: a pipeline's MLflow runs with their DAG runs, provenance, code and files."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class RunModelVersion(Model):
 
 
 class TrainingRun(Model):
-    """A run of MLflow."""
+    """An MLflow run."""
 
     run_id: str
     name: str
     status: str
-    """MLflow's word; RUNNING is said of a training that was killed, too: see ``dag_run_state``."""
+    """MLflow's status; killed trainings stay RUNNING, see ``dag_run_state``."""
     start_time: int
     """Milliseconds since the epoch."""
     end_time: int | None
     params: dict[str, str]
     metrics: dict[str, Number]
-    """The last value of each."""
+    """Last values."""
     tags: dict[str, str]
     parent: str | None
-    """Id of the run in which this one is nested."""
+    """Id of the parent run."""
     dag_run_id: str | None
     dag_run_state: str | None
-    """None where Airflow has no such DAG run any more."""
+    """Null if Airflow no longer has the DAG run."""
     task_id: str | None
     map_index: int
 
@@ -90,7 +90,7 @@ class MetricFigures(Model):
 
 
 class RunDataset(Model):
-    """A data set that a run was trained on, or evaluated with."""
+    """A data set that a run was trained or evaluated on."""
 
     name: str
     digest: str
@@ -109,12 +109,12 @@ class TrainingRunDetail(ListedRun):
 
 
 class MetricCurve(Model):
-    """A metric of a run, step by step."""
+    """A metric of a run by step."""
 
     run_id: str
     metric: str
     points: int
-    """How many there are; of more than a thousand, those are sent that show the curve's shape."""
+    """Total number of points; curves of more than a thousand are sampled in a way that preserves their shape."""
     steps: list[int]
     values: list[Number]
     times: list[int]
@@ -137,10 +137,10 @@ def list_training_runs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     page_token: Annotated[str | None, Query(max_length=2000)] = None,
 ) -> TrainingRunPage:
-    """Training runs of a pipeline, filtered and ordered by MLflow; by default newest first.
+    """Lists training runs of a pipeline, filtered and ordered by MLflow; by default newest first.
 
     Raises:
-        HTTPException: 422, the filter does not parse; the message has the position and what was expected.
+        HTTPException: 422, the filter is invalid; the message says where.
     """
     wanted = _SORT.fullmatch(sort)
     if wanted is None:
@@ -158,7 +158,7 @@ def list_training_runs(
 
 @router.get("/{mlflow_run_id}")
 def get_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId) -> TrainingRunDetail:
-    """One training run."""
+    """Returns a training run."""
     result = ask(tracking_hook(dag_id), "runs/get", {"experiment": dag_id, "run_id": mlflow_run_id})
     result["children"] = _with_dag_runs(dag_id, result["children"])
     (run,) = _with_dag_runs(dag_id, [result])
@@ -171,16 +171,16 @@ def list_curves(
     mlflow_run_id: RunId,
     metric: Annotated[list[str] | None, Query(max_length=50, description="Metrics; all by default")] = None,
 ) -> MetricCurves:
-    """The metrics of a run over time."""
+    """Lists the metrics of a run over time."""
     params = {"experiment": dag_id, "run_id": mlflow_run_id, "metrics": metric}
     return MetricCurves(**ask(tracking_hook(dag_id), "runs/curves", params))
 
 
 def tracking_hook(dag_id: str) -> RuntimeHook:
-    """The connection of what trains in a pipeline, or else of its first task.
+    """Returns the hook of a pipeline's training task, or else of its first task.
 
     Raises:
-        HTTPException: 404, there is no such pipeline; 502, the connection cannot be read.
+        HTTPException: 404, the pipeline does not exist; 502, the connection cannot be read.
     """
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
@@ -189,7 +189,7 @@ def tracking_hook(dag_id: str) -> RuntimeHook:
 
 
 def _with_dag_runs(dag_id: str, runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The runs with the task instances that their tags name."""
+    """Returns the runs with the task instances named by their tags."""
     runs = list(runs)
     run_ids = {run["tags"].get("hops.run_id", "") for run in runs}
     with create_session() as session:
@@ -228,55 +228,55 @@ class RunData(Model):
     rows: dict[str, int]
     """Rows by split or table."""
     made_by: DataProducer | None
-    """Null if it is gone, or of another pipeline."""
+    """Null if it is gone, or belongs to another pipeline."""
 
 
 class RunProvenance(Model):
     """The provenance of a run."""
 
     recorded: bool
-    """Whether the store has a record of the run, by which it can be reproduced."""
+    """Whether the store has the record that reproducing the run requires."""
     python: str | None
     package: str | None
     """Version of airflow-hops."""
     packages: dict[str, str] | None
-    """Versions by name; null if they are not known."""
+    """Versions by name; null if unknown."""
     data: list[RunData]
 
 
 class FileDifference(Model):
-    """A file of code that differs."""
+    """A source file that differs."""
 
     path: str
     change: Literal["added", "removed", "changed"]
     diff: str | None
-    """Unified, without its header; null where it cannot be shown."""
+    """Unified diff without header; null if it cannot be shown."""
     why: str | None
-    """Why it cannot."""
+    """Reason why it cannot be shown."""
 
 
 class CodeDifferences(Model):
-    """How the code of two runs differs."""
+    """Differences between the code of two runs."""
 
     files: list[FileDifference]
     same: int
-    """How many files are the same."""
+    """Number of identical files."""
     lacking: list[str]
-    """Runs whose code is not known."""
+    """Runs whose code is unknown."""
     whole: bool
-    """False where more files differ than are listed."""
+    """False if more files differ than are listed."""
 
 
 @router.get("/{mlflow_run_id}/provenance")
 def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
-    """Data and libraries of a training run."""
+    """Returns data and libraries of a training run."""
     params = {"experiment": dag_id, "run_id": mlflow_run_id}
     return RunProvenance(**ask(tracking_hook(dag_id), "provenance/get", params))
 
 
 @router.get("/{mlflow_run_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
 def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId) -> CodeDifferences:
-    """How the code of another run differs from that of a run."""
+    """Returns the differences of another run's code from that of a run."""
     params = {"experiment": dag_id, "run_id": mlflow_run_id, "other": other_run_id}
     return CodeDifferences(**ask(tracking_hook(dag_id), "provenance/code_diff", params))
 
@@ -315,13 +315,13 @@ class RunFiles(Model):
 
 @router.get("/{mlflow_run_id}/files")
 def list_run_files(dag_id: str, mlflow_run_id: RunId) -> RunFiles:
-    """The files of a training run."""
+    """Lists the files of a training run."""
     return RunFiles(**ask(tracking_hook(dag_id), "run_files/tree", {"experiment": dag_id, "run_id": mlflow_run_id}))
 
 
 @router.get("/{mlflow_run_id}/files/preview", response_class=Response, responses=_BINARY)
 def preview_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
-    """The first 256 KiB of a file as plain text; a picture in full."""
+    """Returns the first 256 KiB of a file as plain text; images are complete."""
     picture = _PICTURES.get(PurePosixPath(path).suffix.lower())
     content = _read(dag_id, mlflow_run_id, path, None if picture else _PREVIEW_BYTES)
     return Response(content, headers=_HEADERS, media_type=picture or "text/plain; charset=utf-8")

@@ -63,14 +63,7 @@ def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
 
 
 def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bool) -> Question:
-    """Returns the question of a task instance.
-
-    Args:
-        user: The current user.
-        task: ``dag_id``, ``state`` and ``trigger_timeout`` of the task instance.
-        asked: Airflow's ``HITLDetail`` of the task instance.
-        schema_changed: See :class:`Question`.
-    """
+    """Returns the question of a task instance; ``asked`` is Airflow's ``HITLDetail`` of it."""
     waiting = task.state == TaskInstanceState.AWAITING_INPUT
     answered = asked.responded_at is not None
     state: Literal["waiting", "answered", "timed_out", "closed"] = "waiting" if waiting else "closed"
@@ -185,7 +178,7 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
         TaskInstance.start_date.is_not(None),
     )
     total = session.scalar(select(func.count()).select_from(TaskInstance).where(*mine)) or 0
-    # Columns and not entities: with each of these Airflow would load much more.
+    # Columns instead of entities, for which Airflow would load much more.
     wanted = select(
         TaskInstance.id,
         TaskInstance.dag_id,

@@ -1,1 +1,1 @@
-"""Skew: comparisons over time, one by one, and what was decided about them."""
+"""Skew: comparisons over time, single comparisons, and decisions about them."""

@@ -1,4 +1,4 @@
-"""One comparison: its verdict, all of its features, and of one feature both histograms and rows that differ."""
+"""The report of a comparison: verdict and features, and for one feature histograms and rows that differ."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _digests: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
 
 
 def digest(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
-    """A report without its histograms, which are nearly all of its tens of megabytes for thousands of features.
+    """Returns a report without histograms, which are most of its tens of megabytes for thousands of features.
 
     Raises:
-        HTTPException: as :func:`read_report`.
+        HTTPException: see :func:`read_report`.
     """
     report: dict[str, Any] = json.loads(_digest(store, artifact))
     return report
 
 
 def read_report(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
-    """Returns the whole report.
+    """Reads the whole report.
 
     Raises:
         HTTPException: 410, it was deleted or replaced; 502, the store or the report cannot be read.
@@ -59,7 +59,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/
 
 
 class FeatureFigures(Model):
-    """The figures of a feature in a comparison."""
+    """Results of a comparison for a feature."""
 
     measure: str | None = None
     score: Number = None
@@ -71,9 +71,9 @@ class FeatureFigures(Model):
     missing_p_value: Number = None
     cause: str | None = None
     detail: str | None = None
-    """The evidence for the cause, in words; or why there are no figures."""
+    """Evidence for the cause; or the reason why there are no results."""
     effect: Number = None
-    """Mean change of a prediction through the drift; for a regression in the label's units."""
+    """Mean change of a prediction due to the drift, in the label's unit for a regression."""
     scores: dict[str, Number] = {}
 
 
@@ -85,7 +85,7 @@ class ReportFeature(FeatureFigures):
 
 
 class RowFeature(Model):
-    """The differences in a feature between rows of the same identifier."""
+    """Differences in a feature between rows of the same identifier."""
 
     name: str
     differ: int
@@ -103,7 +103,7 @@ class RowComparison(Model):
     pairs: int
     skewed_pairs: int
     matches: dict[str, int]
-    """How the rows were joined, in TFDV's words."""
+    """Results of joining the rows, in TFDV's terms."""
     features: list[RowFeature]
 
 
@@ -116,19 +116,19 @@ class SkewComparison(Model):
     min_rows: int
     alpha: Number
     unmatched: list[str]
-    """Features that only one side has."""
+    """Features that exist on one side only."""
     reference: dict[str, Json]
     prediction_reference: Number
-    """Mean prediction with the training data's values."""
+    """Mean prediction for the training data's values."""
     prediction_current: Number
     notes: list[str]
-    """Notes on work that could not be done, and why."""
+    """Notes on skipped work, with reasons."""
     features: list[ReportFeature]
     row_skew: RowComparison | None
 
 
 class Bucket(Model):
-    """Shares of the same values on both sides: of numbers from ``low`` to ``high``, or of a ``value``."""
+    """Shares of values on both sides: of numbers from ``low`` to ``high``, or of a ``value``."""
 
     low: Number
     high: Number
@@ -150,11 +150,11 @@ class FeatureComparison(ReportFeature):
 
     histogram: list[Bucket]
     effect_signed: Number
-    """Above 0 where the drift raises predictions; null of several classes."""
+    """Above 0 if the drift raises predictions; null for multiclass models."""
     effect_by_class: dict[str, Number]
-    """For several classes, the mean change of the probability of each."""
+    """Mean change of each class's probability, for multiclass models."""
     problem: str | None
-    """The model's kind of label, where effects were looked for."""
+    """Type of the model's label, if effects were computed."""
     standard_error: Number
     rows: RowFeature | None
     examples: list[RowExample]
@@ -165,7 +165,7 @@ def get_skew_report(
     found: TaskArtifact,
     features: Annotated[bool, Query(description="Whether to return each feature; there may be thousands")] = True,
 ) -> SkewComparison:
-    """The result of a comparison."""
+    """Returns the result of a comparison."""
     expect_skew(found)
     return describe_comparison(digest(found.store, found.artifact), features)
 
@@ -174,23 +174,19 @@ def get_skew_report(
 def get_skew_feature(
     found: TaskArtifact, feature: Annotated[str, Query(min_length=1, max_length=4096)]
 ) -> FeatureComparison:
-    """A feature in one comparison."""
+    """Returns a feature in one comparison."""
     expect_skew(found)
     return _feature(read_report(found.store, found.artifact), feature)
 
 
 def expect_skew(found: FoundArtifact) -> None:
-    """Refuses an artifact of another kind.
-
-    Raises:
-        HTTPException: 422, it is no skew check.
-    """
+    """Refuses artifacts of another kind with HTTPException (422)."""
     if found.artifact.kind != "skew":
         raise HTTPException(422, f"kind is {found.artifact.kind!r}, expected 'skew'")
 
 
 def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewComparison:
-    """Describes a report, with its features one by one or without."""
+    """Describes a report, with or without its features."""
     attribution, rows = report.get("attribution") or {}, report.get("row_skew")
     if not features:
         report = {**report, "features": {}}

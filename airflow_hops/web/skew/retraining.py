@@ -1,4 +1,4 @@
-"""Decisions about a comparison: whether a retraining was requested, and if not, why."""
+"""Decisions about comparisons: whether a retraining was requested, and the reasons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RetrainingCondition(Model):
     """A condition of the policy."""
 
     forbids: bool
-    """Whether a retraining is not requested where it holds; otherwise it is a reason for one."""
+    """Whether the condition prevents a retraining; otherwise it is a reason for one."""
     condition: str
     held: bool
     text: str
@@ -36,27 +36,27 @@ class RetrainingDecision(Model):
     outcome: Literal["requested", "refused", "failed", "pending"]
     why: str | None
     """For a refusal: ``monitor``, ``verdict``, the kind of the condition that forbids it, ``in_flight``, ``cooldown``,
-    ``budget`` or ``person``; null where it was not kept."""
+    ``budget`` or ``person``; null if unknown.
+    """
     reason: str | None
-    """In words."""
     conditions: list[RetrainingCondition]
     limits: list[str]
-    """Cooldown, budget, and the retraining under way, in words."""
+    """Descriptions of cooldown, budget and running retraining."""
     window_start: str | None
-    """For a request: start of the training data; null for where the pipeline's own begins."""
+    """For a request: start of the training data; null for the start of the pipeline's own window."""
     window_end: str | None
     told: list[str]
-    """Events that people were told of: ``drift``, ``request``, ``stop``."""
+    """Events that people were notified of: ``drift``, ``request``, ``stop``."""
     at: Time | None
     task: TaskAddress
     started: list[RunAddress]
-    """The runs that the request started, of DAGs that the user may read."""
+    """Runs that the request started, in DAGs that the user may read."""
 
 
 def decisions(
     session: Session, pipeline: PipelineDag, checks: Sequence[ReturnedArtifact], readable: Container[str]
 ) -> dict[tuple[str, int], RetrainingDecision]:
-    """The decision about each comparison that one was made of, by run and map index."""
+    """Returns the decisions about comparisons, by run and map index."""
     task_ids = [task.task_id for task in pipeline.tasks if task.stage == "retraining"]
     run_ids = {check.run_id for check in checks}
     if not task_ids or not run_ids:
@@ -89,7 +89,7 @@ def decisions(
     for check in checks:
         for asker in askers.get(check.run_id, []):
             said = left.get((asker.run_id, asker.task_id, asker.map_index), {})
-            # A task says which comparison it decided about, or can have meant no other.
+            # The task names the comparison that it decided about, or is the only one that could have.
             named, is_alone = said.get("skew"), len(task_ids) == 1
             if named == check.artifact.uri or (not named and is_alone and asker.map_index in (-1, check.map_index)):
                 task = TaskAddress.of(asker, dag_id=pipeline.dag_id)
@@ -102,7 +102,7 @@ def decisions(
 
 
 def _decided(state: Any, said: Mapping[str, Any], check: ReturnedArtifact) -> dict[str, Any]:
-    """The decision of a task instance about a comparison, by its state and what it left."""
+    """Returns the decision of a task instance about a comparison, from its state and its XCom."""
     outcome, why = _ENDED.get(str(state or ""), "pending"), said.get("why")
     if outcome == "refused" and why is None:
         why = SkewProperties.of(check.artifact).why_not_learnt

@@ -1,4 +1,4 @@
-"""Skew over time: a pipeline's comparisons, what they say of each feature, and what was decided about them."""
+"""Skew over time: a pipeline's comparisons, their results by feature, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -42,23 +42,20 @@ _MOST = 50
 
 
 class MonitorFailure(Model):
-    """A monitoring task that failed, or did not run since a task before it failed."""
+    """A monitoring task that failed, or did not run because an upstream task failed."""
 
     task: TaskAddress
     at: Time
     message: str | None
-    """Why, in its own words; null where it ended without."""
+    """Error message of the task; null if it left none."""
 
 
 def monitor_failures(
     session: Session, pipeline: PipelineDag, since: datetime | None
 ) -> tuple[list[MonitorFailure], int]:
-    """The newest failures of a DAG's monitoring tasks, oldest first; and how many there are in all.
+    """Returns the newest failures of a DAG's monitoring tasks, oldest first, and the total number of failures.
 
-    Args:
-        session: Of Airflow's database.
-        pipeline: The DAG.
-        since: Older ones are left out; None for all.
+    Failures before ``since`` are left out.
     """
     of = TaskInstance
     task_ids = [task.task_id for task in pipeline.tasks if task.kind in _MONITORS]
@@ -78,7 +75,7 @@ def monitor_failures(
         MonitorFailure(
             task=TaskAddress.of(by),
             at=row.end_date,
-            # What is left of an earlier try does not say why this one did not run.
+            # An error of an earlier try does not explain why this one did not run.
             message=_BEFORE if row.state == "upstream_failed" else said.error if said else None,
         )
         for by, row, said in zip(makers, rows, reports, strict=True)
@@ -88,7 +85,7 @@ def monitor_failures(
 
 router = APIRouter(prefix="/api/dags/{dag_id}/skew", tags=["skew"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 _CHANGES = {"deployed", "canary", "promoted", "rolled_back", "undeployed", "left"}
-"""Events of a model's record by which a version comes or goes."""
+"""Events of a model's record that start or end the serving of a version."""
 
 Checks = Annotated[int, Query(ge=1, le=200, description="Maximum number of comparisons, newest first")]
 Source = Annotated[
@@ -97,12 +94,12 @@ Source = Annotated[
 
 
 class SkewSource(Model):
-    """A task that compares."""
+    """A task that compares data."""
 
     dag_id: str
     task_id: str
     model: str | None
-    """The served model whose requests it compares; null of one that compares two spans."""
+    """Served model whose requests it compares; null if it compares two spans."""
     checks: int
     last_at: Time | None
 
@@ -118,15 +115,15 @@ class SkewCheck(ArtifactAddress):
     min_rows: int | None
     model: str | None
     version: int | None
-    """The version whose training data was compared with; null of two spans."""
+    """Version whose training data was used; null if two spans were compared."""
     versions: dict[str, int]
     """Rows by the version that answered them."""
     window_start: Time | None
     window_end: Time | None
-    """The time that the data is of."""
+    """End of the data's time window."""
     captured_from: Time | None
     captured_until: Time | None
-    """The time in which the requests were served."""
+    """End of the time in which the requests were served."""
     drifted: list[str]
     lost: list[str]
     skewed: list[str]
@@ -134,21 +131,21 @@ class SkewCheck(ArtifactAddress):
     causes: dict[str, str]
     effects: dict[str, Number]
     problem: str | None
-    """The model's kind of label, of which the effects are; null in comparisons of earlier versions."""
+    """Type of the model's label, to which the effects refer; null in comparisons of earlier versions."""
     decision: RetrainingDecision | None
 
 
 class FeatureTimeline(Model):
-    """A feature, by comparison; null if it was not compared."""
+    """A feature by comparison; null if it was not compared."""
 
     name: str
-    # Not `Number`, which looks at each: there are hundreds of thousands, and the serializer says null of what is none.
+    # Not `Number`, which validates each of hundreds of thousands; the serializer writes NaN as null anyway.
     scores: list[float | None]
     thresholds: list[float | None]
 
 
 class VersionEvent(Model):
-    """A version started or stopped serving."""
+    """The start or end of a version's serving."""
 
     at: Time
     model: str
@@ -156,7 +153,7 @@ class VersionEvent(Model):
     version: int
     traffic: dict[str, int]
     why: str | None
-    """Null where a DAG decided that the user may not read."""
+    """Null if the user may not read the DAG that decided."""
     run: RunAddress | None
 
 
@@ -169,10 +166,9 @@ class SkewTimeline(Page):
     features: list[FeatureTimeline]
     events: list[VersionEvent]
     failures: list[MonitorFailure]
-    """The newest failures of monitoring tasks of the same DAG since the oldest of these comparisons, or of all time
-    where these are all."""
+    """Newest failures of the DAG's monitoring tasks since the oldest listed comparison, or all if none is left out."""
     total_failures: int | None = 0
-    """How many there are; null where the user may not see the DAG's task instances, and so not its failures."""
+    """Null if the user may not see the DAG's task instances."""
 
 
 class FeaturePoint(FeatureFigures):
@@ -192,7 +188,7 @@ class FeatureHistory(Page):
 
 @dataclass(frozen=True)
 class _Task:
-    """A task that compares, its pipeline, and what it returned last."""
+    """A task that compares data, its pipeline, and its newest artifact."""
 
     pipeline: PipelineDag
     task: StageTask
@@ -217,7 +213,7 @@ class _Task:
 def get_skew_timeline(
     user: GetUserDep, readable: ReadableDags, dag_id: str, source: Source = None, limit: Checks = 50, offset: Offset = 0
 ) -> SkewTimeline:
-    """The results of the pipeline's monitoring over time, for one of its tasks."""
+    """Returns the results of one of the pipeline's monitoring tasks over time."""
     with create_session() as session:
         tasks = _tasks(session, user, dag_id, readable)
         chosen = _chosen(tasks, source)
@@ -263,7 +259,7 @@ def get_feature_history(
     limit: Checks = 50,
     offset: Offset = 0,
 ) -> FeatureHistory:
-    """The same comparisons for one feature: p-values, missing values, other measures."""
+    """Returns the same comparisons for one feature: p-values, missing values, other measures."""
     with create_session() as session:
         chosen = _chosen(_tasks(session, user, dag_id, readable), source)
         if chosen is None:
@@ -276,7 +272,7 @@ def get_feature_history(
 
 
 def _tasks(session: Session, user: GetUserDep, dag_id: str, readable: Iterable[str]) -> list[_Task]:
-    """The tasks that compare what a pipeline makes or serves, of DAGs that the user may read; the newest first."""
+    """Returns the tasks that compare data of a pipeline, in DAGs that the user may read; the last active first."""
     own = pipeline_of(session, dag_id)
     others = read_pipelines(session, [name for name in readable if name != dag_id]).values()
     watching = [each for each in together(others, own.models()) if may_read(user, each.dag_id, DagAccessEntity.XCOM)]
@@ -324,7 +320,7 @@ def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> S
 
 
 def _events(task: _Task, result: Sequence[ReturnedArtifact], readable: Container[str]) -> list[VersionEvent]:
-    """How the versions of the compared models came and went."""
+    """Returns the events that started or ended the serving of versions of the compared models."""
     names = {SkewProperties.of(each.artifact).reference.model for each in result}
     names |= {task.task.model_name} | {name for _, name in task.pipeline.models()}
     store = hook_of(task.task.hops_conn_id).store
