@@ -1,4 +1,4 @@
-"""The files of user code that a step leads to: what its cache key covers, and its record keeps."""
+"""Finds the files of user code that a step depends on, for its cache key and its record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_hops.user_code.libraries import Libraries
 from airflow_hops.user_code.source_references import References, module_name, notebook_cells, references
 
 _SCRIPT_PLACE = "(script)"
-"""Path, in the kept user code, of the folder of a script outside of its folders."""
+"""Folder, in the recorded user code, of a script outside of the folders of user code."""
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 256 << 20
@@ -31,20 +31,20 @@ _MAX_TEXT = 1 << 20
 
 
 class UserFiles:
-    """The files of user code that a spec leads to, by the paths that they are kept under.
+    """The files of user code that a step depends on, by the paths that they are recorded under.
 
-    A module counts with what it imports, the files that its strings name, and the package that it is in, less what
-    ``.gitignore`` and ``.airflowignore`` exclude there. A folder of user code may be an archive. Nothing is imported.
+    A module counts with its imports, the files that its strings name, and its package, except files that
+    ``.gitignore`` and ``.airflowignore`` exclude. A folder of user code may be an archive. Nothing is imported.
 
     Args:
         spec: The step.
-        libraries: Of the environment that it runs in; None where that is not known.
+        libraries: Libraries of its environment; None if unknown.
 
     Attributes:
         files: The files by path.
         script: Path of the script or notebook; None for none.
-        unknown: Reasons why this code cannot be told from other code.
-        fingerprint: SHA-256 (hex) of all; another one each time if anything is unknown.
+        unknown: Reasons why a change of the code could remain undetected.
+        fingerprint: SHA-256 (hex) of all; a random one if anything is unknown.
     """
 
     def __init__(self, spec: StepSpec, libraries: Libraries | None = None) -> None:
@@ -78,18 +78,18 @@ class UserFiles:
 
     @property
     def folders(self) -> int:
-        """How many folders of user code there are."""
+        """The number of folders of user code."""
         return sum(place.isdigit() for place in self._roots)
 
     def mentions(self, names: Iterable[str]) -> bool:
-        """Whether any of these names may stand in the code, its parameters or its inputs' properties."""
+        """Returns whether any name may occur in the code, its parameters or its inputs' properties."""
         word = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-])".encode())
         texts = [text.encode() for text in (*self._texts, *self._sources)]
         files = (content for file in self.files.values() if (content := read_file(file, _MAX_TEXT)) is not None)
         return self._imports_anything or any(map(word.search, texts)) or any(map(word.search, files))
 
     def is_link_out(self, name: str) -> bool:
-        """Whether a file is a link that leads out of the user code; what is imported may be a link itself."""
+        """Returns whether a file is a link out of the user code; an imported top-level entry may be a link."""
         place, top, *_ = name.split("/")
         root, file = self._roots[place], self.files[name]
         if not isinstance(root, Path) or not isinstance(file, Path):
@@ -97,7 +97,7 @@ class UserFiles:
         return not any(file.resolve().is_relative_to(each.resolve()) for each in (root, root / top))
 
     def _reach(self, name: str) -> bool:
-        """Adds a module, by its dotted name; returns whether it is one that can be read."""
+        """Adds a module by its dotted name; returns whether it exists."""
         self._seen.add(name)
         top, *_ = parts = name.split(".")
         if top == airflow_hops.__name__:  # package_fingerprint() has that
@@ -115,7 +115,7 @@ class UserFiles:
         return self._libraries.has_module(top)
 
     def _add_module(self, place: str, folder: Traversable, parts: Sequence[str]) -> bool:
-        """Adds the files of a module, and the packages that it is in; returns whether the module is there."""
+        """Adds the files of a module, and the packages that it is in; returns whether the module exists."""
         packages: list[tuple[Traversable, Sequence[str]]] = []
         is_there, inside = True, folder
         for depth, part in enumerate(parts):
@@ -135,7 +135,7 @@ class UserFiles:
         return is_there
 
     def _add_tree(self, place: str, folder: Traversable, parts: Sequence[str], rules: IgnoreRules) -> None:
-        """Adds the files below a folder, less bytecode and what is hidden or excluded; enters no links."""
+        """Adds the files below a folder, except bytecode and hidden or excluded ones; skips links to folders."""
         if str(folder) in self._trees or len(self.files) > _MAX_FILES:
             return
         self._trees.add(str(folder))
@@ -150,7 +150,7 @@ class UserFiles:
                 self._add_tree(place, entry, [*parts, entry.name], rules)
 
     def _add_everything(self) -> None:
-        """Adds whatever can be imported, for code that imports what cannot be read from it."""
+        """Adds everything that can be imported, for code whose imports cannot be determined."""
         if not self._imports_anything:
             self._imports_anything = True
             for place, root in self._search.items():
@@ -170,7 +170,7 @@ class UserFiles:
                 self._add_modules(place, entry, [*parts, entry.name], rules.within(entry))
 
     def _add_file(self, place: str, file: Traversable, parts: Sequence[str]) -> None:
-        """Adds a file, and what it leads to; ``parts`` is the path of its folder."""
+        """Adds a file and its references; ``parts`` is the path of its folder."""
         name = "/".join([place, *parts, file.name])
         if name in self.files or not file.is_file():
             return
@@ -183,7 +183,7 @@ class UserFiles:
             self._add_everything()  # a compiled module may import anything
 
     def _follow(self, result: References, place: str | None = None, parts: Sequence[str] = ()) -> None:
-        """Adds what a source refers to: modules, and files by their paths from its folder or one above."""
+        """Adds the references of a source: modules, and files by their paths from its folder or a parent."""
         self._waiting |= result.modules
         if result.anything:
             self._add_everything()
@@ -209,7 +209,7 @@ class UserFiles:
                 self._add_tree(place, entry, inner, self._rules.around(entry))
 
     def _add_script(self, script: str | None) -> None:
-        """Adds a script or notebook, whose folder is one of user code, too; a notebook's outputs do not count."""
+        """Adds a script or notebook, without its outputs; its folder counts as one of user code."""
         if script is None:
             return
         roots = [Path("/")] if Path(script).is_absolute() else [r for r in self._roots.values() if isinstance(r, Path)]
@@ -259,7 +259,7 @@ class UserFiles:
         return root.joinpath(*parts) if parts else root
 
     def _entries(self, folder: Traversable) -> dict[str, Traversable]:
-        """Returns the entries of a folder by name, without hidden ones and the bytecode of sources."""
+        """Returns the entries of a folder by name, without hidden ones and ``__pycache__``."""
         if (listing := self._listings.get(str(folder))) is None:
             try:
                 entries = sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
@@ -275,7 +275,7 @@ class UserFiles:
 
 
 def _open_place(folder: str) -> Traversable:
-    """A folder of user code, which may be an archive, or lie in one."""
+    """Opens a folder of user code, which may be an archive, or be inside one."""
     path = Path(os.path.normpath(folder))
     archive = next((each for each in (path, *path.parents) if each.is_file()), None)
     if archive is None or not zipfile.is_zipfile(archive):
@@ -285,7 +285,7 @@ def _open_place(folder: str) -> Traversable:
 
 
 def read_file(file: Traversable, limit: float = float("inf")) -> bytes | None:
-    """The content of a file; None if it is larger, or cannot be read."""
+    """Returns the content of a file; None if it is larger than the limit, or cannot be read."""
     try:
         if isinstance(file, Path) and file.stat().st_size > limit:
             return None
@@ -295,7 +295,7 @@ def read_file(file: Traversable, limit: float = float("inf")) -> bytes | None:
 
 
 def _values(value: Any) -> Iterator[Any]:
-    """A value with all that it holds."""
+    """Yields a value and all values nested in it."""
     yield value
     if isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
@@ -303,7 +303,7 @@ def _values(value: Any) -> Iterator[Any]:
 
 
 def _module_names(params: Any) -> Iterator[str]:
-    """Modules of the values that read ``module:function``, as far as they are such."""
+    """Yields the modules of values of the form ``module:function``."""
     for value in _values(params):
         module, separator, function = value.partition(":") if isinstance(value, str) else ("", "", "")
         if separator and function.isidentifier() and all(part.isidentifier() for part in module.split(".")):
@@ -311,7 +311,7 @@ def _module_names(params: Any) -> Iterator[str]:
 
 
 def _functions(params: Any) -> Iterator[str]:
-    """The parameters that name a function as ``module:function``, also of a trial's training."""
+    """Yields the parameters that name a function as ``module:function``, also of a trial's training."""
     for options in (params, params.get("training") or {}):
         yield from (options[name] for name in FUNCTION_PARAMS if isinstance(options.get(name), str))
     metrics = params.get("metrics")

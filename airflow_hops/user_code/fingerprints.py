@@ -1,4 +1,4 @@
-"""Fingerprints of code: what a step's cache key knows of the package and the user's own modules."""
+"""Fingerprints of this package's and the user's code, for a step's cache key."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def package_fingerprint() -> str:
 
 
 def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
-    """The user code of a spec, to be kept: :class:`~airflow_hops.user_code.files.UserFiles` with their contents.
+    """Returns the user code of a step for its record: :class:`~airflow_hops.user_code.files.UserFiles` with contents.
 
     Args:
         spec: The step.
-        runtime: Folder of the environment that it runs in; None where only what lies beside the DAG file counts.
+        runtime: Folder of the step's environment; None counts only the files beside the DAG file.
     """
     from airflow_hops.user_code.files import UserFiles, read_file
     from airflow_hops.user_code.libraries import Libraries

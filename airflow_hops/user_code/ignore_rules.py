@@ -1,4 +1,4 @@
-"""Rules of ``.gitignore`` and ``.airflowignore``, for the files that lie beside user code."""
+"""Rules of ``.gitignore`` and ``.airflowignore`` for files beside user code."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NAMES = (".gitignore", ".airflowignore")
 
 @dataclass(frozen=True)
 class IgnoreRules:
-    """The rules that hold in a folder.
+    """The rules that apply in a folder.
 
     Attributes:
-        places: Folders of user code: those that lie in each other share their rules, as do those of a repository.
-        rules: Each with the folder that its paths begin in, from the outermost to the innermost.
+        places: Folders of user code: nested ones share their rules, as do those of a repository.
+        rules: Rules with the folder that their paths are relative to, from the outermost to the innermost.
     """
 
     places: Sequence[Path] = ()
     rules: tuple[tuple[str, PathSpec[Any]], ...] = ()
 
     def around(self, folder: Traversable) -> IgnoreRules:
-        """The rules above a folder; none if they exclude it, since then they do not mean code that is in use."""
+        """Returns the rules above a folder; none if they exclude it: they are not meant for code in use."""
         if not isinstance(folder, Path):
             return replace(self, rules=())
         above = folder.parents
@@ -42,7 +42,7 @@ class IgnoreRules:
         return replace(self, rules=()) if there.exclude(folder, True) else there
 
     def within(self, folder: Traversable) -> IgnoreRules:
-        """The rules within a folder that these rules hold in."""
+        """Adds the rules of a folder."""
         own = []
         for name in _NAMES:
             if (file := folder / name).is_file():
@@ -51,7 +51,7 @@ class IgnoreRules:
         return replace(self, rules=(*self.rules, *own)) if own else self
 
     def exclude(self, path: Traversable, is_folder: bool) -> bool:
-        """Whether a file or folder is excluded, that lies in a folder that is not."""
+        """Returns whether a file or folder is excluded; its parent must not be."""
         excluded = False
         for folder, spec in self.rules:
             name = str(path).rstrip("/").removeprefix(f"{folder}/")
@@ -61,7 +61,7 @@ class IgnoreRules:
 
 
 def _spec(name: str, lines: list[str]) -> PathSpec[Any]:
-    """The rules of an ignore file, in its syntax; less those that are none, as Airflow leaves them out."""
+    """Parses an ignore file in its syntax; skips invalid rules, as Airflow does."""
     syntax = conf.get("core", "dag_ignore_file_syntax", fallback="glob") if name == ".airflowignore" else "glob"
     if syntax != "regexp":
         return GitIgnoreSpec.from_lines(line for line in lines if _is_valid(GitIgnoreSpec.from_lines, [line]))

@@ -1,4 +1,4 @@
-"""The libraries of the runtime environment: which of them a step can depend on, and so belong to its cache key."""
+"""The libraries of the runtime environment that a step can depend on, for its cache key."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from airflow_hops.environments.uv_program import package_name
 from airflow_hops.user_code.source_references import module_name
 
 _UNNAMED = {"bottleneck", "numexpr", "scikit-umfpack"}
-"""Libraries that pandas and SciPy compute with where they are installed, though no metadata says so."""
+"""Libraries that pandas and SciPy use if installed, without naming them in their metadata."""
 
 _DEVELOPMENT = re.compile(r"test|dev|doc|lint|typ|check|cov|bench|style|enabler|^(all|full|complete)$")
-"""Extras with what a library's developers need, or with all of the other extras."""
+"""Extras with requirements of a library's developers, or with all other extras."""
 
 _TEST_TOOL = re.compile(r"^Classifier: (Framework :: Pytest|Topic :: Software Development :: Testing)", re.MULTILINE)
 _REQUIREMENT = re.compile(r"^Requires-Dist: *([\w.-]+)(?:.*\bextra *== *['\"]([^'\"]+))?", re.MULTILINE)
@@ -34,11 +34,7 @@ _ENTRY_POINTS = re.compile(r"^\[(?!(?:console_scripts|gui_scripts|pytest11)\])",
 
 
 class Libraries:
-    """The distributions of an environment, those of its base included, without starting its Python.
-
-    Args:
-        runtime: The environment's folder.
-    """
+    """The distributions of a runtime environment and its base, without starting its Python."""
 
     def __init__(self, runtime: Path) -> None:
         self._runtime, self._base = runtime, base_of(runtime)
@@ -46,14 +42,14 @@ class Libraries:
         self._site_packages = [site for folder in folders for site in folder.glob("lib/python3*/site-packages")]
 
     def key(self, mentions: Callable[[Iterable[str]], bool]) -> str:
-        """The part of a step's cache key that tells the libraries that it can depend on.
+        """Returns the part of a step's cache key for the libraries that it can depend on.
 
-        These are the pinned, added and locked ones, less testing tools that were added; what the step's code mentions;
-        what any of these requires, also optionally; and what Python or a library loads without being asked. Others,
-        such as a pytest that was installed by hand, make no difference.
+        These are the pinned, added and locked ones, except added testing tools; libraries that the code mentions; the
+        requirements of all these, including optional ones; and libraries that Python or a library loads by itself.
+        Others, such as a pytest that was installed by hand, make no difference.
 
         Args:
-            mentions: Whether any of some names stands in the step's code.
+            mentions: Returns whether any of some names occurs in the step's code.
         """
         states = []
         for info in (self._infos[name] for name in self._counted(mentions)):
@@ -65,11 +61,11 @@ class Libraries:
         return "\n".join([pins, *locked_packages(self._runtime), hashlib.sha256(counted.encode()).hexdigest()])
 
     def has_module(self, top: str) -> bool:
-        """Whether a distribution holds a top-level module; what it holds changes only with its version."""
+        """Returns whether a distribution has a top-level module; its content changes only with its version."""
         return any(map(self._is_owned, self._files_of(top)))
 
     def source_folders(self, top: str) -> Iterator[Path]:
-        """Folders outside of all distributions that hold a top-level module: sources in place, and what was copied."""
+        """Yields folders with a top-level module outside of distributions: editable installs, and copied files."""
         for folder in self._source_folders:
             if (folder / top).is_dir() or any(folder.glob(f"{top}.*")):
                 yield folder
@@ -78,14 +74,14 @@ class Libraries:
                 yield site
 
     def _files_of(self, top: str) -> list[Path]:
-        """The files or folders of the site packages that may hold a top-level module."""
+        """Returns the files or folders of the site packages that may be a top-level module."""
         files = [
             file for site in self._site_packages for file in site.glob(f"{top}.*") if module_name(file.name) == top
         ]
         return [*files, *(site / top for site in self._site_packages if (site / top).is_dir())]
 
     def _counted(self, mentions: Callable[[Iterable[str]], bool]) -> set[str]:
-        """The names of the distributions that a step with such code can depend on."""
+        """Returns the names of the distributions that a step with such code can depend on."""
         pins = [pins_of(self._base), pins_file(), pins_file("java.txt")]
         declared = {package_name(line) for file in pins for line in file.read_text().splitlines() if "==" in line}
         declared |= {package_name(line) for line in locked_packages(self._runtime)}
@@ -114,14 +110,14 @@ class Libraries:
 
     @cached_property
     def _infos(self) -> dict[str, Path]:
-        """The folder with the metadata of each distribution, by name."""
+        """The metadata folder of each distribution, by name."""
         kinds = ("*.dist-info", "*.egg-info")
         infos = (info for site in self._site_packages for kind in kinds for info in site.glob(kind))
         return {package_name(info.name.removesuffix(info.suffix).partition("-")[0]): info for info in infos}
 
     @cached_property
     def _source_folders(self) -> list[Path]:
-        """Folders that ``.pth`` files put on the path, and projects that are installed in place."""
+        """Folders that ``.pth`` files put on the path, and editable projects."""
         folders = []
         for site in self._site_packages:
             lines = [line.strip() for file in sorted(site.glob("*.pth")) for line in file.read_text().splitlines()]
@@ -147,14 +143,14 @@ class Libraries:
         return origins
 
     def _requirements(self, name: str) -> set[str]:
-        """Returns the requirements of a distribution, and its optional ones that are installed."""
+        """Returns the requirements of a distribution, and its optional ones that are not for developers."""
         header = _text(self._infos[name], "METADATA").partition("\n\n")[0]
         pairs = [(package_name(required), extra) for required, extra in _REQUIREMENT.findall(header)]
         for_developers = {required for required, extra in pairs if _DEVELOPMENT.search(extra)}
         return {required for required, extra in pairs if not extra or required not in for_developers}
 
     def _is_owned(self, file: Path) -> bool:
-        """Whether a file or folder of the site packages is a distribution's."""
+        """Returns whether a file or folder of the site packages belongs to a distribution."""
         like = self._infos.get(file.name.partition(".")[0].replace("_", "-").lower())
         records = chain([_text(like, "RECORD")] if like else [], self._records)
         starts = [f"{file.name}{end}" for end in "/,"]
@@ -166,7 +162,7 @@ class Libraries:
 
 
 def _text(info: Path, name: str) -> str:
-    """A file of a distribution's metadata; empty if there is none."""
+    """Returns a file of a distribution's metadata; empty if it does not exist."""
     try:
         return (info / name).read_bytes().decode("latin-1")  # ten times as fast as UTF-8; what is sought is ASCII
     except (FileNotFoundError, NotADirectoryError):

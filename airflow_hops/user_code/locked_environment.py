@@ -1,4 +1,4 @@
-"""Finds the environment that holds the packages of a lock, or makes it."""
+"""Finds the environment with the packages of a lock, or makes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PINS = "lock.txt"
 
 
 def changed_packages(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """The packages whose versions differ between two environments, by name; None where one is not there."""
+    """Returns the packages whose versions differ between two environments, by name; None for a missing one."""
     names = sorted({*before, *after})
     return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
 
@@ -26,16 +26,16 @@ def changed_packages(before: Mapping[str, str], after: Mapping[str, str]) -> dic
 def find_or_make(
     runtime: Path, lock: Mapping[str, str], from_elsewhere: Collection[str], *, find_uv: Callable[[], str], say: Say
 ) -> Path:
-    """The folder of an environment with exactly the packages of a lock.
+    """Returns the folder of an environment with exactly the packages of a lock.
 
-    It is the given one, its base, one that lies on this base, or one that was made for this lock before; otherwise it
-    is made: of the base and what the lock has beyond it, or, where the base has other versions, from the lock alone.
+    It is the current one, its base, a named one of this base, or one that was made for this lock before. Otherwise it
+    is made: as a named environment of the base or, if the base has other versions, from the lock alone.
 
     Args:
-        runtime: Folder of the present environment.
+        runtime: Folder of the current environment.
         lock: Versions by package.
-        from_elsewhere: Those that an index does not have, or others of their names.
-        find_uv: Finds the uv program.
+        from_elsewhere: Packages that were not installed from an index.
+        find_uv: Returns the uv program.
         say: Called with each line of progress.
 
     Raises:

@@ -1,4 +1,4 @@
-"""References in Python sources: the modules that they import, and the files that their strings name."""
+"""References in Python sources: imported modules, and files named in strings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
-"""A line of a notebook's cell that is IPython's, not Python's."""
+"""A line of IPython's syntax in a notebook's cell."""
 
 _MODULE_FILE = re.compile(r"(\w+)(\.pyc?|(\.[\w-]+)*\.so)")
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -29,9 +29,9 @@ class References:
 
     Attributes:
         modules: Dotted names of modules; the last part may be a name in the module before it.
-        files: Strings that may be paths of files, with ``*`` for what is computed.
+        files: Strings that may be paths of files, with ``*`` for computed parts.
         folders: Those of them that may be paths of folders.
-        anything: Whether it imports by a name that cannot be read from it.
+        anything: Whether an import's name cannot be determined.
     """
 
     modules: frozenset[str] = frozenset()
@@ -41,7 +41,7 @@ class References:
 
 
 def references(source: bytes | str, package: Sequence[str] = ()) -> References:
-    """Finds the references of a source; none if it does not parse, since then it cannot be imported either.
+    """Returns the references of a source; none if it does not parse, since then it cannot be imported either.
 
     Args:
         source: The source.
@@ -63,9 +63,9 @@ def references(source: bytes | str, package: Sequence[str] = ()) -> References:
 
 
 def notebook_cells(text: str) -> list[str] | None:
-    """The sources of a notebook's code cells, each behind its tags, which mark parameters; None if one does not parse.
+    """Returns the sources of a notebook's code cells, each after its tags (which mark parameters).
 
-    Lines that are IPython's, not Python's, become comments.
+    IPython's lines become comments. Returns None if a cell does not parse.
     """
     try:
         cells = [_cell_source(cell) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
@@ -77,7 +77,7 @@ def notebook_cells(text: str) -> list[str] | None:
 
 
 def module_name(file_name: str) -> str | None:
-    """The name of the module that a file of this name holds; None for any other file."""
+    """Returns the name of the module in a file of this name; None for any other file."""
     match = _MODULE_FILE.fullmatch(file_name)
     return match and match[1]
 
@@ -94,7 +94,7 @@ def _cell_source(cell: dict[str, Any]) -> str:
 
 
 def _imported(nodes: Iterable[ast.AST], package: Sequence[str]) -> Iterator[str]:
-    """Names that import statements name; that of ``from a import b`` is ``a.b``."""
+    """Yields the names in import statements; that of ``from a import b`` is ``a.b``."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -106,7 +106,7 @@ def _imported(nodes: Iterable[ast.AST], package: Sequence[str]) -> Iterator[str]
 
 
 def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
-    """The module that a call imports, or its package; empty if it imports none, None if it cannot be read from it."""
+    """Returns the module that a call imports, or its package; empty if it imports none, None if unknown."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if function in _BY_PATH:
@@ -122,7 +122,7 @@ def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
 
 
 def _pattern(node: ast.AST) -> str | None:
-    """The text that an expression is, with ``*`` for what is computed; None if it is not known to be a text."""
+    """Returns an expression's text, with ``*`` for computed parts; None if it may not be a text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _PLACEHOLDER.sub("*", node.value)
     if isinstance(node, ast.Name) and node.id in ("__name__", "__package__"):
@@ -138,7 +138,7 @@ def _pattern(node: ast.AST) -> str | None:
 
 
 def _joined(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Texts that are joined to a path."""
+    """Yields texts that are joined to a path."""
     for node in nodes:
         parts: Sequence[ast.AST] = ()
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):

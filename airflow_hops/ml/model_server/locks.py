@@ -1,4 +1,4 @@
-"""Mutual exclusion of tasks: by ``flock`` where they share a file system, by numbered leases in an object store."""
+"""Mutual exclusion of tasks: ``flock`` on a shared file system, numbered leases in an object store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_hops.core.store.files import LocalFiles
 _STORE_POLL_S = 0.5
 _BEAT_S = 5.0
 _STALE_S = 30.0
-"""A holder that has not beaten for so long is dead; its beats are six times as frequent."""
+"""Seconds without a beat after which a holder counts as dead; it beats six times as often."""
 
 _RELEASED = "released"
 
@@ -48,16 +48,16 @@ def store_lock(
 
 @contextlib.contextmanager
 def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) -> Iterator[None]:
-    """Holds a lease in a store that has no locks.
+    """Holds a lease in a store without locks.
 
-    Leases are numbered files. Number n + 1 may be taken once n was released, or has not beaten for 30 seconds; of
-    several tasks that try, one succeeds in making the file.
+    Leases are numbered files. Number n + 1 may be taken once n was released, or has not beaten for 30 seconds; only one
+    of several tasks that try succeeds in creating the file.
 
     Args:
         store: The artifact store.
         folder: Address of the leases in it.
-        what: What is locked, for the message.
-        timeout_s: How long to wait for another task.
+        what: Name of the locked thing, for the error.
+        timeout_s: Seconds to wait for another task.
 
     Raises:
         HopsError: another task has held it for ``timeout_s`` seconds.

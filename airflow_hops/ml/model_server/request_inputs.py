@@ -1,4 +1,4 @@
-"""The inputs of a model's requests, by name, type and shape: whether one model takes the requests of another."""
+"""Inputs of a model's requests by name, type and shape, to check whether one model accepts the requests of another."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RequestInput:
     """An input of a signature.
 
     Attributes:
-        dtype: Its type, as TensorFlow names it.
-        shape: Its shape, -1 for a dimension of any size; None for any shape.
-        is_described: Whether the server itself arranges its columns, and so takes ``[batch, 1]`` for ``[batch]``.
+        dtype: Type, as TensorFlow names it.
+        shape: Shape, with -1 for a dimension of any size; None for any shape.
+        is_described: Whether the server arranges the columns itself, and so accepts ``[batch, 1]`` for ``[batch]``.
     """
 
     dtype: str
@@ -36,7 +36,7 @@ class RequestInput:
     is_described: bool = False
 
     def takes(self, other: RequestInput) -> bool:
-        """Whether it takes every value of another input."""
+        """Returns whether it accepts every value of another input."""
         if self.dtype != other.dtype:
             return False
         if self.shape is None or other.shape is None:
@@ -51,7 +51,7 @@ class RequestInput:
 
 
 def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
-    """The inputs of a model's signature ``serving_default``, read without loading it; None if they are not there."""
+    """Reads the inputs of a model's signature ``serving_default`` without loading it; None if they cannot be read."""
     try:
         if (folder / SIGNATURE_FILE).is_file():
             specs = read_inputs(folder).specs()
@@ -71,7 +71,7 @@ def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
 
 
 def other_types(champion: Mapping[str, RequestInput] | None, model: Mapping[str, RequestInput] | None) -> list[str]:
-    """In words, inputs that a model has in common with the champion, but of which it does not take all values."""
+    """Describes the inputs of a model that do not accept all values of the champion's inputs of the same names."""
     return [
         f"takes {name!r} as {mine} and not {theirs}"
         for name, theirs in sorted((champion or {}).items(), key=lambda item: item[0])
@@ -80,10 +80,10 @@ def other_types(champion: Mapping[str, RequestInput] | None, model: Mapping[str,
 
 
 def check_inputs(context: StepContext, champion: ServedVersion, model: Artifact, model_name: str) -> None:
-    """Refuses a canary that would refuse the requests that it shares with the champion.
+    """Checks that a canary accepts the champion's requests, which it gets a share of.
 
     Raises:
-        BadInput: it takes other inputs, or the same with other types or widths.
+        BadInput: it has other inputs, or the same with other types or widths.
     """
     before, now = _names(champion.model), _names(model)
     differences = []
@@ -101,7 +101,7 @@ def check_inputs(context: StepContext, champion: ServedVersion, model: Artifact,
 
 
 def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str, RequestInput] | None:
-    """Those of the served folder where the artifact was replaced, or is gone."""
+    """Reads the inputs from the served folder if the artifact was replaced or removed."""
     try:
         return request_inputs(model_folder(context.store, champion.model))
     except BadInput:
@@ -109,7 +109,7 @@ def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str,
 
 
 def _names(model: Artifact) -> set[str] | None:
-    """Returns the inputs of a model's requests; None if its artifact does not say."""
+    """Returns the inputs of a model's requests; None if its artifact does not list them."""
     of = ModelProperties.of(model)
     if of.inputs is not None:
         return set(of.inputs)

@@ -1,6 +1,6 @@
-"""The model server as deploy, rollout and the traffic operators steer it.
+"""Controls a model server for the steps of deploy, rollout and the traffic operators.
 
-Everything here can be done twice with the same outcome, so that a task which was killed at any point can be retried.
+All operations are idempotent, so that a task that was killed at any point can be retried.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class ModelServer:
     """A running server.
 
     Attributes:
-        at: Where it is.
-        places: What it shares with the worker.
+        at: Its address.
+        places: Folders and files that it shares with the worker.
         store: The artifact store.
-        folders: The versions of its models.
-        configs: What it is to serve.
-        shares: How it splits the traffic.
+        folders: Folders of its models' versions.
+        configs: Its config, with the models and versions to serve.
+        shares: Its split of the traffic.
     """
 
     at: ServerAddress
@@ -60,14 +60,14 @@ class ModelServer:
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
-        """The server that the connection names.
+        """Returns the server of the connection.
 
         Args:
             services: A step's services.
-            store: The artifact store, which keeps the config of a server that has no file for it.
+            store: The artifact store, which holds the config of a server without a config file.
 
         Raises:
-            BadInput: a field is missing, or is not what it should be.
+            BadInput: a field of the connection is missing or invalid.
         """
         at, places = ServerAddress.of(services), SharedPlaces.of(services, store)
         foreign = at.kind == TENSORFLOW_MODEL_SERVER
@@ -88,11 +88,11 @@ class ModelServer:
 
     @property
     def splits_traffic(self) -> bool:
-        """Whether it can give a version a share of the traffic: a ``tensorflow_model_server`` cannot."""
+        """Whether it can give a version a share of the traffic; a ``tensorflow_model_server`` cannot."""
         return self.shares.splits
 
     def exclusive(self, model_name: str, timeout_s: float = 300.0) -> contextlib.AbstractContextManager[None]:
-        """Holds a model for one task: two that deploy or decide at once would undo each other's work.
+        """Locks a model for one task: concurrent deployments or decisions would undo each other's work.
 
         Raises:
             HopsError: another task has held it for ``timeout_s`` seconds.
@@ -103,7 +103,7 @@ class ModelServer:
         return store_lock(self.store, self.store.uri("_serving", f"{model_name}.lock"), what, timeout_s)
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
-        """States of a model's versions, or of one; an empty list where the server knows none.
+        """Returns the states of a model's versions, or of one; empty if the server knows none.
 
         Raises:
             HopsError: the server does not answer.
@@ -112,16 +112,16 @@ class ModelServer:
             return client.status(model_name, version)
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Copies a model to its version's folder, which appears whole or not at all.
+        """Copies a model of any format to its version's folder, atomically.
 
         Args:
-            model: Folder of the model, of any format.
+            model: Folder of the model.
             model_name: Model name.
             version: Version number.
-            fingerprint: The model artifact's, left in the folder.
+            fingerprint: Fingerprint of the model artifact, which is stored in the folder.
 
         Returns:
-            False if the folder was there already, with this very model.
+            False if the folder already existed with the same model.
 
         Raises:
             BadInput: there is no model, or the folder holds another model.
@@ -130,12 +130,12 @@ class ModelServer:
         return self.folders.publish(model, model_name, version, fingerprint)
 
     def serve(self, model_name: str, versions: list[int], labels: Mapping[str, int] | None = None) -> Any:
-        """Has the server serve some versions of a model; what it was to serve before is returned.
+        """Makes the server serve some versions of a model; returns the model's previous config for :meth:`restore`.
 
         Args:
             model_name: Model name.
             versions: Version numbers.
-            labels: Label to version; None keeps those there are, as far as their versions stay.
+            labels: Label to version; None keeps the labels of versions that stay.
         """
 
         def put(message: Any) -> Any:
@@ -147,7 +147,7 @@ class ModelServer:
         return self.configs.change(put)
 
     def serve_again(self, model_name: str) -> None:
-        """Has a server that knows no version of a model serve what it is to: one that is told by RPC forgets it.
+        """Sends the config of a model if the server knows no version of it: one that is configured by RPC forgets it.
 
         Raises:
             HopsError: the server does not answer.
@@ -156,31 +156,31 @@ class ModelServer:
             self.serve(model_name, versions)
 
     def restore(self, model_name: str, previous: Any) -> None:
-        """Undoes :meth:`serve` with what it returned."""
+        """Undoes :meth:`serve` with its result."""
         if previous is None:
             self.withdraw(model_name)
         else:
             self.configs.change(lambda message: config.put_back_model(message, previous))
 
     def withdraw(self, model_name: str) -> None:
-        """Has the server serve no version of a model any more."""
+        """Makes the server unload all versions of a model."""
         self.configs.change(lambda message: config.take_model(message, model_name))
 
     def configured(self, model_name: str) -> list[int]:
-        """The versions that the server is to serve of a model."""
+        """Returns the configured versions of a model."""
         return _configured(self.configs.read(), model_name)
 
     def labels(self, model_name: str) -> dict[str, int]:
-        """The labels that the server is to know."""
+        """Returns the configured labels of a model."""
         return _labels(self.configs.read(), model_name)
 
     def set_labels(self, model_name: str, labels: Mapping[str, int]) -> None:
-        """Moves the labels, in a reload of their own: a label on a version that is not loaded yet is refused."""
+        """Sets the labels in a separate reload, because a label of a version that is not loaded yet is refused."""
         if self.labels(model_name) != labels:
             self.serve(model_name, self.configured(model_name), labels)
 
     def set_traffic(self, model_name: str, percents: Mapping[int, int]) -> None:
-        """Sets the shares of the versions; a share of nothing is left out."""
+        """Sets the shares of the versions, without those of 0%."""
         self.shares.set(model_name, {version: percent for version, percent in percents.items() if percent})
 
     def last_error(self, model_name: str, version: int) -> str:
@@ -194,7 +194,7 @@ class ModelServer:
 
         Raises:
             BadInput: the server could not load it.
-            HopsError: it is not available in time, or the server has gone.
+            HopsError: it is not available in time, or the server does not answer.
         """
         try:
             with self.at.client() as client:
@@ -207,7 +207,7 @@ class ModelServer:
             ) from error
 
     def wait_until_gone(self, model_name: str, version: int, timeout_s: float) -> bool:
-        """Waits until the server has unloaded a version; whether it had in time."""
+        """Waits until the server has unloaded a version; returns False if it has not in time."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             with contextlib.suppress(HopsError):
@@ -220,7 +220,7 @@ class ModelServer:
         """Returns the server's counts of each version since it started (``GET /v1/stats?histograms=1``).
 
         Raises:
-            BadInput: the connection names no REST port.
+            BadInput: the connection has no REST port.
             HopsError: the server does not answer.
         """
         answer = self.at.rest_client().call("GET", "/v1/stats?histograms=1")
@@ -228,7 +228,7 @@ class ModelServer:
         return {int(version): {**figures, "server_since": answer.get("since")} for version, figures in versions.items()}
 
     def flush_capture(self) -> None:
-        """Has the server write what it captured so far."""
+        """Makes the server write the requests captured so far."""
         self.at.rest_client().call("POST", "/v1/capture:flush")
 
 

@@ -1,7 +1,7 @@
-"""Sets what a model server serves, and how it splits the traffic: by the files that it reads, or by RPC.
+"""Sets a model server's models and traffic split: by the files that it reads, or by RPC.
 
-A server that is set by RPC cannot say what it serves, and forgets it when it restarts: the whole config is kept in the
-artifact store, under ``_serving/<host>_<port>.config``, and is sent whole each time.
+A server that is configured by RPC cannot return its config, and forgets it when it restarts: the complete config is
+stored in the artifact store, under ``_serving/<host>_<port>.config``, and always sent completely.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ConfigFile:
         self.path, self.source = path, str(path)
 
     def read(self) -> Any:
-        """Returns the ``ModelServerConfig`` of the file; an empty one where nothing was ever served."""
+        """Returns the ``ModelServerConfig`` of the file; an empty one if it does not exist."""
         return config.read_config(self.path) if self.path.exists() else config.parse_config("", "")
 
     def change(self, change: Callable[[Any], Any]) -> Any:
-        """Has ``change`` change the file, which the server polls; returns what ``change`` returns.
+        """Applies ``change`` to the file, which the server polls, and returns its result.
 
         Raises:
             ConfigError: the changed config is not valid.
@@ -39,14 +39,14 @@ class ConfigFile:
 
 
 class ConfigByRpc:
-    """A config that is kept in the artifact store, and sent by ``HandleReloadConfigRequest``.
+    """A config that is stored in the artifact store, and sent by ``HandleReloadConfigRequest``.
 
     Args:
         store: The artifact store.
-        name: The server's, in the store.
+        name: Name of the server in the store.
         connect: Opens a client.
-        first: File with the config that the server was started with; None if it began with no model.
-        load_timeout_s: How long the server may take to answer: it does so once what is new is available.
+        first: File with the config that the server was started with; None if it began without models.
+        load_timeout_s: Seconds that the server may take to answer, which it does once new versions are available.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ConfigByRpc:
             return config.read_config(self._first) if self._first else config.parse_config("", "")
 
     def change(self, change: Callable[[Any], Any]) -> Any:
-        """Writes the changed config and sends it; if the server refuses it, the one before stands.
+        """Writes the changed config and sends it; restores the previous one if the server refuses it.
 
         Raises:
             ConfigError: the changed config is not valid.
@@ -165,7 +165,7 @@ class TrafficByRpc:
 
 
 class NoTraffic:
-    """A ``tensorflow_model_server``: requests that name no version go to the newest that is loaded."""
+    """A ``tensorflow_model_server``: requests without a version go to the newest loaded one."""
 
     splits = False
 
@@ -177,7 +177,7 @@ class NoTraffic:
         return dict.fromkeys(self._served(model_name)[-1:], 100)
 
     def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
-        """Does nothing if the shares are what the server does by itself.
+        """Checks that the shares are those of :meth:`read`.
 
         Raises:
             BadInput: they are not.

@@ -1,8 +1,7 @@
-"""Folders of versions, in which a model appears whole or not at all.
+"""Folders of versions, in which models appear atomically.
 
-On a local file system a finished copy is renamed into place. An object store has no rename of folders: there the file
-by which the server knows a model, as ``saved_model.pb``, comes last when a version is published, and goes first when it
-is removed.
+On a local file system a finished copy is renamed into place. An object store cannot rename folders: there the file by
+which the server recognizes a model, such as ``saved_model.pb``, is uploaded last and removed first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from airflow_hops.core.serving_api.server_address import BUNDLED, TENSORFLOW_MOD
 from airflow_hops.serving.models.formats import SAVED_MODEL, TFLITE, format_of, model_files
 
 _MARKER = "assets.extra/hops.json"
-"""Names the model that a version folder holds; ``assets.extra`` is where a SavedModel keeps what it does not load."""
+"""Identifies the model in a version folder; a SavedModel may hold files that it does not load in ``assets.extra``."""
 
 
 class LocalFolders:
@@ -31,12 +30,12 @@ class LocalFolders:
         self.base_path = base_path
 
     def uri(self, model_name: str, version: int | None = None) -> str:
-        """Path of a model's folder, or of a version's."""
+        """Returns the path of a model's folder, or of a version's."""
         folder = self.base_path / model_name
         return str(folder if version is None else folder / str(version))
 
     def has(self, model_name: str, version: int) -> bool:
-        """Whether a whole version is there."""
+        """Returns whether a complete version exists."""
         folder = Path(self.uri(model_name, version))
         return any((folder / name).is_file() for name in model_files())
 
@@ -61,7 +60,7 @@ class LocalFolders:
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
-        """Renames the folder away, and removes it."""
+        """Renames the folder, and removes it."""
         target = Path(self.uri(model_name, version))
         staging = target.parent / f".staging-removed-{version}-{uuid.uuid4().hex[:8]}"
         with contextlib.suppress(FileNotFoundError):
@@ -80,16 +79,16 @@ class RemoteFolders:
             raise BadInput(f"connection field 'serving_base_path' is {base_path!r}: {error}") from error
 
     def uri(self, model_name: str, version: int | None = None) -> str:
-        """URI of a model's folder, or of a version's."""
+        """Returns the URI of a model's folder, or of a version's."""
         folder = f"{self.base_path}/{model_name}"
         return folder if version is None else f"{folder}/{version}"
 
     def has(self, model_name: str, version: int) -> bool:
-        """Whether a whole version is there."""
+        """Returns whether a complete version exists."""
         return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in model_files())
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Uploads a model, the file that makes it one last."""
+        """Uploads a model, with the file that identifies it last."""
         folder = self.uri(model_name, version)
         try:
             present = self._files.read(f"{folder}/{_MARKER}").decode()
@@ -108,7 +107,7 @@ class RemoteFolders:
         return True
 
     def unpublish(self, model_name: str, version: int) -> None:
-        """Removes the file that makes it a version, then the others."""
+        """Removes the file that identifies the model, then the others."""
         self._files.clear(self.uri(model_name, version), first=model_files())
 
 
@@ -122,10 +121,10 @@ def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> Versi
 
 
 def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
-    """Checks that a folder holds a file that makes it a model's; whether it loads is for the server to say.
+    """Checks that a folder holds a model, without loading it.
 
     Raises:
-        BadInput: it does not, or a server of that kind knows no such model.
+        BadInput: it does not, or a server of that kind does not support the format.
     """
     model_format = format_of(folder)
     if model_format is None:

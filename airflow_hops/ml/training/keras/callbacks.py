@@ -17,11 +17,7 @@ from airflow_hops.ml.training.keras.weights import average_statistics, broadcast
 
 
 class BroadcastCallback(keras.callbacks.Callback):
-    """Starts all ranks from one rank's weights, and checks that gradients are exchanged.
-
-    Args:
-        root_rank: The rank whose weights are used.
-    """
+    """Starts all ranks from the weights of ``root_rank``, and checks that gradients are exchanged."""
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()
@@ -67,7 +63,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
             self._exact |= {f"val_{name}": value for name, value in self._over_all_ranks().items()}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Puts the metrics over all ranks into the logs, in place."""
+        """Updates the logs with the metrics over all ranks."""
         self._in_epoch = False
         if not logs or hvd.size() == 1:
             return
@@ -134,10 +130,10 @@ class StatisticsAverageCallback(keras.callbacks.Callback):
 
 
 class NanStopCallback(keras.callbacks.Callback):
-    """Stops the training with an error as soon as the loss is not a number.
+    """Stops the training with an error as soon as the loss is NaN or infinite.
 
-    It checks the epoch's mean loss so far once per execution, which takes a microsecond and finds a loss that was not a
-    number in any step of a ``steps_per_execution``. An error on one rank ends all ranks.
+    It checks the epoch's mean loss so far once per execution, which takes a microsecond and detects such a loss in any
+    step of a ``steps_per_execution``. An error on one rank ends all ranks.
     """
 
     def __init__(self) -> None:
@@ -145,7 +141,7 @@ class NanStopCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remembers the epoch."""
+        """Stores the epoch."""
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

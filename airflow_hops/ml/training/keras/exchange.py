@@ -1,4 +1,4 @@
-"""Exchanges gradients with one grouped Horovod all-reduce, under a name that all ranks agree on."""
+"""Exchanges gradients with one grouped Horovod all-reduce, under the same name on all ranks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class GradientExchange:
         compression: Compression of the gradients: ``horovod.tensorflow.Compression.none`` or ``.fp16``.
         sparse_as_dense: Whether to convert sparse gradients to dense ones first.
         op: ``horovod.tensorflow.Average`` or ``.Sum``.
-        name: Name of the all-reduce; None for a name made of the gradients' shapes. A name derived from the graph, as
-            Horovod uses, differs as soon as one rank builds one layer more than the others, and then the all-reduce
-            hangs.
+        name: Name of the all-reduce; None for one made of the gradients' shapes. Horovod's names come from the graph:
+            the all-reduce hangs if one rank has built a layer more than the others.
         seconds: Variable to which the seconds spent are added, or None.
     """
 
@@ -43,7 +42,7 @@ class GradientExchange:
     def of(
         cls, who: str, compression: Any, sparse_as_dense: bool, op: Any, name: str | None, *, timed: bool = False
     ) -> GradientExchange:
-        """Makes an exchange, with Horovod's defaults for values that are not given.
+        """Creates an exchange, with Horovod's defaults for None.
 
         Raises:
             BadInput: Horovod is not initialized, or does not support these arguments.
@@ -113,7 +112,7 @@ class GradientExchange:
 class DistributedGradientTape:
     """A ``tf.GradientTape`` whose gradients are averaged over all ranks, for your own training loops.
 
-    Horovod's own accepts TensorFlow's variables; this one also accepts those of Keras 3.
+    Horovod's own accepts only TensorFlow's variables; this one also accepts those of Keras 3.
 
     .. code-block:: python
 

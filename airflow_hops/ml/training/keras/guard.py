@@ -1,4 +1,4 @@
-"""The guard: stops a training whose ranks' weights diverge, or that does not see each row of its split once."""
+"""The guard: stops a training if the ranks' weights diverge, or if an epoch does not see each row of its split once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.keras.weights import short_checksum, weights_differ
 
 GUARD_EVERY_STEPS = 500
-"""Steps between two checks: each takes about as long as one small step, so that they cost less than 1%."""
+"""Steps between two checks. Each takes about as long as one small step, so that the overhead is below 1%."""
 
 _END_OF_EPOCH = -1
 
@@ -30,18 +30,18 @@ class Guard(keras.callbacks.Callback):
 
     Args:
         every_steps: Steps between two checks; 0 for no checks.
-        rows_seen: Returns the number of rows that this rank was given in the current epoch; None to not check rows.
-        rows_expected: Number of rows that all ranks together must be given in an epoch, or a function that returns it.
+        rows_seen: Returns the number of rows that this rank has read in the current epoch; None to not check rows.
+        rows_expected: Number of rows that all ranks together must read in an epoch, or a function that returns it.
 
     Attributes:
         checks: Number of comparisons made.
         checksums: Checksums of the weights at the end of each epoch, 16 hex digits.
-        rows: Number of rows that all ranks together were given in each epoch; None for an epoch that was stopped early.
+        rows: Number of rows that all ranks together have read in each epoch; None for an epoch that was stopped early.
         seconds: Seconds that the comparisons took, including the wait for other ranks.
 
     Raises:
         BadInput: ``every_steps`` is not a number of steps. During training: weights differ, ranks are at different
-            steps, or rows are missing or were given twice.
+            steps, or rows are missing or were read twice.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Guard(keras.callbacks.Callback):
         self._unchecked = self.every_steps
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Remembers the epoch."""
+        """Stores the epoch."""
         self._epoch, self._step = epoch, 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -77,7 +77,7 @@ class Guard(keras.callbacks.Callback):
             self._compare(f"after step {self._step} of epoch {self._epoch + 1}")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Compares the weights, and the rows with those expected."""
+        """Compares the weights, and the number of rows with the expected one."""
         if not self.every_steps:
             return
         checksum, rows = self._compare(f"at the end of epoch {epoch + 1}", end=True)
@@ -96,7 +96,7 @@ class Guard(keras.callbacks.Callback):
         self.rows.append(sum(rows))
 
     def _compare(self, when: str, *, end: bool = False) -> tuple[int, list[int]]:
-        """Gathers the ranks' figures; returns the checksum and the rows by rank, negative where they are not known."""
+        """Gathers the ranks' figures; returns the checksum and the rows by rank, negative if unknown."""
         self._unchecked = 0
         self.checks += 1
         known = end and self._rows_seen is not None and not self.model.stop_training
@@ -128,10 +128,10 @@ class Guard(keras.callbacks.Callback):
 
 
 def _gather(figures: list[int]) -> np.ndarray[Any, Any]:
-    """Gathers from all ranks a 1 and the figures given, int64 of shape ``[ranks, 1 + figures]``.
+    """Returns a 1 and the figures of each rank, int64 of shape ``[ranks, 1 + figures]``.
 
-    It is a sum of which each rank fills its row. All-reduces are what a rank that has joined, as Horovod calls it,
-    still takes part in; its row is zeros.
+    It is an all-reduce in which each rank fills its row, because a rank that has joined (in Horovod's terms) still
+    takes part in all-reduces; its row is zeros.
     """
     rows = np.zeros((hvd.size(), 1 + len(figures)), np.int64)
     rows[hvd.rank()] = [1, *figures]

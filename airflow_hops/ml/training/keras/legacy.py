@@ -14,7 +14,7 @@ from tensorflow.python.autograph.core import config as autograph
 def leave_unconverted(*packages: str) -> None:
     """Makes AutoGraph leave the code of packages unconverted, as it does for TensorFlow and Keras.
 
-    They are written for graphs, and converting what one step calls in tf_keras and Horovod takes ten seconds.
+    tf_keras and Horovod are written for graphs, and converting the code of one step takes ten seconds.
     """
     autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, packages), *autograph.CONVERSION_RULES)
 
@@ -24,7 +24,7 @@ def use_tf_keras() -> None:
 
     A rank is forked from a process that has imported TensorFlow and Keras 3, so setting the variable is too late. Call
     this before running code that imports ``tensorflow.keras`` or ``horovod.tensorflow.keras``. Horovod's callbacks,
-    which take their backend from the package ``keras`` and therefore fail with Keras 3, work as well.
+    which use the package ``keras`` as backend and therefore fail with Keras 3, work as well.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     leave_unconverted("tf_keras")

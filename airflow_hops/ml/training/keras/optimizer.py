@@ -1,7 +1,7 @@
 """An optimizer of Keras 3 whose gradients are averaged across ranks.
 
-Horovod's own ``DistributedOptimizer`` was made for Keras 2: with a Keras 3 optimizer it trains silently without
-exchanging any gradient. This one overrides the method that Keras 3 calls, and
+Horovod's own ``DistributedOptimizer`` was made for Keras 2: with a Keras 3 optimizer it trains without exchanging
+gradients, and without an error. This one overrides the method that Keras 3 calls, and
 :class:`airflow_hops.ml.training.keras.Guard` checks that it takes effect.
 """
 
@@ -19,7 +19,7 @@ _optimizers_made = 0
 
 
 class _DistributedOptimizer:
-    """Mixed in before a Keras optimizer's class."""
+    """Mixin that precedes a Keras optimizer's class."""
 
     _hops_exchange: GradientExchange
 
@@ -58,7 +58,7 @@ def DistributedOptimizer(
             makes ranks equal to the last bit, is faster except for very large vocabularies, and sums a batch's
             gradients of the same row, which Keras's sparse Adam applies one after the other.
         backward_passes_per_step: Number of batches whose gradients a rank averages locally before they are exchanged
-            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can give instead. With a
+            and applied. It is Keras's own ``gradient_accumulation_steps``, which you can set instead. With a
             ``LossScaleOptimizer``, gradients are exchanged at every batch, because the ranks must agree on which to
             skip.
         op: ``horovod.tensorflow.Average`` (the default) or ``.Sum``.
@@ -123,13 +123,10 @@ def exchange_seconds(optimizer: Any) -> float:
 
 
 def average_before_loss_scaling(optimizer: Any) -> None:
-    """Averages the gradients of a scaled loss before they are checked for overflow.
+    """Makes a ``LossScaleOptimizer`` average gradients before it checks them for overflow; does not change others.
 
     Keras wraps the optimizer of a ``mixed_float16`` model in one that skips a step when a gradient overflows. If
-    gradients were averaged inside it, a rank that skips a step would keep the others waiting.
-
-    Args:
-        optimizer: A compiled model's optimizer; only a ``LossScaleOptimizer`` is changed.
+    gradients were averaged inside it, a rank that skips a step would block the others.
     """
     inner: Any = getattr(optimizer, "inner_optimizer", None)
     if is_distributed(optimizer) or not is_distributed(inner):

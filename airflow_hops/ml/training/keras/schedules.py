@@ -17,14 +17,11 @@ from airflow_hops.core.contract.artifacts import BadInput
 
 
 def scale_learning_rate(learning_rate: Any, size: int | None = None) -> Any:
-    """Returns the learning rate for several ranks: ``size`` times as large.
+    """Returns the learning rate for several ranks, a number or a schedule: ``size`` times as large.
 
     Args:
         learning_rate: A number, or a ``keras.optimizers.schedules.LearningRateSchedule``.
         size: Number of ranks; by default Horovod's.
-
-    Returns:
-        A number, or a schedule.
     """
     size = hvd.size() if size is None else size
     if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
@@ -55,8 +52,8 @@ class LearningRateSchedule(keras.callbacks.Callback):
     ``end_epoch``, other callbacks may set the learning rate, such as ``keras.callbacks.ReduceLROnPlateau``.
 
     Args:
-        base: Base learning rate, which is multiplied.
-        multiplier: A number, or a function of the epochs done (a float where ``staircase`` is False).
+        base: Base learning rate.
+        multiplier: A number, or a function of the epochs done (a float if ``staircase`` is False).
         start_epoch: The first epoch whose rate is set, from 0.
         end_epoch: The first epoch whose rate is no longer set; None for never.
         staircase: Whether the rate is constant within an epoch. If not, it is set for every batch or, with

@@ -1,4 +1,4 @@
-"""Weights across ranks: broadcast, compared by checksums, and averaged where they may differ."""
+"""Weights across ranks: broadcast, compared by checksums, and averaged if they may differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_hops.ml.training.keras.optimizer import is_distributed
 
 
 def broadcast_weights(model: Any, root_rank: int = 0) -> None:
-    """Gives every rank the weights, and the optimizer's state, of one rank.
+    """Copies the weights and the optimizer's state of one rank to all others.
 
     The states of random number generators are left unchanged: ranks should drop out different units.
     """
@@ -53,7 +53,7 @@ def rank_variables(model: Any) -> list[Any]:
 
 
 def average_statistics(model: Any) -> None:
-    """Gives every rank the average of the ranks' non-trainable weights; every rank must call it.
+    """Averages the ranks' non-trainable weights; every rank must call it.
 
     Each rank's batch normalization has seen only that rank's rows: its moving mean and variance become the means over
     the ranks. Weights that are equal on all ranks stay equal to the last bit. Integers are left unchanged.
@@ -73,7 +73,7 @@ def sum_over_ranks(variables: Sequence[Any], name: str) -> None:
 
 
 def assign_flat(variables: Sequence[Any], values: Any) -> None:
-    """Assigns the parts of a vector, one after the other, to variables."""
+    """Assigns consecutive parts of a vector to variables."""
     sizes = [int(np.prod(variable.shape)) for variable in variables]
     for variable, part in zip(variables, tf.split(values, sizes), strict=True):
         variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.value.dtype))
@@ -84,15 +84,12 @@ def _flat(variables: Sequence[Any]) -> tf.Tensor:
 
 
 def weights_checksum(model: Any) -> str:
-    """Returns the SHA-256 (hex) of the bytes of the trained weights, including those frozen since.
+    """Returns the SHA-256 (hex) of the bytes of a Keras 3 or tf_keras model's trained weights, including frozen ones.
 
     Only these must be equal across ranks: the moving averages of batch normalization differ.
 
-    Args:
-        model: A model of Keras 3 or tf_keras.
-
     Raises:
-        BadInput: a weight is not a number.
+        BadInput: a weight is NaN or infinite.
     """
     digest = hashlib.sha256()
     for variable in _trained_weights(model):
@@ -110,8 +107,8 @@ def weights_checksum(model: Any) -> str:
 def short_checksum(variables: Sequence[Any]) -> int:
     """Returns the first 64 bits of the SHA-256 of the variables' bytes, as a signed integer.
 
-    It takes 0.4 to 0.8 ms for ten small variables, and half a second for a gigabyte. TensorFlow would trace a function
-    that does it for a tenth of a second first.
+    It takes 0.4 to 0.8 ms for ten small variables, and half a second for a gigabyte. A TensorFlow function would first
+    take a tenth of a second for tracing.
     """
     digest = hashlib.sha256()
     for variable in variables:
@@ -124,7 +121,7 @@ def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
 
 
 def _trained_weights(model: Any) -> list[Any]:
-    """The weights that layers have made to be trained; ``trainable_weights`` leaves out those of a frozen layer."""
+    """Returns the weights that layers created as trainable; ``trainable_weights`` lacks those of a frozen layer."""
     made = {id(variable) for variable in model.trainable_weights}
     for layer in model._flatten_layers():
         for name in ("_trainable_variables", "_trainable_weights"):  # Keras 3 and tf_keras; freezing leaves them alone
@@ -133,14 +130,11 @@ def _trained_weights(model: Any) -> list[Any]:
 
 
 def check_weights(model: Any, when: str) -> str:
-    """Compares the SHA-256 of the weights across ranks; every rank must call it.
+    """Compares the SHA-256 of the weights across ranks, and returns it; every rank must call it.
 
     Args:
         model: A Keras model.
-        when: For the message: ``at the end of training``.
-
-    Returns:
-        The checksum.
+        when: Time of the check for the error, such as ``at the end of training``.
 
     Raises:
         BadInput: the ranks' weights differ; each rank raises the same.
@@ -159,8 +153,8 @@ def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadIn
     """Returns the error that names the ranks whose weights differ, and the likely cause.
 
     Args:
-        checksums: By rank.
-        when: ``after step 12 of epoch 3``.
+        checksums: Checksums by rank.
+        when: Time of the check, such as ``after step 12 of epoch 3``.
         optimizer: The model's optimizer.
     """
     ranks: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Columns of a split: Arrow columns as the arrays that TensorFlow takes."""
+"""Converts Arrow columns of a split to the arrays that TensorFlow takes."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ColumnType:
 
     @property
     def tensors(self) -> list[tf.TensorSpec]:
-        """The tensors of a batch: values and row splits where rows are ragged, else one."""
+        """Specifications of a batch's tensors: values and row splits if rows are ragged, else one tensor."""
         if self.is_ragged:
             return [tf.TensorSpec([None], self.dtype), tf.TensorSpec([None], tf.int64)]
         return [tf.TensorSpec([None] if self.width is None else [None, self.width], self.dtype)]
 
     def row_bytes(self, values_per_row: float, bytes_per_value: float) -> float:
-        """Memory of a row, decoded; estimated.
+        """Returns the estimated memory of a decoded row.
 
         Args:
             values_per_row: Mean length of a row's list; 1 for plain columns.
@@ -63,8 +63,8 @@ def column_type(arrow: pa.DataType, where: str, *, width: int | None = None) -> 
 
     Args:
         arrow: Its type in the file.
-        where: File and column, for the message.
-        width: Values of a row that are expected of a list of any length; None makes it ragged.
+        where: File and column, for the error.
+        width: Expected number of values per row of a variable-length list; None for any number (ragged).
 
     Raises:
         BadInput: TensorFlow has no such type.
@@ -90,16 +90,16 @@ def _value_type(result: pa.DataType, where: str) -> pa.DataType:
 
 
 def to_arrays(column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: Any = None) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a column: values and row splits where rows are ragged, else one.
+    """Returns the arrays of a column: values and row splits if rows are ragged, else one array.
 
     Args:
         column: Rows of a window.
-        kind: What the column holds.
-        where: For messages: the split and the column.
+        kind: Type of the column.
+        where: Split and column, for the error.
         fill: Replacement of missing values; None if there must not be any.
 
     Raises:
-        BadInput: there are missing values and nothing to fill in, or rows of another width.
+        BadInput: there are missing values and no replacement, or rows of another width.
     """
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types
@@ -122,13 +122,7 @@ def to_arrays(column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: An
 
 
 def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) -> list[np.ndarray[Any, Any]]:
-    """Some rows of a column's arrays, as arrays of the same kind.
-
-    Args:
-        arrays: From :func:`to_arrays`.
-        kind: What the column holds.
-        rows: Row numbers, or a slice.
-    """
+    """Returns ``rows`` (numbers or a slice) of a column's :func:`to_arrays`, as arrays of the same kind."""
     if not kind.is_ragged:
         return [arrays[0][rows]]
     first, splits = arrays
@@ -141,7 +135,7 @@ def take(arrays: Sequence[np.ndarray[Any, Any]], kind: ColumnType, rows: Any) ->
 
 
 def plain_types(table: pa.Table, kinds: Mapping[str, ColumnType]) -> pa.Table:
-    """Gives columns of one kind the same type, so that tables of several files can be concatenated."""
+    """Casts columns of one kind to the same type, so that tables of several files can be concatenated."""
     columns = []
     for name, kind in kinds.items():
         column = table.column(name)

@@ -1,4 +1,4 @@
-"""The files of a split: read in place if they are local, otherwise through a cache of whole files."""
+"""The files of a split: local ones are read in place, others through a cache of complete files."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ class SplitFiles:
     Args:
         source: Folder, file or glob: a local path, or any URI that fsspec opens.
         format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
-        storage_options: For fsspec.
+        storage_options: Options for fsspec.
         cache_dir: Folder for fetched remote files.
         cache_bytes: Maximum size of that folder.
 
     Attributes:
-        source: As given.
-        format: Of the files.
-        cache_dir: Folder for fetched remote files.
+        format: Format of the files.
 
     Raises:
         BadInput: there are none.
@@ -67,29 +65,29 @@ class SplitFiles:
         return len(self._files)
 
     def name(self, number: int) -> str:
-        """A file's name, for messages."""
+        """Returns a file's name, for errors."""
         return self._files[number].name
 
     def size_bytes(self, number: int) -> int:
-        """A file's size."""
+        """Returns a file's size."""
         return self._files[number].size_bytes
 
     def local(self, number: int) -> str:
         """Returns a local path of a file, after fetching it if it is remote.
 
-        Another process may clear the cache at any time: open it at once.
+        Open it at once: another process may clear the cache at any time.
         """
         file = self._files[number]
         return file.path if self._cache is None else str(self._cache.fetch(file))
 
     def open(self, number: int) -> Any:
-        """Opens a file in place, to read some of its bytes; from the cache if it is there already."""
+        """Opens a file in place, to read some of its bytes; from the cache if it has been fetched."""
         file = self._files[number]
         retained = file.path if self._cache is None else self._cache.find(file)
         return self._fs.open(file.path, "rb") if retained is None else Path(retained).open("rb")
 
     def beside(self, name: str) -> bytes | None:
-        """Returns the content of a small file in the folder of the first file; None if there is none."""
+        """Returns the content of a small file in the folder of the first file; None if it does not exist."""
         try:
             content: bytes = self._fs.cat_file(f"{self._files[0].path.rpartition('/')[0]}/{name}")
         except FileNotFoundError:
@@ -97,17 +95,17 @@ class SplitFiles:
         return content
 
     def version(self, number: int) -> str:
-        """A version string that changes when the file does."""
+        """Returns a version string that changes when the file does."""
         file = self._files[number]
         return f"{file.name} {file.size_bytes} {file.version}"
 
 
 def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
-    """Returns the names of the folders in a folder of examples; none if it does not exist.
+    """Lists the folders in a folder of examples; none if it does not exist.
 
     Args:
         root: A local path, or any URI that fsspec opens.
-        storage_options: For fsspec.
+        storage_options: Options for fsspec.
     """
     import fsspec
 
@@ -131,7 +129,7 @@ def _of_one_format(
 
 
 def _neighbours(uri: str, storage_options: Mapping[str, Any] | None) -> str:
-    """For a message: the splits that there are beside one that there is not."""
+    """Lists the existing splits beside a missing one, for the error."""
     parent = uri.rstrip("/").rpartition("/")[0]
     try:
         names = split_names(parent, storage_options=storage_options)
@@ -156,7 +154,7 @@ class FileCache:
         self._fs, self._folder, self._max_bytes = fs, Path(folder), max_bytes
 
     def find(self, file: SourceFile) -> Path | None:
-        """Returns the local copy, if there is one."""
+        """Returns the local copy, if it exists."""
         path = self._path(file)
         try:
             if path.stat().st_size != file.size_bytes:
@@ -168,10 +166,10 @@ class FileCache:
         return path
 
     def fetch(self, file: SourceFile) -> Path:
-        """Returns the local copy, after fetching it if there is none.
+        """Returns the local copy, after fetching it if it does not exist.
 
         Raises:
-            BadInput: the file is larger than the whole cache.
+            BadInput: the file is larger than the complete cache.
             HopsError: it cannot be fetched, or changed in the meantime.
         """
         if (path := self.find(file)) is not None:

@@ -29,7 +29,7 @@ class ParquetUnits:
         columns: The columns to read, with their expected types, or None.
 
     Attributes:
-        units: The row groups, in the order of the files, without empty ones.
+        units: The row groups that are not empty, in the order of the files.
         kinds: Types of the columns.
 
     Raises:
@@ -72,12 +72,12 @@ class ParquetUnits:
                 raise BadInput(f"{self.where(unit)}: it cannot be read ({error})") from None
 
     def where(self, unit: Unit) -> str:
-        """A unit's name, for messages."""
+        """Returns a unit's name, for errors."""
         return f"{self._files.name(unit.file)}, row group {unit.index}"
 
 
 def parquet_rows(files: SplitFiles) -> int:
-    """Rows of Parquet files, from their footers."""
+    """Returns the number of rows of Parquet files, from their footers."""
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         footers = pool.map(lambda number: _footer(files, number), range(len(files)))
         return sum(footer.num_rows for footer in footers)

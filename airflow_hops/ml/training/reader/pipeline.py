@@ -22,7 +22,7 @@ from airflow_hops.ml.training.reader.units import Piece, Share
 
 
 class PassPlan:
-    """The windows of a pass, each of whole batches. Their contents depend only on seed, rank and epoch.
+    """Divides a pass into windows of complete batches. Their contents depend only on seed, rank and epoch.
 
     A share in memory is shuffled as a whole. Otherwise its pieces (row groups) are shuffled, and then the rows of each
     window, which consists of several pieces.
@@ -49,13 +49,13 @@ class PassPlan:
         return int(self.bounds[window * self.steps_per_window]), int(self.bounds[last])
 
     def batch(self, step: int) -> tuple[int, int, int]:
-        """The window that a batch is in, and where in it the batch begins and ends."""
+        """Returns the window that a batch is in, and the batch's start and end in it."""
         window = step // self.steps_per_window
         base = int(self.bounds[window * self.steps_per_window])
         return window, int(self.bounds[step]) - base, int(self.bounds[step + 1]) - base
 
     def rows_in_memory(self, epoch: int, window: int) -> np.ndarray[Any, Any] | slice:
-        """The rows of a window, of a share that is shuffled whole."""
+        """Returns the rows of a window, for a share that is shuffled as a whole."""
         low, high = self.rows(window)
         if self._seed is None:
             return slice(low, high)
@@ -65,7 +65,7 @@ class PassPlan:
         return known[1][low:high]
 
     def pieces(self, epoch: int, window: int) -> list[Piece]:
-        """The pieces whose rows are in a window, cut to it."""
+        """Returns the pieces whose rows are in a window, cut to it."""
         pieces = list(self._share.pieces)
         if self._seed is not None:
             pieces = [pieces[number] for number in self._random(epoch, 0).permutation(len(pieces))]
@@ -81,7 +81,7 @@ class PassPlan:
         return taken
 
     def rows_of_pieces(self, epoch: int, window: int) -> np.ndarray[Any, Any] | slice:
-        """The order in which the rows of a window's pieces come."""
+        """Returns the order of the rows of a window's pieces."""
         low, high = self.rows(window)
         if self._seed is None:
             return slice(0, high - low)
@@ -113,7 +113,7 @@ class WindowsAhead:
         self._lock = Lock()
 
     def get(self, epoch: int, window: int) -> Window:
-        """A window; waits for it."""
+        """Waits for a window, and returns it."""
         wanted = [(epoch, number) for number in (window, window + 1) if number < self._windows]
         with self._lock:
             self._begun = {key: self._begun.get(key) or self._reading.submit(self._load, *key) for key in wanted}
@@ -132,17 +132,17 @@ def batches(
     images: Mapping[str, ImageSpec],
     threads: int,
 ) -> tf.data.Dataset:
-    """The batches of a pass.
+    """Returns the batches of a pass.
 
     Args:
-        plan: How many there are, and where they begin.
-        kinds: What the columns hold.
-        targets: The column that is the label, or those of several, and that of the weights, where there are such.
-        begin: Called at the beginning of each pass; returns its epoch and the step to begin with.
+        plan: Number and boundaries of the batches.
+        kinds: Types of the columns.
+        targets: The label's column, or those of several labels, and the weights' column; each only if it exists.
+        begin: Called at the beginning of each pass; returns its epoch and first step.
         give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
-        rows_given: int64; counts the rows that have been handed out in this pass.
-        images: Columns of encoded images, and what is made of them.
-        threads: How many batches of them are decoded at once.
+        rows_given: int64; counts the rows that have been returned in this pass.
+        images: Specifications of columns of encoded images.
+        threads: Number of batches of images that are decoded at once.
     """
     bounds = tf.constant(plan.bounds)
     specs = [spec for kind in kinds.values() for spec in kind.tensors]

@@ -33,7 +33,7 @@ _MEMORY_SHARE = 4
 
 @dataclass(eq=False, repr=False)
 class SplitReader:
-    """A rank's share of a split; see :func:`open_split`.
+    """A rank's share of a split; see :func:`open_split`, whose arguments are the other attributes.
 
     Attributes:
         rows: Rows of this rank.
@@ -41,10 +41,8 @@ class SplitReader:
         smallest_rows: Rows of the rank with the fewest; ranks differ by at most one row.
         in_memory: Whether the share is held in memory.
         kinds: Types of the columns.
-        failure: The error that occurred while a dataset was read: TensorFlow's own does not show whether a retry may
+        failure: The error that occurred while a dataset was read; TensorFlow's error does not tell whether a retry may
             help.
-
-    The other attributes are the arguments of :func:`open_split`.
     """
 
     units: Any
@@ -70,7 +68,7 @@ class SplitReader:
         self._columns = self._read(self.share.pieces) if self.in_memory else None
 
     def steps(self, batch_size: int) -> int:
-        """Steps of an epoch: the same on every rank.
+        """Returns the number of steps of an epoch, the same on every rank.
 
         Args:
             batch_size: Rows of a step over all ranks.
@@ -78,7 +76,7 @@ class SplitReader:
         return self.share.steps(batch_size)
 
     def rows_given(self) -> int:
-        """Rows of the current pass that have been returned, including those before its first step."""
+        """Returns the number of rows of the current pass returned so far, including those before its first step."""
         return int(self._given.numpy())
 
     def dataset(
@@ -96,16 +94,15 @@ class SplitReader:
             shuffle_seed: Seed of the order; None for the order of the files. The order depends only on this seed, the
                 rank and the epoch.
             epoch: Called at the start of each pass; returns its number. None counts passes from 0.
-            first_step: Called at the start of each pass; returns the first batch of the pass, and the batches from
-                there on are those of the whole pass. None starts at 0; only then is the dataset's cardinality known in
-                advance.
+            first_step: Called at the start of each pass; returns the pass's first batch; later batches are those of the
+                complete pass. None starts at 0; only then is the dataset's cardinality known in advance.
 
         Returns:
             A finite dataset of features by name, with the label (or several, by name) and the weight, if there is one:
             ``[batch]``, ``[batch, width]``, or ragged. Labels and weights of float64 become float32, as Keras expects.
 
         Raises:
-            BadInput: ``batch_size`` is not a number of rows.
+            BadInput: ``batch_size`` is less than 1.
         """
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
@@ -142,7 +139,7 @@ class SplitReader:
         return error
 
     def _window(self, plan: PassPlan, epoch: int, window: int) -> Window:
-        """The columns of a window, in its order."""
+        """Returns the columns of a window, in its order."""
         if self._columns is not None:
             columns, rows = self._columns, plan.rows_in_memory(epoch, window)
         else:
@@ -157,7 +154,7 @@ class SplitReader:
         }
 
     def _table(self, unit: Unit) -> pa.Table:
-        """A unit, decoded; the last one is kept, since the next window may begin in it."""
+        """Returns a decoded unit; caches the last one, since the next window may begin in it."""
         if self.in_memory:
             return self._checked(unit)
         last = self._last_unit
@@ -201,12 +198,12 @@ def open_split(
         weight: The column of the row weights; None for none. It requires a label.
         format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
         fill_values: Replacements of missing values, by column; in other columns, a missing value is an error.
-        storage_options: For fsspec.
+        storage_options: Options for fsspec.
         cache_dir: Folder for fetched remote files; None for this user's cache.
         cache_bytes: Maximum size of that folder.
         memory_bytes: A share is held in memory if the decoded split, divided by ``size``, takes no more than this.
             None: a quarter of the memory of the machine, or of the control group, divided by ``size``. (Not of the
-            memory that is free at the moment: a resumed training must keep its order.)
+            memory that is currently free: a resumed training must keep its order.)
         buffer_bytes: Decoded bytes of a window. A share that is not held in memory is shuffled window by window, with
             about three windows and one row group in memory.
         threads: Number of batches of images that are decoded in parallel. None: the number of TensorFlow's threads.
@@ -263,10 +260,10 @@ def check_images(column: Any, where: str) -> None:
 
     Args:
         column: Arrow column of encoded images; nulls are not checked.
-        where: File and column, for the message.
+        where: File and column, for the error.
 
     Raises:
-        BadInput: an image is damaged, or in none of the formats that TensorFlow decodes; the message names the row.
+        BadInput: an image is damaged, or in a format that TensorFlow does not decode; the message names the row.
     """
     row = 0
     for chunk in column.chunks:

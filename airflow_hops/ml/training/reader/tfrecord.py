@@ -34,14 +34,14 @@ _TYPES = {"int64_list": tf.int64, "float_list": tf.float32, "bytes_list": tf.str
 
 @dataclass(frozen=True)
 class _Feature:
-    """Type, number of values in each record, and mean length of a string, as far as the first records show."""
+    """Type, number of values in each record, and mean length of a string, according to the first records."""
 
     dtype: tf.DType
     lengths: np.ndarray[Any, Any]
     bytes_per_value: float
 
     def row_bytes(self, kind: ColumnType) -> float:
-        """Memory of a record's values, decoded; estimated."""
+        """Returns the estimated memory of a record's decoded values."""
         return kind.row_bytes(float(self.lengths.mean()), self.bytes_per_value)
 
 
@@ -106,7 +106,7 @@ class TFRecordUnits:
         return table
 
     def where(self, unit: Unit) -> str:
-        """A unit's name, for messages."""
+        """Returns a unit's name, for errors."""
         return self._files.name(unit.file)
 
 
@@ -155,7 +155,7 @@ def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
 
 
 def _records(files: SplitFiles, number: int) -> Iterator[bytes]:
-    """Streams the records of a file; the error of a damaged one names it."""
+    """Yields the records of a file; an error of a damaged one names it."""
     name = files.name(number)
     opening: Any = gzip.open if name.endswith(".gz") else Path.open
     read = 0

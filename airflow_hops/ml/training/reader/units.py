@@ -64,29 +64,19 @@ class Share:
         return sum(piece.unit.size_bytes * piece.rows // piece.unit.rows for piece in self.pieces)
 
     def steps(self, batch_size: int) -> int:
-        """Steps of an epoch: the same on every rank.
-
-        Args:
-            batch_size: Rows of a step over all ranks.
-        """
+        """Returns the number of steps of an epoch, the same on every rank, with ``batch_size`` rows over all ranks."""
         return max(1, min(-(-self.total_rows // batch_size), self.smallest_rows))
 
     def bounds(self, steps: int) -> np.ndarray[Any, Any]:
-        """The boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
+        """Returns the boundaries of the batches: ``steps`` + 1 row numbers. Batches differ by at most one row."""
         return np.arange(steps + 1, dtype=np.int64) * self.rows // steps
 
 
 def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
-    """Divides the rows of a split into equal, contiguous shares.
-
-    Args:
-        units: All units of the split.
-        rank: Number of the share.
-        size: Number of shares.
-        where: The split's name, for the message.
+    """Divides the rows of a split into ``size`` equal, contiguous shares, and returns that of a rank.
 
     Raises:
-        BadInput: there are fewer rows than ranks.
+        BadInput: there are fewer rows than ranks; the message names the split by ``where``.
     """
     if not 0 <= rank < size:
         raise BadInput(f"rank is {rank} of {size}; expected 0 to size - 1")
