@@ -49,5 +49,5 @@ if __name__ == "__main__":
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    # A version that is still loading in TensorFlow's threads must not turn a clean stop into a crash at exit.
+    # Skips interpreter shutdown, which can crash while TensorFlow's threads still load a version.
     os._exit(status)

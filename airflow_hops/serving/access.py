@@ -1,4 +1,4 @@
-"""Access control: one table of all RPCs and REST routes, and the tokens that it asks for."""
+"""Access control: one table of the rights of all RPCs and REST routes, and the tokens that grant them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_hops.serving.tokens import TokenFile
 
 
 class Right(enum.Enum):
-    """The right that a token gives."""
+    """A right that a token grants."""
 
     OPEN = "ask for health"
     PREDICT = "predict"
@@ -40,7 +40,7 @@ RIGHTS: Mapping[str, Right] = {
     "/tensorflow.serving.PredictionService/MultiInference": Right.PREDICT,
     "/tensorflow.serving.PredictionService/GetModelMetadata": Right.PREDICT,
     "/tensorflow.serving.ModelService/GetModelStatus": Right.PREDICT,
-    # A label counts for whoever's request it names, and ids can be guessed.
+    # A client could label other clients' requests, as their ids can be guessed.
     "POST /v1/feedback": Right.FEEDBACK,
     "/tensorflow.serving.ModelService/HandleReloadConfigRequest": Right.CONTROL,
     "/hops.serving.TrafficService/GetTraffic": Right.CONTROL,
@@ -61,14 +61,14 @@ RIGHTS: Mapping[str, Right] = {
     "POST /v1/capture:flush": Right.CONTROL,
     "GET /monitoring/prometheus/metrics": Right.CONTROL,
 }
-"""The right that each RPC (``/package.Service/Method``) and REST route (``METHOD /path``) asks for."""
+"""The right that each RPC (``/package.Service/Method``) and REST route (``METHOD /path``) requires."""
 
 
 def right_of(operation: str) -> Right:
-    """Returns the right that an RPC or route asks for.
+    """Returns the right that an RPC or route requires.
 
     Raises:
-        LookupError: It has no entry in the table: whoever adds one decides who may use it.
+        LookupError: The table lacks the operation; every new operation must be added with the right that it requires.
     """
     if operation not in RIGHTS:
         raise LookupError(f"{operation} is not in airflow_hops.serving.access.RIGHTS; expected the right it needs")
@@ -76,12 +76,12 @@ def right_of(operation: str) -> Right:
 
 
 class Access:
-    """Lets those through who show a token for what they want.
+    """Grants access to requests with a token for the right that they require.
 
     Args:
-        control: Tokens for everything. None asks for no token at all.
-        prediction: Tokens for predictions alone; None lets everyone predict.
-        feedback: Tokens for feedback alone.
+        control: Tokens for everything. None requires no tokens at all.
+        prediction: Tokens for predictions only; None lets everyone predict.
+        feedback: Tokens for feedback only.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class Access:
                 self._granting[Right.PREDICT] = [control, prediction]
 
     def asks_for(self, right: Right) -> bool:
-        """Whether a right needs a token."""
+        """Returns whether a right requires a token."""
         return right in self._granting
 
     def check(self, right: Right, authorization: str | bytes | None) -> None:
-        """Lets a request pass, or raises.
+        """Checks the token of a request.
 
         Args:
-            right: What the request is for.
-            authorization: Its header, or metadata, of that name.
+            right: Right that the request requires.
+            authorization: Its ``Authorization`` header or metadata.
 
         Raises:
-            ServingError: It shows no token that the server knows (UNAUTHENTICATED), or one for other things
+            ServingError: The token is missing or unknown (UNAUTHENTICATED), or does not grant this right
                 (PERMISSION_DENIED).
         """
         granting = self._granting.get(right)
@@ -128,17 +128,17 @@ class Access:
 
 
 def authorization_of(metadata: Iterable[tuple[str, str | bytes]]) -> str | bytes | None:
-    """Returns the ``authorization`` among a gRPC call's metadata."""
+    """Returns the ``authorization`` entry of a gRPC call's metadata."""
     return next((value for key, value in metadata if key == "authorization"), None)
 
 
 def warnings_of(host: str, access: Access, plain_ports: Iterable[str]) -> Iterator[str]:
-    """Yields what is open to others than this machine, for the log at the start.
+    """Yields warnings for the log at the start, about access from other machines.
 
     Args:
-        host: Address that the server listens at.
-        access: What it asks tokens for.
-        plain_ports: Ports that speak no TLS, with the flags that would have them do so.
+        host: Address that the server listens on.
+        access: Access control of the server.
+        plain_ports: Ports without TLS, each with the flag that enables it.
     """
     if _is_loopback(host):
         return

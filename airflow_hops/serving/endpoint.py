@@ -1,4 +1,4 @@
-"""The endpoint of one process: ports, limits, counts, capture."""
+"""The endpoint of one process: its ports, limits, counts and capture."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Answers requests in this process, from when its ports open on.
+    """Answers requests in this process once its ports are open.
 
     Args:
-        flags: How.
-        catalog: Where versions are found.
-        lifecycle: Whether requests are welcome.
-        shared: Whether other processes listen at the same ports.
+        flags: Settings.
+        catalog: Versions that answer requests.
+        lifecycle: Tells whether the server accepts requests.
+        shared: Whether other processes listen on the same ports.
 
     Attributes:
-        grpc_port: Port of gRPC.
-        rest_api_port: Port of REST; None if that is off.
-        capture: What keeps answered requests.
-        stats: What counts requests.
-        shadow: What sends copies of requests to other versions.
-        batches: Gives what was batched.
+        grpc_port: gRPC port.
+        rest_api_port: REST port; None if it is off.
+        capture: Captures answered requests.
+        stats: Counts requests.
+        shadow: Sends copies of requests to other versions.
+        batches: Returns the counts of batches.
 
     Raises:
         PortError: A port is taken.
-        ConfigError: A file of certificates or tokens cannot be taken.
-        StartError: The folder of captured requests or a log's file cannot be written.
+        ConfigError: A file of certificates or tokens is invalid.
+        StartError: The capture folder or the request log cannot be written.
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
@@ -68,7 +68,7 @@ class Endpoint:
         self._lifecycle = lifecycle
         self._access = access_of(flags)
         ssl_config = read_ssl_config(flags.ssl_config_file)
-        context = rest_context(ssl_config) if ssl_config else None  # also checks what gRPC takes, before models load
+        context = rest_context(ssl_config) if ssl_config else None  # also checks gRPC's keys, before models load
         self._tls = context if flags.rest_api_enable_ssl else None
         self._credentials = grpc_credentials(ssl_config) if ssl_config else None
         self._memory = RequestMemory(flags.request_memory_bytes)
@@ -112,11 +112,11 @@ class Endpoint:
                 raise StartError(f"--request_log={flags.request_log}: {error.strerror}") from error
 
     def start(self, controls: Controls, routes: Routes) -> None:
-        """Makes what answers requests.
+        """Builds the handlers of requests.
 
         Args:
-            controls: What answers questions about config and traffic.
-            routes: What REST answers beside requests for inference.
+            controls: Answers requests about config and traffic.
+            routes: REST routes, to which those for inference are added.
         """
         catalog = self._handler.catalog
         flags = self._flags
@@ -140,11 +140,7 @@ class Endpoint:
             )
 
     def open_ports(self) -> None:
-        """Opens the ports, and puts the UNIX socket at its path, once requests are welcome.
-
-        Raises:
-            PortError: Another program has taken a port since.
-        """
+        """Opens the ports and the UNIX socket; raises PortError if another program has taken a port in the meantime."""
         bind_grpc(self._grpc.server, self._flags.host, self.grpc_port, self._credentials)
         self._grpc_holder.close()
         if self._rest is not None:
@@ -158,7 +154,7 @@ class Endpoint:
             self._socket.appear()
 
     def drain(self) -> None:
-        """Answers what is in flight, and takes nothing more; the lifecycle refuses it already."""
+        """Waits for the requests in flight; the lifecycle already refuses new ones."""
         if not self._is_open:
             self.shadow.close()
             return
@@ -173,7 +169,7 @@ class Endpoint:
         self.shadow.close()
 
     def close(self) -> None:
-        """Writes what was captured and logged."""
+        """Writes captured requests and the request log."""
         if not self.capture.close():
             log.error("capture: not everything could be written in time")
         if self._handler.request_log is not None:
@@ -183,7 +179,7 @@ class Endpoint:
 
 
 def grpc_options(flags: Flags, shared_port: bool = False) -> GrpcOptions:
-    """Returns the limits of the gRPC server, whose port other processes may listen at."""
+    """Returns the limits of the gRPC server; with ``shared_port``, other processes may listen on its port."""
     shared = {"grpc.so_reuseport": 1} if shared_port else {}
     return GrpcOptions(
         max_threads=flags.request_threads,
@@ -195,11 +191,7 @@ def grpc_options(flags: Flags, shared_port: bool = False) -> GrpcOptions:
 
 
 def access_of(flags: Flags) -> Access:
-    """Returns the access that the flags grant.
-
-    Raises:
-        ConfigError: A file of tokens cannot be read, or holds none.
-    """
+    """Returns the access control of the flags; raises ConfigError if a token file is unreadable or empty."""
     files = (flags.control_token_file, flags.prediction_token_file, flags.feedback_token_file)
     names = ("--control_token_file", "--prediction_token_file", "--feedback_token_file")
     return Access(*(TokenFile(name, file) if file else None for name, file in zip(names, files, strict=True)))

@@ -1,4 +1,4 @@
-"""The one error type that carries a gRPC status code through the server."""
+"""The server's error type, which carries a gRPC status code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-# TensorFlow Serving cuts messages here, so that a huge input never comes back inside its own error.
+# TensorFlow Serving cuts messages at this length, so that an error never returns a huge input.
 MAX_MESSAGE_CHARS = 1024
 
 _HTTP_STATUS = {
@@ -25,8 +25,7 @@ _HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-# What tells a client that its request cannot be answered as it is, whenever it is sent. An operation of the model's
-# graph may say so, too: of inputs that it cannot take.
+# Errors for which a retry cannot help. Operations of a model's graph raise them, too, for invalid inputs.
 CLIENT_ERRORS = frozenset(
     code.name
     for code in (
@@ -42,15 +41,15 @@ _CODE_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class StartError(Exception):
-    """The server cannot start; the message says why, in one line for the user."""
+    """The server cannot start; the message tells the user why, in one line."""
 
 
 class ServingError(Exception):
-    """A request or a load that failed, with the status code that the client sees.
+    """A failed request or load, with the status code for the client.
 
     Args:
         code: gRPC status code.
-        message: What the client reads; cut to 1,024 characters.
+        message: Text for the client; cut to 1,024 characters.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
@@ -59,7 +58,7 @@ class ServingError(Exception):
         self.message = message[:MAX_MESSAGE_CHARS]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As another process gets it: code and message, whichever class it is here."""
+        """Sends only code and message to another process, even for subclasses."""
         return ServingError, (self.code, self.message)
 
     @classmethod
@@ -69,52 +68,48 @@ class ServingError(Exception):
 
     @property
     def number(self) -> int:
-        """The code as the number that ``tensorflow.error.Code`` and gRPC share."""
+        """The code as a number of ``tensorflow.error.Code``, which gRPC shares."""
         return int(self.code.value[0])
 
     @property
     def http_status(self) -> int:
-        """The HTTP status that TensorFlow Serving's REST API gives this code."""
+        """The HTTP status of this code in TensorFlow Serving's REST API."""
         return _HTTP_STATUS.get(self.code, 500)
 
 
 class TooLargeError(ServingError):
-    """A request that is too large by itself: unlike others that are RESOURCE_EXHAUSTED, it need not be tried again."""
+    """A request that is too large by itself; unlike for other RESOURCE_EXHAUSTED errors, a retry cannot help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
     @property
     def http_status(self) -> int:
-        """Content Too Large."""
+        """HTTP status 413, Content Too Large."""
         return 413
 
 
 def deadline_exceeded() -> ServingError:
-    """Returns the error for an answer that comes too late."""
+    """Returns the error for an answer that is too late."""
     return ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
 
 
 def check_deadline(deadline_s: float) -> None:
-    """Raises ServingError (DEADLINE_EXCEEDED) once nobody waits for an answer.
-
-    Args:
-        deadline_s: When the client gives up, as of ``time.monotonic()``.
-    """
+    """Raises ServingError (DEADLINE_EXCEEDED) if the client's deadline, as of ``time.monotonic()``, has passed."""
     if time.monotonic() >= deadline_s:
         raise deadline_exceeded()
 
 
 def invalid_argument(message: str) -> ServingError:
-    """Returns the error for a request that is wrong in itself."""
+    """Returns the error for an invalid request."""
     return ServingError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
 def not_found(message: str) -> ServingError:
-    """Returns the error for a model, version or label that is not there."""
+    """Returns the error for a model, version or label that does not exist."""
     return ServingError(grpc.StatusCode.NOT_FOUND, message)
 
 
 def code_of(number: int) -> grpc.StatusCode:
-    """Returns the gRPC code of a TensorFlow error number (the two enumerations agree)."""
+    """Returns the gRPC code of a TensorFlow error number; the two enumerations agree."""
     return _CODE_BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)

@@ -1,4 +1,4 @@
-"""The command line of the model server, made of :class:`~airflow_hops.serving.flags.Flags`."""
+"""The model server's command line, built from :class:`~airflow_hops.serving.flags.Flags`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 from airflow_hops.serving import flag_values
 from airflow_hops.serving.flags import Flags
 
-# TensorFlow Serving's flags that change nothing here, and why: saying so beats silence.
+# TensorFlow Serving's flags that have no effect here, and the reason for the user.
 _WITHOUT_EFFECT = {
     "enable_grpc_healthcheck_service": "the health service is always there",
     "mixed_precision": "this pass does not exist",
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Flags as they are written, ``--name=VALUE``, each on a line of its own where it is long."""
+    """Formats flags as users write them, ``--name=VALUE``."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=40, width=120)
@@ -49,7 +49,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns a parser of the command line; a flag that is not given leaves no trace in what it finds."""
+    """Returns the parser of the command line; flags that are not set are absent from its result."""
     parser = _Parser(
         prog="python -m airflow_hops.serving",
         description="Serves models with TensorFlow Serving's gRPC and REST APIs. Takes its flags, and a few more. "
@@ -78,16 +78,13 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
-    """Parses a command line.
-
-    Args:
-        arguments: Without the program's name.
+    """Parses a command line, without the program's name.
 
     Returns:
-        The flags, and one line for each argument that was ignored.
+        The flags, and one line for each ignored argument.
 
     Raises:
-        SystemExit: A value is not valid (status 2, one line on stderr), or ``--help`` was asked for (status 0).
+        SystemExit: A value is invalid (status 2, one line on stderr), or ``--help`` was requested (status 0).
     """
     parser = make_parser()
     namespace, rest = parser.parse_known_args(arguments)

@@ -1,4 +1,4 @@
-"""Values of flags from their text; what is not valid is an error that says what was expected."""
+"""Parsers of flag values; an error says which value was expected."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _number(text: str, low: float, high: float, expected: str) -> int:
 
 
 def rest_port(text: str) -> int | None:
-    """None is off, 0 any free port."""
+    """Parses a port: "auto" becomes 0 (any free port), and 0 becomes None (off)."""
     if text == "auto":
         return 0
     return _number(text, 0, 65535, "a port from 0 to 65535, or 'auto'") or None
 
 
 def addresses(text: str) -> tuple[str, ...]:
-    """Addresses of servers, separated by commas."""
+    """Parses server addresses, separated by commas."""
     addresses = tuple(text.split(","))
     for address in addresses:
         host, _, port = address.rpartition(":")
@@ -46,7 +46,7 @@ def _float(text: str, low: float, high: float, expected: str) -> float:
 
 
 def arguments(text: str) -> str:
-    """Pairs name=value, separated by commas."""
+    """Checks pairs name=value, separated by commas."""
     for pair in text.split(","):
         name, equals, _ = pair.partition("=")
         if pair and not (name and equals):
@@ -55,7 +55,7 @@ def arguments(text: str) -> str:
 
 
 def boolean(text: str) -> bool:
-    """True or false."""
+    """Parses true or false."""
     if text.lower() in ("true", "1"):
         return True
     if text.lower() in ("false", "0"):

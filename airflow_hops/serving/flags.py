@@ -1,4 +1,4 @@
-"""The flags of the command line, in groups: TensorFlow Serving's by their own names, and a few of ours."""
+"""The command line's flags, in groups: TensorFlow Serving's under their own names, and a few more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
 
 
 def _flag(default: Any, text: str, parse: Callable[[str], Any] = str) -> Any:
-    """A flag: its default, what ``--help`` says of it, and what reads its value."""
+    """Returns a flag with its default, its help text, and the parser of its value."""
     return field(default=default, metadata={"help": text, "parse": parse})
 
 
@@ -249,26 +249,26 @@ class ControlFlags:
 class Flags(
     ControlFlags, LimitFlags, ModelFlags, ProcessFlags, CaptureFlags, TrafficFlags, RunFlags, VersionFlags, PortFlags
 ):
-    """Parsed flags; names and defaults are TensorFlow Serving's where it has the flag."""
+    """Parsed flags; names and defaults are those of TensorFlow Serving, for flags that it has."""
 
     @property
     def request_threads(self) -> int:
-        """Requests that run at once, by default four a core as in TensorFlow Serving, eight at least."""
+        """Requests that run at once: by default four per core as in TensorFlow Serving, at least eight."""
         return self.grpc_max_threads or max(8, 4 * (os.cpu_count() or 1))
 
     @property
     def request_memory_bytes(self) -> int:
-        """Returns the memory that all requests under way may take together, by default a quarter of the machine's."""
+        """Memory for all requests in progress together: by default a quarter of the machine's."""
         return self.max_request_memory_bytes or memory_bytes() // 4
 
     @property
     def request_bytes(self) -> int:
-        """Size of a request, by default a quarter of what all may take, 1 GiB at most."""
+        """Maximum size of a request: by default a quarter of the memory for all, at most 1 GiB."""
         return self.max_request_bytes or min(2**30, self.request_memory_bytes // 4)
 
     @property
     def connections_per_client(self) -> int:
-        """REST connections of one client, by default half of the files that the process may open, 1000 at most."""
+        """REST connections per client: by default half of the files that the process may open, at most 1000."""
         if self.rest_api_connections_per_client is not None:
             return self.rest_api_connections_per_client
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -276,12 +276,12 @@ class Flags(
 
     @property
     def channel_arguments(self) -> dict[str, int | str]:
-        """Options of gRPC itself by name; as in TensorFlow Serving, what reads as an integer is one."""
+        """Options of gRPC itself by name; as in TensorFlow Serving, values that parse as integers are integers."""
         pairs = (pair.partition("=") for pair in self.grpc_channel_arguments.split(",") if pair)
         return {name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in pairs}
 
     @property
     def capture_place(self) -> str:
-        """Folder or URL of the captured requests; empty if none are."""
+        """Folder or URL of the captured requests; empty if capture is off."""
         path = self.capture_base_path
         return str(Path(path).absolute()) if path and "://" not in path else path

@@ -1,4 +1,4 @@
-"""The server's life from start to end, for load balancers and health checks."""
+"""The server's state from start to end, for load balancers and health checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Lifecycle:
-    """Starting, ready, draining.
+    """State of the server: starting, ready or draining.
 
     Args:
-        models: Gives what ``/readyz`` says of the models beside whether the server is ready.
+        models: Returns the part of ``/readyz`` about models.
     """
 
     def __init__(self, models: Callable[[], dict[str, Any]]) -> None:
@@ -23,16 +23,16 @@ class Lifecycle:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are welcome: every version was tried once, and the server is not about to stop."""
+        """Whether the server accepts requests: all versions were tried once, and it is not stopping."""
         return self._ready
 
     def set_ready(self, ready: bool) -> None:
-        """Tells everyone who watches."""
+        """Changes the state and notifies all watchers."""
         self._ready = ready
         self._tell(ready)
 
     def drain(self) -> None:
-        """Has new requests refused, and ends the watching, which would keep the server from its end."""
+        """Refuses new requests, and ends all watches, which would otherwise keep the server running."""
         self.draining = True
         self._tell(None)
 
@@ -43,11 +43,7 @@ class Lifecycle:
             watcher(ready)
 
     def watch(self, watcher: Callable[[bool | None], None]) -> Callable[[], None]:
-        """Calls a function now and at every change, and with None at the end.
-
-        Returns:
-            What ends the calls sooner.
-        """
+        """Calls a function now and at every change, and with None at the end; returns a function that ends this."""
         with self._lock:
             self._watchers.add(watcher)
             ready = self._ready
@@ -55,5 +51,5 @@ class Lifecycle:
         return lambda: self._watchers.discard(watcher)
 
     def report(self) -> dict[str, Any]:
-        """Returns what ``GET /readyz`` answers."""
+        """Returns the body of ``GET /readyz``."""
         return {"ready": self._ready, **self._models()}

@@ -1,4 +1,4 @@
-"""Taking ports and sockets, with an error that says which flag asked for the one that cannot be had."""
+"""Takes ports and sockets; an error names the flag of the one that is not available."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from airflow_hops.core.serving_api.protocol import SSLConfig
 
 
 class PortError(Exception):
-    """A port or socket that cannot be listened at."""
+    """The server cannot listen on a port or socket."""
 
 
 def hold_port(flag: str, host: str, port: int, shared: bool = False) -> socket.socket:
-    """Returns a socket that is bound to a port and does not listen yet: who connects is refused until it does.
+    """Returns a socket bound to a port, which refuses connections until it listens; raises PortError.
 
     Args:
-        flag: The flag that asks for it.
+        flag: Flag of the port, for errors.
         host: Address.
         port: Port; 0 takes a free one.
-        shared: Whether other processes of this user may share the port; one that they share counts as free.
-
-    Raises:
-        PortError: The port is taken or not allowed.
+        shared: Whether other processes of this user may share the port; a shared port counts as free.
     """
     holder = socket.socket(_family(host))
     try:
@@ -49,27 +46,17 @@ def hold_port(flag: str, host: str, port: int, shared: bool = False) -> socket.s
 
 
 def hold_shared_port(flag: str, host: str, port: int) -> socket.socket:
-    """Returns a socket that is bound to a port at which processes of this server are to listen.
-
-    Raises:
-        PortError: The port is taken or not allowed.
-    """
+    """Returns a socket bound to a port that the server's processes share; raises PortError if it is taken."""
     with hold_port(flag, host, port) as free:
         port = free.getsockname()[1]
     return hold_port(flag, host, port, shared=True)
 
 
 def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Binds a gRPC server and returns its port; port 0 takes a free one.
-
-    Args:
-        server: Not started yet.
-        host: Address to listen at.
-        port: Port.
-        credentials: For TLS.
+    """Binds a gRPC server that has not been started, and returns its port; port 0 takes a free one.
 
     Raises:
-        PortError: The port is taken or not allowed, or the certificate is none.
+        PortError: The port is taken or not allowed, or the certificate is invalid.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -78,7 +65,7 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
         bound = 0
     if bound:
         return int(bound)
-    # gRPC does not say why; the same attempt on a plain socket does.
+    # gRPC does not report the reason, but a plain socket does.
     try:
         socket.create_server((host, port), family=_family(host)).close()
     except OSError as error:
@@ -89,17 +76,17 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
 
 
 class GrpcSocket:
-    """A UNIX socket that a gRPC server listens at, and that appears at its path when the server is ready.
+    """A UNIX socket of a gRPC server, which appears at its path when the server is ready.
 
-    It then takes the place of one that is there, as TensorFlow Serving's does: a server that listened there keeps the
-    connections that it has, and new ones come here.
+    As with TensorFlow Serving, it replaces a socket at that path: the previous server keeps its connections, and new
+    ones come here.
 
     Args:
-        server: Not started yet.
-        path: Where it appears.
+        server: gRPC server that has not been started.
+        path: Path of the socket.
 
     Raises:
-        PortError: The path is taken by what is no socket, or cannot be written.
+        PortError: The path is taken by another kind of file, or cannot be written.
     """
 
     def __init__(self, server: grpc.Server, path: str) -> None:
@@ -118,12 +105,12 @@ class GrpcSocket:
             raise PortError(f"--grpc_socket_path={path}: gRPC cannot listen there; is the folder there and writable?")
 
     def appear(self) -> None:
-        """Puts the socket at its path."""
+        """Moves the socket to its path."""
         self._file = self._bound.stat()
         self._bound.replace(self._path)
 
     def remove(self) -> None:
-        """Removes the socket, unless another server's is at its path by now."""
+        """Removes the socket, unless another server has replaced it."""
         self._bound.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if self._file is not None and os.path.samestat(self._path.stat(), self._file):
@@ -131,13 +118,10 @@ class GrpcSocket:
 
 
 def read_ssl_config(ssl_config_file: str) -> Any:
-    """Reads TensorFlow Serving's ``SSLConfig``: keys and certificates in PEM, in the file itself.
-
-    Returns:
-        The message, or None if no file is given.
+    """Reads TensorFlow Serving's ``SSLConfig``, which holds keys and certificates in PEM; None if no file is named.
 
     Raises:
-        ConfigError: The file does not parse, or key or certificate are not in it.
+        ConfigError: The file does not parse, or lacks key or certificate.
     """
     if not ssl_config_file:
         return None
@@ -151,7 +135,7 @@ def read_ssl_config(ssl_config_file: str) -> Any:
 
 
 def grpc_credentials(config: Any) -> grpc.ServerCredentials:
-    """Returns what a gRPC port takes of an ``SSLConfig``."""
+    """Returns the credentials of a gRPC port from an ``SSLConfig``."""
     return grpc.ssl_server_credentials(
         [(config.server_key.encode(), config.server_cert.encode())],
         config.custom_ca.encode() or None,
@@ -160,13 +144,9 @@ def grpc_credentials(config: Any) -> grpc.ServerCredentials:
 
 
 def rest_context(config: Any) -> ssl.SSLContext:
-    """Returns what the REST port takes of an ``SSLConfig``.
-
-    Raises:
-        PortError: Key and certificate do not match, or one of them or the authorities are none.
-    """
+    """Returns the TLS context of the REST port from an ``SSLConfig``; raises PortError if its PEM is invalid."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # Python reads keys from files alone; this one is its owner's, and gone when it has been read.
+    # Python reads keys only from files; this one is private to the user and deleted after reading.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as pem:
         pem.write(f"{config.server_key}\n{config.server_cert}\n")
         pem.flush()
@@ -188,7 +168,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def port_error(flag: str, host: str, port: int, error: OSError) -> PortError:
-    """Returns the error for a port that cannot be listened at."""
+    """Returns the error for a port that the server cannot listen on."""
     if error.errno == errno.EADDRINUSE:
         free = "0" if flag == "port" else "auto"
         return PortError(

@@ -1,6 +1,6 @@
-"""Logging of the server and its processes: their own lines from INFO on, of libraries warnings alone.
+"""Logging of the server and its processes: own lines from INFO, lines of libraries from WARNING.
 
-The library of a store may tell of every request at INFO, and a base path is looked at every second.
+A store's library may log every request at INFO, and base paths are polled every second.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ TIMED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def configure(**settings: Any) -> None:
-    """Configures logging once, early in a process.
-
-    Args:
-        settings: As of ``logging.basicConfig``, but for the level.
-    """
+    """Configures logging, once per process; takes the settings of ``logging.basicConfig``, except the level."""
     logging.basicConfig(level=logging.WARNING, **settings)
     logging.getLogger("airflow_hops").setLevel(logging.INFO)

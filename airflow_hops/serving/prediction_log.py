@@ -1,7 +1,7 @@
-"""Files of ``PredictionLog`` records in TFRecord framing: TensorFlow Serving's request logs and warm-up requests.
+"""Reads and writes TFRecord files of ``PredictionLog``: TensorFlow Serving's request logs and warm-up requests.
 
-A TFRecord is the payload's length (uint64, little-endian), that length's masked CRC-32C, the payload, and its masked
-CRC-32C. Requests and responses stay the serialized messages that they were on the wire.
+A TFRecord consists of the payload's length (uint64, little-endian), the length's masked CRC-32C, the payload, and its
+masked CRC-32C. Requests and responses stay serialized as they were sent.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _CRC = struct.Struct("<I")
 
 
 class PredictionLogError(ValueError):
-    """A file that is no TFRecord file, or ends within a record; or a call that is no record."""
+    """A file is not a TFRecord file or is truncated, or a call cannot be recorded."""
 
 
 class RecordError(PredictionLogError):
-    """A whole record that is no ``PredictionLog``."""
+    """A complete record is not a ``PredictionLog``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class LoggedCall:
     """One logged request.
 
     Attributes:
-        method: What was called; None for a kind of record that is not a call of ``PredictionService`` (``log_type``
-            says which) and for an empty one.
-        request: The request, serialized.
-        response: The response, serialized; empty if only the request was logged.
-        log_type: The record's field: ``predict_log``, ``session_run_log``, …; empty if none is set.
-        timestamp_s: When it was logged, seconds since 1970; 0 if that was not.
+        method: Called method; None for an empty record and for kinds that are not calls of ``PredictionService``
+            (``log_type`` names them).
+        request: The serialized request.
+        response: The serialized response; empty if only the request was logged.
+        log_type: Field of the record: ``predict_log``, ``session_run_log``, …; empty if none is set.
+        timestamp_s: Time of logging, seconds since 1970; 0 if it is missing.
     """
 
     method: Method | None
@@ -64,13 +64,9 @@ class LoggedCall:
 
 
 def to_record(method: Method, request: bytes, response: bytes = b"", timestamp_s: int = 0) -> bytes:
-    """Makes one framed record.
+    """Returns one framed record of a call.
 
-    Args:
-        method: What was called.
-        request: The request, serialized.
-        response: The response, serialized; empty to log the request alone.
-        timestamp_s: When, seconds since 1970; 0 to leave it out.
+    An empty response logs only the request, and a timestamp (seconds since 1970) of 0 is omitted.
     """
     log = PredictionLog()
     call = getattr(log, _FIELDS[method])
@@ -83,21 +79,13 @@ def to_record(method: Method, request: bytes, response: bytes = b"", timestamp_s
 
 
 def frame(payload: bytes) -> bytes:
-    """Puts one payload into TFRecord framing."""
+    """Adds TFRecord framing to one payload."""
     length = _LENGTH.pack(len(payload))
     return b"".join((length, _masked_crc(length), payload, _masked_crc(payload)))
 
 
 def write_prediction_logs(path: PathLike, calls: Iterable[LoggedCall]) -> int:
-    """Writes a TFRecord file that appears by rename once it is complete.
-
-    Args:
-        path: The file; a folder that is missing is made.
-        calls: What was called; each has a method.
-
-    Returns:
-        The number of records.
-    """
+    """Writes a TFRecord file, which appears by rename when complete; returns the number of records."""
     target = Path(path)
     count = 0
     with staged(target, durable=True) as staging, staging.open("wb") as file:
@@ -113,9 +101,9 @@ def read_prediction_logs(path: PathLike) -> Iterator[LoggedCall]:
     """Reads a TFRecord file record by record.
 
     Raises:
-        RecordError: A record is no ``PredictionLog``.
-        PredictionLogError: The framing is damaged (the message names the byte), or the file ends within a record.
-        OSError: It cannot be read.
+        RecordError: A record is not a ``PredictionLog``.
+        PredictionLogError: The file is damaged (the message names the byte) or truncated.
+        OSError: The file cannot be read.
     """
     for payload in read_records(path):
         log = PredictionLog()
@@ -127,12 +115,7 @@ def read_prediction_logs(path: PathLike) -> Iterator[LoggedCall]:
 
 
 def read_records(path: PathLike) -> Iterator[bytes]:
-    """Reads the payloads of a TFRecord file.
-
-    Raises:
-        PredictionLogError: The framing is damaged, or the file ends within a record.
-        OSError: It cannot be read.
-    """
+    """Yields the payloads of a TFRecord file; raises PredictionLogError if it is damaged or truncated."""
     offset = 0
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -141,7 +124,7 @@ def read_records(path: PathLike) -> Iterator[bytes]:
             length_bytes, length_crc = head[: _LENGTH.size], head[_LENGTH.size :]
             if len(head) < _LENGTH.size + _CRC.size:
                 raise PredictionLogError(f"{path}: truncated record at {offset}")
-            # Checked before it is believed: a length that was not written as one can be anything.
+            # Checked first, as a damaged length could be any number.
             if length_crc != _masked_crc(length_bytes):
                 raise PredictionLogError(f"{path}: corrupted record at {offset} (Is this even a TFRecord file?)")
             length = _LENGTH.unpack(length_bytes)[0]

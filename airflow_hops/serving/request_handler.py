@@ -1,4 +1,4 @@
-"""A request from its bytes to its answer's: version, run, counts, capture. Both APIs end up here."""
+"""Answers encoded requests of both APIs: selects the version, runs it, counts and captures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 
-# Handing a request to another thread costs 0.1 to 0.2 ms; what runs longer in one keeps the other cores waiting.
+# Handing a request to another thread costs 0.1 to 0.2 ms; longer requests in the receiving thread idle other cores.
 QUICK_S = max(0.0002, 0.001 / (os.cpu_count() or 1))
 
 Api = Literal["grpc", "rest"]
@@ -31,7 +31,7 @@ _ENTRYPOINTS: dict[Api, str] = {"grpc": "GRPC", "rest": "REST"}
 
 
 class Target(NamedTuple):
-    """The target of a request: a model, and a version or a label of it, or neither."""
+    """The target of a request: a model, and optionally a version or a label."""
 
     model: str
     version: int | None = None
@@ -39,7 +39,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any) -> Target:
-        """Reads it from a ``ModelSpec``."""
+        """Reads a target from a ``ModelSpec``."""
         choice = spec.WhichOneof("version_choice")
         return cls(
             model=spec.name,
@@ -48,7 +48,7 @@ class Target(NamedTuple):
         )
 
     def fill(self, spec: Any) -> None:
-        """Writes it into a ``ModelSpec``."""
+        """Writes the target into a ``ModelSpec``."""
         spec.name = self.model
         if self.version is not None:
             spec.version.value = self.version
@@ -57,13 +57,13 @@ class Target(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answered request.
+    """The answer to a request.
 
     Attributes:
-        message: The response, serialized.
+        message: The serialized response.
         version: The version that answered.
-        request_id: The client's id of the request, or the one made for it; captured rows carry it.
-        captured: Whether it is captured, and stays so when the server is killed.
+        request_id: The client's request id, or the generated one; captured rows contain it.
+        captured: Whether the request is captured, and stays so if the server is killed.
     """
 
     message: bytes
@@ -76,12 +76,12 @@ class RequestHandler:
     """Answers requests.
 
     Args:
-        catalog: Where versions are found.
-        stats: Where requests are counted.
-        capture: Where answered requests are kept.
-        shadow: Sends copies of answered requests elsewhere.
-        sticky_header: HTTP header or gRPC metadata whose equal values go to one version; lower case.
-        memory: What requests share, of which images take as much as they have pixels; None for no limit.
+        catalog: Versions that answer requests.
+        stats: Counts requests.
+        capture: Captures answered requests.
+        shadow: Sends copies of answered requests to other versions.
+        sticky_header: HTTP header or gRPC metadata key in lower case; equal values go to the same version.
+        memory: Memory that requests share; accounts for decoded images. None means no limit.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RequestHandler:
         self._run_times = RunTimes()
 
     def is_quick(self, model: str, method: Method, message_bytes: int) -> bool:
-        """Whether such a request only computes, and so little that handing it to another thread would cost more."""
+        """Returns whether the receiving thread should answer: the request only computes, and for a short time."""
         view = self.catalog.views.get(model)
         if view is None or not view.computes_here:
             return False
@@ -120,15 +120,14 @@ class RequestHandler:
         """Answers one request.
 
         Args:
-            target: Who is asked: the version it names, or the one that the traffic split chooses, answers.
-            make_call: Gives the request to the version that answers: REST's JSON says what its inputs are only
-                together with the version's signature.
-            api: What the request came through.
-            request_id: The client's id of the request, or None.
-            sticky_key: Where a split is to choose, equal keys go to one version; None deals by turn.
+            target: Model, and the version that answers; if it names none, the traffic split selects one.
+            make_call: Returns the request for the selected version: parsing REST's JSON takes that version's signature.
+            api: API through which the request came.
+            request_id: The client's request id, or None.
+            sticky_key: Equal keys go to the same version of a split; None selects versions in turn.
 
         Raises:
-            ServingError: With the code and message that TensorFlow Serving gives.
+            ServingError: The request failed; code and message are those of TensorFlow Serving.
         """
         started_s = time.perf_counter()
         at_s = time.time()
@@ -147,7 +146,7 @@ class RequestHandler:
                 except VersionGone:
                     if target.version is not None or target.label is not None or not tries_left:
                         raise
-                    # Chosen here, and unloaded elsewhere in between: the next choice is made with that known.
+                    # Another process unloaded the selected version; updates the catalog and selects again.
                     servable.release()
                     images.release()
                     servable = None
@@ -194,14 +193,14 @@ class RequestHandler:
 
 
 def target_of(method: Method, message: bytes) -> Target:
-    """Returns whom a request asks, by the ``ModelSpec`` that it begins with; nothing else of it is decoded.
+    """Returns the target of a request; decodes only its ``ModelSpec``.
 
     Raises:
-        ServingError: There is none, or the message is none.
+        ServingError: The ``ModelSpec`` is missing, or the message does not parse.
     """
     try:
         if method is Method.MULTI_INFERENCE:
-            # Without a task there is no name, and that is what TensorFlow Serving says.
+            # Without a task the model name is empty, which leads to TensorFlow Serving's error.
             return Target.of((MultiInferenceHead.FromString(message).tasks or [RequestHead()])[0].model_spec)
         head = RequestHead.FromString(message)
     except DecodeError as error:

@@ -1,4 +1,4 @@
-"""The kind of a request, by which requests are counted."""
+"""The key by which requests are counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RequestKind(NamedTuple):
-    """The key by which requests are counted; version 0 if none was found that could have answered."""
+    """The key by which requests are counted; version 0 if no version could have answered."""
 
     model: str
     version: int

@@ -1,4 +1,4 @@
-"""The memory that all requests under way may take together, counted as they grow."""
+"""Limits the memory of all requests in progress, which is counted as they grow."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import grpc
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.serving.errors import ServingError, TooLargeError
 
-# A request of fewer bytes is taken to grow by as much as the worst of them do: looking would cost more than it saves.
+# Assumes the worst growth for smaller requests, as a closer estimate costs more than it saves.
 _LOOKED_AT_FROM_BYTES = 2**20
 _WORST_GROWTH = 40
-_PIXEL_BYTES = 5  # measured: 1.3 of one channel, 3.7 of three, 5.1 of four
+_PIXEL_BYTES = 5  # measured: 1.3 for one channel, 3.7 for three, 5.1 for four
 
 
 class RequestMemory:
-    """The memory that the requests of one server share.
-
-    Args:
-        limit_bytes: What they may take together; 0 is no limit.
-    """
+    """The memory that all requests of a server share; a limit of 0 bytes means no limit."""
 
     def __init__(self, limit_bytes: int = 0) -> None:
         self.limit_bytes = limit_bytes
@@ -28,18 +24,14 @@ class RequestMemory:
         self.lock = threading.Lock()
 
     def reserve(self, size_bytes: int = 0) -> Reservation:
-        """Returns a request's own share, of this size at first.
-
-        Raises:
-            ServingError: RESOURCE_EXHAUSTED, as of ``Reservation.grow``.
-        """
+        """Returns a new reservation of this size; raises ServingError as :meth:`Reservation.grow` does."""
         reservation = Reservation(self)
         reservation.grow(size_bytes)
         return reservation
 
 
 class Reservation:
-    """The share of one request."""
+    """The memory of one request."""
 
     __slots__ = ("_memory", "_size_bytes")
 
@@ -48,10 +40,10 @@ class Reservation:
         self._size_bytes = 0
 
     def grow(self, size_bytes: int) -> None:
-        """Takes so much more.
+        """Adds bytes to the reservation.
 
         Raises:
-            ServingError: RESOURCE_EXHAUSTED: it is more than there is for all requests, or than others leave.
+            ServingError: RESOURCE_EXHAUSTED: the request exceeds the total, or what other requests leave of it.
         """
         memory = self._memory
         with memory.lock:
@@ -71,7 +63,7 @@ class Reservation:
             self._size_bytes += size_bytes
 
     def release(self) -> None:
-        """Gives all of it back; again does nothing."""
+        """Releases the memory; a second call has no effect."""
         memory = self._memory
         with memory.lock:
             memory.taken_bytes -= self._size_bytes
@@ -79,9 +71,9 @@ class Reservation:
 
 
 def parsed_json_bytes(text: bytes) -> int:
-    """Returns about how much memory reading JSON takes beside its text, by what is in it: Python's objects, tensors.
+    """Estimates the memory that parsing JSON takes in addition to its text, for Python objects and tensors.
 
-    Measured; a value takes 30 times its text where that is short, and a long string 6 times.
+    As measured, a short value takes 30 times the size of its text, and a long string 6 times.
     """
     if len(text) < _LOOKED_AT_FROM_BYTES:
         return _WORST_GROWTH * len(text)
@@ -90,9 +82,9 @@ def parsed_json_bytes(text: bytes) -> int:
 
 
 def parsed_message_bytes(message: bytes) -> int:
-    """Returns about how much memory decoding and answering a request message takes beside it.
+    """Estimates the memory that decoding and answering a request message takes in addition to the message.
 
-    Numbers grow least, and short strings and examples most: each begins with its field's tag.
+    Numbers grow least; short strings and examples, each of which begins with its field's tag, grow most.
     """
     if len(message) < _LOOKED_AT_FROM_BYTES:
         return _WORST_GROWTH * len(message)
@@ -100,5 +92,5 @@ def parsed_message_bytes(message: bytes) -> int:
 
 
 def decoded_image_bytes(message: bytes) -> int:
-    """Returns about how much memory decoding the largest image of a request takes; a graph decodes one at a time."""
+    """Estimates the memory of the largest image of a request; a graph decodes one image at a time."""
     return _PIXEL_BYTES * largest_image(message)

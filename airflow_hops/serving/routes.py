@@ -1,4 +1,4 @@
-"""HTTP requests and answers as plain values, and which function answers which path."""
+"""HTTP requests and responses as plain values, and the routing of paths to functions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class HttpRequest:
 
     Attributes:
         method: GET, POST, …
-        path: Decoded, without the query.
-        body: As sent, decompressed.
-        headers: By case-insensitive name.
+        path: Decoded path, without the query.
+        body: Decompressed body.
+        headers: Headers by case-insensitive name.
         query: Parameters of the URL.
-        deadline_s: When the answer is too late, as of ``time.monotonic()``.
+        deadline_s: Deadline of the answer, as of ``time.monotonic()``.
     """
 
     method: str
@@ -36,11 +36,7 @@ class HttpRequest:
     deadline_s: float = math.inf
 
     def json(self) -> Any:
-        """Parses the body.
-
-        Raises:
-            ServingError: It is not JSON.
-        """
+        """Parses the body; raises ServingError if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -49,7 +45,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An answer."""
+    """An HTTP response."""
 
     body: bytes
     status: int = 200
@@ -59,7 +55,7 @@ class HttpResponse:
 
 Answer = Callable[[HttpRequest, "re.Match[str]"], HttpResponse]
 
-# How the parts of a path that vary are written in a route.
+# Regular expressions of the variable parts of routes.
 _PLACEHOLDERS = {
     "MODEL": r"(?P<model>[^/:]+)",
     "[/versions/N|/labels/L]": r"(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?",
@@ -73,24 +69,24 @@ _ERROR_HEADERS: Mapping[grpc.StatusCode, Mapping[str, str]] = {
 
 
 def json_response(document: Any, status: int = 200) -> HttpResponse:
-    """Returns an answer of one JSON document."""
+    """Returns a response with one JSON document."""
     return HttpResponse(json.dumps(document).encode(), status)
 
 
 def error_response(error: ServingError) -> HttpResponse:
-    """Returns an error as TensorFlow Serving's REST API shows it."""
+    """Returns an error in the form of TensorFlow Serving's REST API."""
     headers = _ERROR_HEADERS.get(error.code, {})
     return HttpResponse(json.dumps({"error": error.message}).encode(), error.http_status, headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route: the handler of a path, and the right that it takes.
+    """The handler of a request's path, and the right that it requires.
 
     Attributes:
-        right: What the client must be allowed.
-        answer: Answers it.
-        match: The match of its path.
+        right: Right that the client needs.
+        answer: The handler.
+        match: Match of the path.
     """
 
     right: Right
@@ -99,10 +95,10 @@ class Route:
 
 
 class Routes:
-    """Paths and what answers them; functions run in the threads of the REST API, and may wait, but for quick ones.
+    """Maps paths to their handlers, which run in threads of the REST API and may block.
 
     Attributes:
-        added: Route and path as :meth:`add` was given them.
+        added: Route and path of each call of :meth:`add`.
     """
 
     def __init__(self) -> None:
@@ -110,16 +106,13 @@ class Routes:
         self.added: list[tuple[str, str | None]] = []
 
     def add(self, route: str, answer: Answer, path: str | None = None) -> None:
-        """Adds a route.
+        """Adds a route; raises LookupError if the table of rights does not contain it.
 
         Args:
-            route: ``METHOD /path``, as the table of rights has it; a GET answers HEAD as well.
+            route: ``METHOD /path``, as in the table of rights; a GET route answers HEAD as well.
             answer: Called with the request and the match of the path, which is case-insensitive; may raise
                 ServingError.
-            path: Where it is, for a route whose path can be chosen.
-
-        Raises:
-            LookupError: The table of rights has no such route.
+            path: Actual path, for a route whose path is configurable.
         """
         self.added.append((route, path))
         method, _, pattern = route.partition(" ")
@@ -129,15 +122,7 @@ class Routes:
         self._routes.append((method, compiled, right_of(route), answer))
 
     def find(self, method: str, path: str) -> Route:
-        """Returns what answers a request.
-
-        Args:
-            method: GET, POST, …
-            path: Decoded, without the query.
-
-        Raises:
-            ServingError: No route matches, in TensorFlow Serving's words.
-        """
+        """Returns the route of a method and a decoded path; raises ServingError as TensorFlow Serving does."""
         for wanted, pattern, right, answer in self._routes:
             if wanted == ("GET" if method == "HEAD" else method):
                 match = pattern.fullmatch(path)

@@ -1,4 +1,4 @@
-"""The server from its flags to its exit: ports, first load, ready, drain."""
+"""Runs the server from start to exit: opens ports, waits for the first loads, serves and drains."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ModelServer:
     """The bundled model server.
 
     Args:
-        flags: How to run.
+        flags: Settings.
 
     Raises:
         StartError: A port is taken, a config file cannot be read, or the capture folder cannot be written.
@@ -59,7 +59,7 @@ class ModelServer:
             raise StartError(str(error)) from error
 
     def _build(self) -> None:
-        """Makes every part: files first, ports next, and nothing is loaded until all of them are there."""
+        """Builds all parts: reads files first, then takes ports; models are loaded only after that."""
         flags = self._flags
         config = ModelServerConfig()
         if flags.model_config_file:
@@ -112,17 +112,17 @@ class ModelServer:
 
     @property
     def rest_api_port(self) -> int | None:
-        """Port of REST; None if that is off."""
+        """REST port; None if it is off."""
         return self._endpoint.rest_api_port
 
     def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, then answers what is in flight and writes what was captured.
+        """Serves until SIGTERM or SIGINT, then answers the requests in flight and writes captured ones.
 
-        As TensorFlow Serving, opens its ports once every model of the config has loaded or failed: a client that waits
-        for a port gets an answer from a model.
+        Like TensorFlow Serving, it opens its ports once every model of the config has loaded or failed, so a client
+        that waits for a port gets answers from models.
 
         Raises:
-            StartError: The processes that are to answer requests cannot start, or a port was taken meanwhile.
+            StartError: The worker processes cannot start, or a port was taken in the meantime.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -145,10 +145,10 @@ class ModelServer:
                 f"at {self._flags.host}:{self.rest_api_port}" if self.rest_api_port else "off",
             )
             self._write_ready_file()
-        # A wait without a time-out would keep Python from running the signal handler on some platforms.
+        # On some platforms, a wait without a timeout prevents Python from running the signal handler.
         while not self._stop.wait(1.0):
             pass
-        # Answers what is in flight while new requests are refused, and ends
+        # Drain: answers the requests in flight and refuses new ones
         was_ready = self._lifecycle.ready
         self._lifecycle.set_ready(False)
         self._remove_ready_file()
@@ -170,7 +170,7 @@ class ModelServer:
         self._stop.set()
 
     def _models(self) -> dict[str, Any]:
-        """Returns the available models, and the wanted ones that are unavailable, for ``/readyz``."""
+        """Returns the available models, and the configured but unavailable ones, for ``/readyz``."""
         views = self._catalog.views
         return {
             "models": {name: sorted(view.servables) for name, view in sorted(views.items())},

@@ -1,4 +1,4 @@
-"""Files of tokens, which are read again when they change."""
+"""Files of tokens, which are reloaded when they change."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LOOK_S = 1.0
 
 
 class TokenFile:
-    """Tokens that a file holds, one a line; empty lines, and those that begin with ``#``, are none.
+    """Tokens of a file, one per line; empty lines and lines that begin with ``#`` are ignored.
 
-    The file is looked at once a second while tokens are compared, so that old and new ones may stand side by side
-    for as long as clients need. What cannot be read leaves the tokens as they were, and the log says so.
+    While tokens are compared, the file is checked for changes once a second, so a new token can be added before the old
+    one is removed. If the file becomes unreadable, the previous tokens stay valid and the log says so.
 
     Args:
-        flag: The flag that names it.
-        path: Where it is.
+        flag: Flag that names the file.
+        path: Path of the file.
 
     Raises:
-        ConfigError: It cannot be read, or holds no token.
+        ConfigError: The file cannot be read, or does not contain a token.
     """
 
     def __init__(self, flag: str, path: str) -> None:
@@ -46,7 +46,7 @@ class TokenFile:
         return self._current()[0].decode()
 
     def holds(self, token: bytes) -> bool:
-        """Whether a token is among those of the file, compared in a time that tells nothing of it."""
+        """Returns whether the file contains a token; the comparison does not leak tokens through timing."""
         return any(hmac.compare_digest(token, known) for known in self._current())
 
     def _current(self) -> tuple[bytes, ...]:
@@ -72,7 +72,7 @@ class TokenFile:
         tokens = [line for line in lines if line and not line.startswith(b"#")]
         if not tokens or any(len(token.split()) > 1 for token in tokens):
             raise ConfigError("expected a token on each line")
-        if result.st_nlink and result.st_mode & 0o004:  # one in memory has no name to read it by
+        if result.st_nlink and result.st_mode & 0o004:  # a file without a name (in memory) cannot be opened by others
             log.warning(
                 "%s=%s: every user of this machine may read it; chmod o-r takes that away", self.flag, self._path
             )
