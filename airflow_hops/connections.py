@@ -1,4 +1,4 @@
-"""Connections as tasks get them: found in the same order, and refused where a field or the type is unknown."""
+"""Finds connections in the same order as tasks do, and rejects unknown fields and types."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _in_command = False
 
 @contextmanager
 def connections_of_tasks() -> Iterator[None]:
-    """Has a command ask for connections what a task would ask, and print where each was found."""
+    """Makes a command find connections as a task would, and print where each was found."""
     global _in_command
     context = os.environ.get(_CONTEXT)
-    # As `airflow connections test` does: without it, Airflow leaves out its database.
+    # As `airflow connections test` does; otherwise Airflow does not ask its database.
     os.environ[_CONTEXT], _in_command = "server", True
     try:
         yield
@@ -44,15 +44,15 @@ def connections_of_tasks() -> Iterator[None]:
 
 
 def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
-    """Returns a connection and where it was found, or None if there is none of that name.
+    """Returns a connection and where it was found, or None if it does not exist.
 
     Args:
         conn_id: The connection.
-        types: Types that it may have.
+        types: Allowed types.
 
     Raises:
-        BadInput: it cannot be parsed, or is of another type.
-        HopsError: a secrets backend failed, and none after it has the connection.
+        BadInput: the connection cannot be parsed or has another type.
+        HopsError: a secrets backend failed, and no later backend has the connection.
     """
     connection_and_source = None
     if not _in_command:
@@ -74,9 +74,9 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
     """Returns the fields in a connection's extra.
 
     Raises:
-        BadInput: the extra is not a JSON object, or a field has a value that connections of this type do not have.
+        BadInput: the extra is not a JSON object, or a field does not exist for this type of connection.
     """
-    # Airflow itself takes an extra that does not parse for an empty one.
+    # Airflow itself treats an extra that does not parse as empty.
     extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
     unused = _TYPES[connection.conn_type]["ui-field-behaviour"]["hidden-fields"]
     known = field_names(connection.conn_type)
@@ -90,9 +90,9 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
 
 
 def field_names(conn_type: str) -> list[str]:
-    """Returns the names of the fields that a connection of a type may have in its extra."""
+    """Returns the names of the fields that a connection's extra may have, by the connection's type."""
     names = dict.fromkeys(_TYPES[conn_type]["conn-fields"])
-    if conn_type == "hops":  # names a model server, too, whose address and token may be there as well
+    if conn_type == "hops":  # also names a model server, with its address and token
         server = [*field_names("model_server"), "host", "port", "token"]
         names |= dict.fromkeys(f"serving_{name}" for name in server)
     return list(names)
@@ -102,7 +102,7 @@ def check_options() -> None:
     """Checks the names of the options in ``[hops]``.
 
     Raises:
-        BadInput: there is no option of a name in Airflow's configuration or in the environment.
+        BadInput: a name in Airflow's configuration or in the environment is unknown.
     """
     in_file = conf.options("hops") if conf.has_section("hops") else []
     in_environment = [name for name in os.environ if name.startswith(_OPTION_PREFIX)]
@@ -117,12 +117,12 @@ def check_options() -> None:
 
 
 def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
-    """Asks each secrets backend itself: Airflow takes one that fails for one without the connection."""
+    """Asks each secrets backend, since Airflow treats a backend that fails like one without the connection."""
     from airflow.sdk.configuration import ensure_secrets_loaded
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     backends = ensure_secrets_backend_loaded()
-    if _in_command:  # what a task's worker asks comes first
+    if _in_command:  # a task's worker asks this backend first
         backends = [*ensure_secrets_loaded([_ENVIRONMENT]), *backends]
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     failure: HopsError | None = None
@@ -139,7 +139,7 @@ def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
                     "object with conn_type, host, port (a number) and extra"
                 )
             elif name != "MetastoreBackend" or _has_tables():
-                # Not the message: that of a value which does not parse may contain a part of it.
+                # Without the message, which may contain parts of a value that does not parse.
                 failure = HopsError(f"connection {conn_id!r}: {_source(name, variable)} failed: {type(error).__name__}")
             continue
         if connection:
@@ -159,7 +159,7 @@ def _source(backend: str, variable: str) -> str:
 
 
 def _has_tables() -> bool:
-    """Whether Airflow's database cannot be asked, or has its tables: before ``airflow db migrate``, it has none."""
+    """Returns False only if Airflow's database has no tables yet (before ``airflow db migrate``)."""
     from airflow import settings
     from sqlalchemy import inspect
     from sqlalchemy.exc import SQLAlchemyError

@@ -1,4 +1,4 @@
-"""The Airflow plugin: the place where pages, web API and macros are registered."""
+"""Airflow plugin that registers pages, web API and macros."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_hops.web.pages import react_apps
 
 
 class LazyApp:
-    """Stands for the FastAPI application.
+    """Creates the FastAPI application on the first request.
 
-    Airflow loads plugins in every process, tasks included, and FastAPI takes longer to import than this package.
+    Airflow loads plugins in every process, including tasks, and importing FastAPI takes longer than this package.
     """
 
     @cached_property
@@ -27,12 +27,12 @@ class LazyApp:
         return make_app()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers one request (ASGI)."""
+        """Handles one request (ASGI)."""
         await self._app(scope, receive, send)
 
 
 class HopsPlugin(AirflowPlugin):
-    """Registers what the web UI shows."""
+    """Registers pages, web API, macros and listeners."""
 
     name = "hops"
     fastapi_apps = [{"name": "hops", "app": LazyApp(), "url_prefix": URL_PREFIX}]

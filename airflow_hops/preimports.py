@@ -1,4 +1,4 @@
-"""Imports what tasks and DAG files need once in the processes of Airflow that fork one for each of them.
+"""Imports modules for tasks and DAG files once, in the Airflow processes that fork for each of them.
 
 After an update of this package, scheduler and DAG processor must be restarted, as with any plugin.
 """
@@ -22,7 +22,7 @@ _MODULES = (
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Imports the modules in the scheduler and the DAG processor; Airflow's other components import nothing."""
+    """Imports the modules in the scheduler and the DAG processor only."""
     if _FORKING & sys.modules.keys():
         for module in _MODULES:
             importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""The provider information, as data."""
+"""Provider information as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retraining, for DAG authors: policies, their conditions, and what requests a retraining."""
+"""Retraining API for DAG authors: policies, conditions, and the operator that requests a retraining."""
 
 from airflow_hops.core.contract.retraining.conditions import (
     Age,

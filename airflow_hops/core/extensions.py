@@ -1,7 +1,7 @@
 """Implementations that distributions register under the entry-point groups of this package.
 
-A step has this package on its import path, where it is not installed. So its own registrations are also in
-``entry_points.ini``, which repeats those of ``pyproject.toml``.
+Steps import this package from a path, without its being installed. So its own registrations in ``pyproject.toml`` are
+repeated in ``entry_points.ini``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class Extension:
     """A registered implementation.
 
     Attributes:
-        group: Entry-point group.
-        name: Name within the group.
         value: ``module`` or ``module:name``.
         distribution: Name of the distribution that registers it.
     """
@@ -55,7 +53,7 @@ class Extension:
         """
         try:
             return EntryPoint(self.name, self.value, self.group).load()
-        except Exception as error:  # whatever the distribution's modules raise
+        except Exception as error:  # the distribution's modules may raise anything
             raise BadInput(
                 f"{self} cannot be loaded ({type(error).__name__}: {error}); repair or uninstall that distribution"
             ) from error
@@ -83,7 +81,7 @@ def load_extension(group: str, name: str) -> Any:
     """Imports an implementation by name.
 
     Raises:
-        BadInput: none has this name, or it cannot be imported.
+        BadInput: the name is not registered, or the implementation cannot be imported.
     """
     known = extensions(group)
     if name not in known:
@@ -95,14 +93,14 @@ def load_extension(group: str, name: str) -> Any:
 
 
 def load_all(group: str, kind: type[_Kind]) -> Mapping[str, _Kind]:
-    """Returns all implementations of a group by name; those of other distributions come before this package's.
+    """Returns all implementations of a group by name; those of other distributions come first.
 
     Args:
         group: Entry-point group.
-        kind: Their class; an entry point names an instance, or a subclass to make one of.
+        kind: Their class; an entry point names an instance or a subclass.
 
     Raises:
-        BadInput: one cannot be used; the message names its distribution.
+        BadInput: an implementation cannot be used; the message names its distribution.
     """
     return _load_all(group, kind, tuple(sys.path))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Runs steps as jobs, which outlive the worker: submits, finds again, follows, and takes the result."""
+"""Runs steps as jobs that outlive the worker: submits, finds, follows and collects them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ORPHAN_TIMEOUT_S = 1800.0
 
 
 class Jobs:
-    """The jobs of one step, of this try and of those before.
+    """The jobs of one step, from this try and earlier ones.
 
     Args:
-        hook: Where the step runs.
-        spec: The step, complete.
-        launcher: What starts it; this machine by default.
+        hook: Hook of the step's environment.
+        spec: The complete spec.
+        launcher: Launcher of the step; this machine by default.
     """
 
     def __init__(self, hook: RuntimeHook, spec: StepSpec, launcher: Launcher | None = None) -> None:
@@ -40,16 +40,16 @@ class Jobs:
         self._fingerprint = cache_key(spec.cache_key_parts)
 
     def submit(self) -> Job:
-        """Prepares a job. It is :meth:`follow` that starts it: by then the job is known to a retry."""
+        """Prepares a job; :meth:`follow` starts it, so that a retry knows the job before it starts."""
         self._hook.record_run(self._spec)
         timeout_s = conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S)
         job = prepare_job(self._spec, self._hook.store, self._fingerprint, orphan_timeout_s=timeout_s)
         return job
 
     def settle(self, job: Job) -> State:
-        """How the job of an earlier try is doing; one that this try cannot go on with is ended first, and discarded.
+        """Returns the state of an earlier try's job; a job that this try cannot follow is ended and discarded.
 
-        That is a job of other code, parameters or inputs, and one that works on another machine.
+        These are jobs with other code, parameters or inputs, and jobs on another machine.
         """
         store, log = self._hook.store, self._hook.log
         state = state_of(job, store)
@@ -68,7 +68,7 @@ class Jobs:
         return "ended"
 
     def drop(self, job: Job) -> None:
-        """Ends the job of an earlier try, if it still works, and discards it."""
+        """Ends the job of an earlier try, if it still runs, and discards it."""
         if state_of(job, self._hook.store) in ("prepared", "running"):
             self._end(job)
         discard_job(job, self._hook.store)
@@ -79,11 +79,11 @@ class Jobs:
             raise HopsError(f"step {job.step!r} was killed while it waited for the end of the job on {job.host}")
 
     def follow(self, job: Job) -> None:
-        """Starts a job that has not been started, and shows what it says until it has ended.
+        """Starts a job that has not been started, and logs its output until it ends.
 
         Raises:
-            StepFailed: the step failed, was killed, or left no result; nothing is left of the job.
-            Superseded: a later try follows it now.
+            StepFailed: the step failed, was killed, or has no result; the job is discarded.
+            Superseded: a later try follows the job now.
         """
         try:
             with JobProcess(job, self._hook.store) as process:
@@ -112,11 +112,11 @@ class Jobs:
             raise
 
     def collect(self, job: Job, *, cache: bool) -> StepResult:
-        """Takes the result of a job that has succeeded; nothing is left of the job.
+        """Returns the result of a job that has succeeded, and discards the job.
 
         Args:
             job: The job.
-            cache: Whether the artifact is remembered for :meth:`airflow_hops.hooks.runtime.RuntimeHook.find_cached`.
+            cache: Whether to record the artifact for :meth:`airflow_hops.hooks.runtime.RuntimeHook.find_cached`.
         """
         result = cast("StepResult", result_of(job, self._hook.store))
         if cache:

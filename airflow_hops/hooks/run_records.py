@@ -1,4 +1,4 @@
-"""Keeps what a run was given, so that ``airflow hops reproduce`` can run it again."""
+"""Records the inputs of runs, so that ``airflow hops reproduce`` can repeat them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _OPTION = re.compile("key|sas|token|secret|password|account", re.IGNORECASE)
 
 
 def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | None:
-    """Writes the record of a step that is about to begin, unless it is there already.
+    """Writes the record of a step that is about to begin, unless it exists.
 
     Args:
         store: The artifact store.
         runtime: Folder of the environment that the step runs in.
-        spec: The step, complete.
+        spec: The complete spec.
 
     Returns:
-        Why there is none, or why it lacks the code; None where all is well.
+        Why there is no record, or why it lacks the code; None if it is complete.
     """
     if not is_recorded(spec):
         return None
@@ -75,10 +75,10 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
 
 
 def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parameters less their secrets, which are ``None`` instead; and the paths of these.
+    """Returns the parameters with secrets replaced by None, and the paths of the secrets.
 
-    A secret is what Airflow would mask in a log, what :func:`~airflow_hops.core.contract.redaction.masked` would, a URI
-    with a query, and an option of storage whose name tells that it is one.
+    A secret is a value that Airflow masks in logs, that :func:`~airflow_hops.core.contract.redaction.masked` masks, a
+    URI with a query, or a storage option whose name indicates a secret.
     """
     secrets: list[str] = []
 
@@ -99,7 +99,7 @@ def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 
 
 def _masked(value: Any, shown: Any = ...) -> Any:
-    """The parameters without what their names and words say are secrets; the words of code are no secrets."""
+    """Masks secrets recognised by name or content, except in code."""
     shown = masked(value) if shown is ... else shown
     if isinstance(value, Mapping) and isinstance(shown, Mapping):
         return {name: _masked(item, shown[name]) for name, item in value.items()}

@@ -1,4 +1,4 @@
-"""Whether a search goes on: the record of one that was killed says ``running`` until a retry goes on with it."""
+"""Finds out whether a search still runs: a killed search is recorded as ``running`` until a retry continues it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from airflow_hops.core.store.studies import StudyFolder
 
 
 def task_of(record: StudyRecord) -> tuple[str, int]:
-    """Task id and map index (-1 where it is not mapped) of the task that searches."""
+    """Returns task id and map index (-1 if unmapped) of the task that searches."""
     task_id, _, index = record.task_id.partition("@")
     return task_id, int(index) if index.isdecimal() else -1
 
 
 def task_states(records: Sequence[StudyRecord]) -> list[str | None]:
-    """For each study, the state of the task instance that searches; None where Airflow has none any more."""
+    """Returns the state of each study's task instance; None if Airflow no longer has it."""
     which = TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index
     wanted = [(record.dag_id, record.run_id, *task_of(record)) for record in records]
     with create_session() as session:
@@ -35,12 +35,12 @@ def task_states(records: Sequence[StudyRecord]) -> list[str | None]:
 
 
 def check_runs(folder: StudyFolder, record: StudyRecord, ended: str | None, trial: int | None) -> None:
-    """Looks whether there is something to be stopped.
+    """Checks that a search or trial runs, so that it can be stopped.
 
     Args:
-        folder: The study's.
-        record: The study.
-        ended: The state of its task, if that has ended: see :func:`ended_without_record`.
+        folder: The study's folder.
+        record: The study's record.
+        ended: The state of its task if that has ended: see :func:`ended_without_record`.
         trial: Number of the trial; None for the search.
 
     Raises:
@@ -57,6 +57,6 @@ def check_runs(folder: StudyFolder, record: StudyRecord, ended: str | None, tria
 
 
 def ended_without_record(record: StudyRecord) -> str | None:
-    """The state of a task that has ended although its study says that it runs; None where there is no such thing."""
+    """Returns the state of a task that ended although its study is recorded as running; otherwise None."""
     state = task_states([record])[0] if record.state == "running" else None
     return state if state in {str(each) for each in State.finished} else None

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 RETRAIN, NOT_NOW = "Retrain", "Not now"
-"""The answers to choose from where a person is asked."""
 
 _TAKEN_UP_WITHIN = timedelta(hours=1)
 """How long an unclaimed request counts as pending."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Duration = timedelta | float
 
 APPROVE, REJECT = "Promote to 100%", "Roll back"
-"""The answers to choose from where a person is asked."""
 _ON_APPROVAL_TIMEOUT = {"roll_back": REJECT, "promote": APPROVE}
 
 

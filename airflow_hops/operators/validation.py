@@ -33,7 +33,6 @@ _ACTIONS = ("fail", "warn", "branch", "ask")
 _SEVERITIES = ("error", "warning")
 
 APPROVE, CONTINUE, REJECT = "Approve the proposed schema", "Go on once", "Reject"
-"""The answers to choose from where a person is asked."""
 _ON_TIMEOUT = {"reject": REJECT, "continue": CONTINUE}
 
 

@@ -1,4 +1,4 @@
-"""The contract of a framework (entry points ``airflow_hops.frameworks``)."""
+"""Contract tests of frameworks (entry points ``airflow_hops.frameworks``)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TrainedCase:
     Attributes:
         model: A trained model of the framework.
         rows: At least four rows that it was not trained on: a data frame, or a matrix ``[rows, width]``.
-        target: What it predicts.
-        order: Names of the columns of a matrix.
+        target: The label that it predicts.
+        order: Names of a matrix's columns.
     """
 
     model: Any
@@ -39,7 +39,7 @@ class TrainedCase:
 
 
 class FrameworkContract:
-    """The tests that every framework passes; a subclass names the framework and trains a model."""
+    """Tests that every framework passes; a subclass names the framework and trains a model."""
 
     framework: ClassVar[str]
 
@@ -49,7 +49,6 @@ class FrameworkContract:
 
     @pytest.fixture
     def case(self) -> TrainedCase:
-        """The model and its rows."""
         return self.train()
 
     def test_is_registered(self) -> None:

@@ -44,7 +44,7 @@ def hang(context, marker):
 
 
 class LauncherContract:
-    """The tests of one launcher; a subclass names it, and overrides the fixtures for what it needs.
+    """Tests that every launcher passes; a subclass names the launcher and overrides fixtures where necessary.
 
     Attributes:
         name: Name of the launcher in the entry-point group ``airflow_hops.launchers``.
@@ -54,17 +54,16 @@ class LauncherContract:
 
     @pytest.fixture
     def runtime(self) -> Path:
-        """Returns the folder of the runtime environment."""
         raise NotImplementedError("return the folder that 'airflow hops runtime path' prints")
 
     @pytest.fixture
     def options(self) -> Mapping[str, Any]:
-        """Returns the launcher's own keyword arguments."""
+        """Returns additional keyword arguments of the launcher."""
         return {}
 
     @pytest.fixture
     def launcher(self, runtime: Path, options: Mapping[str, Any]) -> Launcher:
-        """Returns the launcher, made as an operator makes it."""
+        """Returns the launcher, created as by an operator."""
         return find_launcher(self.name)(runtime=runtime, warm=None, **options)
 
     @pytest.fixture
@@ -90,7 +89,6 @@ class LauncherContract:
         return start
 
     def test_returns_result_and_output(self, start: Any, tmp_path: Path) -> None:
-        """A step has its parameters, variables and working directory; its output and result arrive."""
         process = start("succeed", text="été")
         lines = list(process.lines())
         assert process.wait(_TIMEOUT_S) == 0
@@ -100,7 +98,7 @@ class LauncherContract:
         assert result.value == {"text": "été", "secret": "hidden", "folder": str(tmp_path / "step")}
 
     def test_writes_no_variables_to_files(self, start: Any, tmp_path: Path) -> None:
-        """Variables may hold credentials, and are in no file."""
+        """Variables may contain credentials."""
         process = start("refuse")
         list(process.lines())
         process.wait(_TIMEOUT_S)
@@ -108,7 +106,6 @@ class LauncherContract:
         assert not [path for path in files if b"hidden" in path.read_bytes()]
 
     def test_reports_error_of_step(self, start: Any, tmp_path: Path) -> None:
-        """A step that refuses its input exits with 1, and its result says why."""
         process = start("refuse")
         list(process.lines())
         assert process.wait(_TIMEOUT_S) == 1
@@ -116,14 +113,12 @@ class LauncherContract:
         assert result is not None and result.error == "not this input" and not result.retryable
 
     def test_reports_exit_without_result(self, start: Any, tmp_path: Path) -> None:
-        """A step that dies has an exit code other than 0, and no result."""
         process = start("die")
         list(process.lines())
         assert process.wait(_TIMEOUT_S) != 0
         assert StepResult.read(tmp_path / "step" / "result.json") is None
 
     def test_kill_ends_descendants(self, start: Any, tmp_path: Path) -> None:
-        """A kill ends the step with all its processes within five seconds."""
         marker = tmp_path / "marker"
         process = start("hang", marker=str(marker))
         next(line for line in process.lines() if "hanging" in line)
@@ -135,7 +130,6 @@ class LauncherContract:
         assert not marker.exists()
 
     def test_detached_step_writes_log(self, start: Any, tmp_path: Path) -> None:
-        """The output of a detached step goes to its log."""
         log = tmp_path / "output.log"
         process = start("succeed", text="a", detached=Detached(new_step_id(), log))
         assert process.wait(_TIMEOUT_S) == 0

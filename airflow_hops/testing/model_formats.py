@@ -1,4 +1,4 @@
-"""The contract of a format of models (entry points ``airflow_hops.model_formats``)."""
+"""Contract tests of model formats (entry points ``airflow_hops.model_formats``)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from airflow_hops.serving.models.servable import Call, Servable
 
 
 class ModelFormatContract:
-    """The tests that every format passes; a subclass names the format, writes a model, and has rows for it."""
+    """Tests that every format passes; a subclass names the format, writes a model and has rows for it."""
 
     format: ClassVar[str]
     rows: ClassVar[Mapping[str, np.ndarray]]
-    """Inputs of the default signature by name, two rows or more, of the types that the model takes."""
+    """Inputs of the default signature by name: two rows or more, of the model's types."""
 
     @abstractmethod
     def write(self, folder: Path) -> None:
@@ -32,13 +32,11 @@ class ModelFormatContract:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """A folder with a model."""
         self.write(tmp_path)
         return tmp_path
 
     @pytest.fixture
     def servable(self, folder: Path) -> Iterator[Servable]:
-        """The open model."""
         servable = open_model("model", 1, folder, ModelOptions())
         yield servable
         servable.close()

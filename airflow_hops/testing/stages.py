@@ -19,7 +19,7 @@ from airflow_hops.ml.__main__ import run_step
 
 
 class StageContract:
-    """The tests of one stage; a subclass names it, and overrides the fixtures for what it needs.
+    """Tests that every stage passes; a subclass names the stage and overrides fixtures where necessary.
 
     Attributes:
         name: Name of the stage in the entry-point group ``airflow_hops.stages``.
@@ -36,12 +36,11 @@ class StageContract:
 
     @pytest.fixture
     def params(self) -> Mapping[str, Any]:
-        """Returns the stage's keyword arguments; JSON values."""
+        """Returns the stage's keyword arguments as JSON values."""
         return {}
 
     @pytest.fixture
     def inputs(self, store: ArtifactStore) -> Mapping[str, tuple[Artifact, ...]]:
-        """Returns the stage's input artifacts by role."""
         return {}
 
     @pytest.fixture
@@ -66,11 +65,10 @@ class StageContract:
         return run
 
     def test_loads_from_entry_point(self) -> None:
-        """A distribution registers the stage, and it is a function."""
         assert callable(extensions(STAGES)[self.name].load())
 
     def test_import_starts_no_threads(self) -> None:
-        """The warm process imports the module and forks; a fork has none of its threads."""
+        """The warm process imports the module and forks, which loses threads."""
         module = extensions(STAGES)[self.name].value.partition(":")[0]
         program = f"import threading, {module}; print(threading.active_count())"
         command = [sys.executable, "-c", program]
@@ -80,7 +78,6 @@ class StageContract:
         assert done.stdout.split()[-1:] == ["1"], done.stderr
 
     def test_makes_its_output(self, run: Any, store: ArtifactStore) -> None:
-        """A run ends without an error, with an artifact of the declared kind or a JSON value."""
         result = run()
         assert result.error is None
         assert result.is_artifact == (self.output_kind is not None)
@@ -90,7 +87,7 @@ class StageContract:
             assert store.manifest(artifact.uri).fingerprint == artifact.fingerprint
 
     def test_repeats_its_output(self, run: Any) -> None:
-        """Another run with the same inputs makes the same content, so that its artifact can be reused."""
+        """Equal inputs give equal content, so that artifacts can be reused."""
         first, second = run("first"), run("second")
         if first.is_artifact:
             assert first.value["fingerprint"] == second.value["fingerprint"]
@@ -99,5 +96,4 @@ class StageContract:
             assert first.value == second.value
 
     def test_refuses_unknown_params(self, run: Any) -> None:
-        """A parameter that the stage does not know fails the step."""
         assert "unknown_to_the_stage" in (run(unknown_to_the_stage=1).error or "")

@@ -1,7 +1,7 @@
-"""Artifacts: the results of steps, in the form that both environments use.
+"""Artifacts: results of steps, in the form that both environments use.
 
-It uses only the standard library. Both the Airflow side and the ML side import it: a step returns an :class:`Artifact`,
-and its directory in the store contains its :class:`Manifest`.
+Only the standard library is imported, since both the Airflow side and the ML side use this module. A step returns an
+:class:`Artifact`, and its folder in the store contains its :class:`Manifest`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FORMAT_VERSION = 1
 
 
 CUT_SHORT = "cut_short"
-"""A property of an artifact: why the work that made it ended early. The step cache does not keep such an artifact."""
+"""Property of an artifact: why the work that made it ended early. The step cache excludes such artifacts."""
 
 
 class HopsError(Exception):
-    """An error after which a retry may help (a killed rank, a server that does not answer).
+    """An error that a retry may fix (a killed rank, a server that does not answer).
 
     Its message names addresses and values of connections, without their secrets.
     """
@@ -38,33 +38,33 @@ class HopsError(Exception):
 
 
 class BadInput(HopsError):
-    """An input of the user cannot be used; a retry with the same input would fail again.
+    """An input of the user cannot be used, and a retry would fail again.
 
-    The message names the file, the field and the value, and what was expected.
+    The message names the file, the field, the value and the expected value.
     """
 
     retryable = False
 
 
 class UnreadableFile(BadInput, ValueError):
-    """A file does not contain UTF-8 text, or JSON, as it should."""
+    """A file does not contain UTF-8 text or JSON as expected."""
 
 
 MOST_JSON_BYTES = 32 << 20
-"""No record of a step is as large; a larger file, or a deeper value, would cost its readers minutes."""
+"""Maximum size of JSON, above that of any record; larger files or deeper values could take minutes to parse."""
 _MOST_LEVELS = 100
 
 
 def parse_json(text: str | bytes, source: str, advice: str = "restore it, or clear the task that writes it") -> Any:
-    """Returns the JSON value in the text of a file; NaN and infinities, which Python writes, are numbers in it.
+    """Returns the JSON value in a file's text; NaN and infinities, which Python writes, are accepted.
 
     Args:
         text: The file's text.
-        source: Its address, for the message.
-        advice: What to do about a damaged one.
+        source: Address of the file, for the message.
+        advice: How to fix a damaged file, for the message.
 
     Raises:
-        UnreadableFile: it is not JSON in UTF-8, too large, or nested too deeply.
+        UnreadableFile: the text is not JSON in UTF-8, too large, or nested too deeply.
     """
     try:
         if len(text) > MOST_JSON_BYTES:
@@ -90,7 +90,7 @@ def read_json(path: Path) -> Any:
     """Returns the JSON value in a local file.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
         UnreadableFile: as :func:`parse_json`.
     """
     with path.open("rb") as file:
@@ -115,13 +115,13 @@ class Producer:
 
     @property
     def task(self) -> str:
-        """The task in paths: ``<task>``, of a mapped one ``<task>@<index>``."""
+        """Returns the task's path segment, ``<task>``; mapped tasks have ``<task>@<index>``."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}@{self.map_index}"
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file of an artifact: path relative to the artifact's directory, size in bytes, SHA-256 in hex."""
+    """A file of an artifact: path relative to the artifact's folder, size, and SHA-256 in hex."""
 
     path: str
     size_bytes: int
@@ -130,7 +130,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows that a step read, wrote and rejected, the rejected ones by reason."""
+    """Rows that a step read, wrote and rejected, the latter by reason."""
 
     rows_in: int
     rows_out: int
@@ -138,7 +138,7 @@ class RowCounts:
 
     @property
     def rows_rejected(self) -> int:
-        """All rejected rows, for any reason."""
+        """Returns the number of rejected rows."""
         return sum(self.rejected.values())
 
     def check(self, what: str) -> RowCounts:
@@ -148,7 +148,7 @@ class RowCounts:
             what: The step or table, for the message.
 
         Raises:
-            RowsNotConserved: rows in are not rows out plus rows rejected.
+            RowsNotConserved: rows in differ from rows out plus rows rejected.
         """
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise RowsNotConserved(
@@ -158,7 +158,7 @@ class RowCounts:
         return self
 
     def check_rejected(self, max_rejected: float, what: str) -> None:
-        """Raises an error if a single reason rejects too many rows.
+        """Checks that no single reason rejects too many rows.
 
         Args:
             max_rejected: Share of the input rows that one reason may reject, 0 to 1.
@@ -189,9 +189,9 @@ def check_max_rejected(value: Any) -> None:
 
 
 def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
-    """Returns all rows of an artifact, each counted once; None if none were counted.
+    """Returns the total row counts of an artifact; None if no rows were counted.
 
-    A step that splits a table counts both the table and its splits: then the rows of the table are returned.
+    A step that splits a table counts both the table and its splits; only the table's rows are summed.
 
     Args:
         rows: Row counts by table, split or window.
@@ -213,14 +213,14 @@ class Artifact:
     """A reference to an artifact: small enough for XCom, an asset event or another artifact's lineage.
 
     Attributes:
-        uri: Address of the artifact's directory in the store.
-        kind: Its kind, in TFX's terms: ``snapshot``, ``examples``, ``statistics``, ``schema``, ``anomalies``,
+        uri: Address of the artifact's folder in the store.
+        kind: Kind in TFX's terms: ``snapshot``, ``examples``, ``statistics``, ``schema``, ``anomalies``,
             ``transform_graph``, ``model``, ``evaluation``, ``skew`` and so on.
         fingerprint: SHA-256 over kind and contents; equal contents have equal fingerprints, wherever they are stored.
-        metrics: Numbers worth showing without opening the artifact.
+        metrics: Numbers to show without opening the artifact.
         rows: Row counts by table, split or window.
         properties: Small JSON facts (window, label, signature).
-        cached: Whether the step was skipped, because an earlier run had made the same artifact.
+        cached: Whether the step was skipped because an earlier run made the same artifact.
     """
 
     uri: str
@@ -232,12 +232,12 @@ class Artifact:
     cached: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value that goes through XCom."""
+        """Returns the JSON value for XCom."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Artifact:
-        """The inverse of :meth:`to_dict`.
+        """Reads the JSON value.
 
         Raises:
             BadInput: ``value`` is not an artifact reference.
@@ -261,10 +261,9 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of ``manifest.json``. It is written last: a directory without one is not an artifact.
+    """The contents of ``manifest.json``. It is written last: a folder without one is not an artifact.
 
-    ``cost`` is what the step took to make it: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs; it is empty
-    where that is not known.
+    ``cost`` is the cost of the step: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs; empty if unknown.
     """
 
     kind: str
@@ -281,17 +280,17 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the kind and the files' paths and checksums."""
+        """Returns the SHA-256 over the kind and the files' paths and checksums."""
         return fingerprint_of(self.kind, self.files)
 
     def reference(self, uri: str) -> Artifact:
-        """The reference to this artifact."""
+        """Returns the reference to this artifact."""
         return Artifact(uri, self.kind, self.fingerprint, self.metrics, self.rows, self.properties)
 
     def to_json(self) -> str:
-        """The manifest's text."""
+        """Returns the file's text."""
         value = asdict(self)
-        # Lineage holds references, not copies of upstream's facts: the upstream manifest has those.
+        # Lineage has references without facts, which are in the upstream manifests.
         value["inputs"] = {
             name: [{"uri": a.uri, "kind": a.kind, "fingerprint": a.fingerprint} for a in artifacts]
             for name, artifacts in self.inputs.items()
@@ -304,10 +303,10 @@ class Manifest:
 
         Args:
             text: The file's text.
-            source: Its origin, for the message.
+            source: Address of the file, for the message.
 
         Raises:
-            BadInput: the text is not a manifest of a format that this version reads.
+            BadInput: the text is not a manifest, or has a newer format.
         """
         try:
             value = parse_json(text, source)
@@ -336,7 +335,7 @@ class Manifest:
 
 
 def _check_facts(value: Mapping[str, Any]) -> None:
-    """Raises an error if what a manifest says is of another type than its readers expect."""
+    """Raises an error if a field of a manifest has an unexpected type."""
     datetime.fromisoformat(value["created_at"])
     inputs = [artifact for artifacts in value["inputs"].values() for artifact in artifacts]
     texts = {
@@ -360,7 +359,7 @@ def _check_facts(value: Mapping[str, Any]) -> None:
 
 
 def fingerprint_of(kind: str, files: Iterable[FileEntry]) -> str:
-    """SHA-256 (hex) over the kind and the sorted paths and checksums of the files."""
+    """Returns the SHA-256 (hex) over the kind and the sorted paths and checksums of the files."""
     digest = hashlib.sha256(kind.encode())
     for entry in sorted(files, key=lambda entry: entry.path):
         digest.update(f"\n{entry.path}\0{entry.sha256}".encode())
@@ -368,10 +367,10 @@ def fingerprint_of(kind: str, files: Iterable[FileEntry]) -> str:
 
 
 def cache_key(parts: Mapping[str, str]) -> str:
-    """The key of a step: SHA-256 (hex) over its named parts (code, parameters, each input's fingerprint)."""
+    """Returns a step's key: SHA-256 (hex) over its named parts (code, parameters, each input's fingerprint)."""
     return hashlib.sha256(json.dumps(dict(parts), sort_keys=True).encode()).hexdigest()
 
 
 def as_cached(artifact: Artifact) -> Artifact:
-    """The same reference, marked as taken from an earlier run."""
+    """Returns the reference marked as taken from an earlier run."""
     return replace(artifact, cached=True)

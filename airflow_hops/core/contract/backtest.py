@@ -1,8 +1,8 @@
-"""The back-test of retraining policies: what a candidate was worth in each period, and what policies made of it.
+"""Report of a back-test of retraining policies: performance of candidates in each period, and outcomes of policies.
 
-History is cut into *periods* of equal length. At the end of each, a *tick*, a policy decides with what it would have
-known then. A *candidate* is a model that was trained on a window that ends with a tick, or before it by the delay of
-labels.
+History is cut into *periods* of equal length. At the end of each, a *tick*, a policy decides with the information that
+it would have had then. A *candidate* is a model that was trained on a window that ends with a tick, or before it by the
+delay of labels.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ class Candidate(JsonFields):
     """A model that was trained in a back-test.
 
     Attributes:
-        start: First moment of its training data, ISO 8601 UTC.
-        end: Its end. The candidate serves from the tick on at which it was requested, when its labels were known.
-        model: The model artifact, as :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict` has it.
-        statistics: The statistics that it was trained on, likewise.
-        schema: The schema, likewise.
-        examples: The examples, likewise.
-        core_s: CPU seconds of all its steps, data included.
+        start: Start of its training data, ISO 8601 UTC.
+        end: End of its training data. The candidate serves from the tick on at which it was requested, when its labels
+            were known.
+        model: The model artifact, as from :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict`.
+        statistics: The artifact of the training data's statistics; ``schema`` and ``examples`` are also artifacts.
+        core_s: CPU seconds of all its steps, including those for data.
         gpu_s: Seconds times GPUs.
-        wall_s: Seconds from its first step's start to its last one's end.
+        wall_s: Seconds from the start of its first step to the end of its last.
     """
 
     start: str
@@ -47,24 +46,23 @@ class Candidate(JsonFields):
 
 
 def delay_key(delay_s: float) -> str:
-    """A delay of labels in seconds as the key of a JSON object, such as "86400"."""
+    """Returns a delay of labels in seconds as the key of a JSON object, such as "86400"."""
     return str(int(delay_s)) if delay_s == int(delay_s) else str(delay_s)
 
 
 @dataclass(frozen=True)
 class PeriodAssessment(JsonFields):
-    """A candidate in one period, as if it had served.
+    """Performance of a candidate in one period, as if it had served.
 
     Attributes:
         start: Start of the period, ISO 8601 UTC.
-        end: Its end, a tick.
+        end: End of the period, a tick.
         rows: Rows of the period.
-        figures: The problem's metrics on all of them, with 95% intervals; empty where they cannot be computed.
-        skew: What the monitor would have said at the end: the properties of its ``skew`` artifact.
-        compared: Rows that the monitor compared; those of earlier periods are among them where these had too few.
-        measured: By delay of the labels (:func:`delay_key`): the candidate's performance as it would have been
-            measured at the end, over the window of ``PerformanceOperator``; none where no row is in that window, since
-            the operator fails then.
+        figures: The problem's metrics on all rows, with 95% intervals; empty if they cannot be computed.
+        skew: The monitor's result at the end: the properties of its ``skew`` artifact.
+        compared: Rows that the monitor compared, including those of earlier periods that had too few.
+        measured: The candidate's performance by delay of the labels (:func:`delay_key`), as measured at the end over
+            the window of ``PerformanceOperator``; no entry if no row is in that window, since the operator would fail.
     """
 
     start: str
@@ -78,14 +76,13 @@ class PeriodAssessment(JsonFields):
 
 @dataclass(frozen=True)
 class Assessment(JsonFields):
-    """The content of ``assessment.json``: a candidate in all the periods after its training.
+    """The content of ``assessment.json``: a candidate in all periods after its training.
 
     Attributes:
-        problem: What it predicts.
+        problem: Kind of problem.
         metric: The metric by which policies are compared.
-        lower_is_better: Whether less of it is better.
         periods: Oldest first, from the end of its training data on.
-        notes: What is wrong or missing, in sentences.
+        notes: Problems and missing data, in sentences.
     """
 
     problem: str
@@ -97,16 +94,16 @@ class Assessment(JsonFields):
 
 @dataclass(frozen=True)
 class CandidateOutcome(JsonFields):
-    """A candidate, as a report has it.
+    """A candidate in a report.
 
     Attributes:
-        start: First moment of its training data, ISO 8601 UTC.
-        end: Its end.
+        start: Start of its training data, ISO 8601 UTC.
+        end: End of its training data.
         model: URI of the model artifact.
-        core_s: CPU seconds that it cost, also where an earlier back-test trained it.
-        gpu_s: Seconds times GPUs that it cost.
+        core_s: Cost in CPU seconds, also if an earlier back-test trained it.
+        gpu_s: Cost in seconds times GPUs.
         cached: Whether an earlier back-test trained it.
-        values: The metric in each period of the report; None in those before its end, and where it is not defined.
+        values: The metric in each period of the report; None in periods before its end, and if undefined.
     """
 
     start: str
@@ -124,14 +121,13 @@ class Retraining(JsonFields):
 
     Attributes:
         at: The tick, ISO 8601 UTC.
-        reason: Why, in a sentence.
+        reason: Reason in a sentence.
         candidate: Number of the candidate in the report.
         promoted: Whether the gate let it serve.
         gate: The gate's reasons.
-        gain: By how much the candidate was better than the model that it was to replace, on average over the rows until
-            the next retraining or the end, whether it served or not; above 0 is better, whatever the metric. None if
-            no row came.
-        false_alarm: Whether it was not better: ``gain`` is 0 or below.
+        gain: Mean gain of the candidate, served or not, over the model that it was to replace, on the rows until the
+            next retraining or the end; above 0 is better, whatever the metric. None without rows.
+        false_alarm: Whether ``gain`` is 0 or below.
     """
 
     at: str
@@ -145,13 +141,12 @@ class Retraining(JsonFields):
 
 @dataclass(frozen=True)
 class DecisionAtTick(JsonFields):
-    """A decision, as a report has it.
+    """A decision in a report.
 
     Attributes:
         at: The tick, ISO 8601 UTC.
-        requested: Whether a retraining was requested.
-        why: Of a refusal, in a word, as :class:`~airflow_hops.retraining.Decision` has it.
-        reason: In a sentence.
+        why: Reason of a refusal in a word, as in :class:`~airflow_hops.retraining.Decision`.
+        reason: Reason in a sentence.
     """
 
     at: str
@@ -162,23 +157,23 @@ class DecisionAtTick(JsonFields):
 
 @dataclass(frozen=True)
 class PolicyOutcome(JsonFields):
-    """The course of a policy over the history, and its worth.
+    """The decisions of a policy over the history, and their results.
 
     Attributes:
-        name: Its name, with the labels' delay where it depends on them.
+        name: Name of the policy, with the labels' delay if it depends on them.
         policy: The policy as JSON; None for the one that never retrains, and for the best schedule in hindsight.
-        label_delay_s: Seconds from a row to its label; None where the policy does not depend on labels.
+        label_delay_s: Seconds from a row to its label; None if the policy does not depend on labels.
         decisions: One for each tick.
-        retrainings: Those that were requested.
+        retrainings: Requested retrainings.
         serving: Number of the candidate that served in each period.
         values: The metric in each period.
         average: The metric on average over the rows, with the 95% interval of resampled blocks of periods.
-        better: By how much it is better than never to retrain, on the same blocks; above 0 is better.
-        regret: By how much less it earned than the best schedule in hindsight, in the metric's unit, the price of
-            trainings included; 0 is the best.
-        core_hours: CPU hours of its trainings; the first model's are not counted, since every policy has it.
-        gpu_hours: Likewise.
-        false_alarms: Retrainings that were not better.
+        better: Gain over never retraining, on the same blocks; above 0 is better.
+        regret: Loss compared with the best schedule in hindsight, in the metric's unit, including the price of
+            trainings; 0 is the best.
+        core_hours: CPU hours of its trainings, without the first model, which every policy has.
+        gpu_hours: Hours times GPUs, likewise.
+        false_alarms: Number of retrainings without gain.
     """
 
     name: str
@@ -203,24 +198,22 @@ class BacktestReport(JsonFields):
     Attributes:
         model_name: The model.
         dag_id: The DAG whose steps were replayed.
-        made: When the back-test ended, ISO 8601 UTC.
-        by: Who made it: ``dag_id``, ``run_id`` and ``task_id``, or of the command line the user's name under ``user``.
-        problem: What the model predicts.
-        metric: The metric.
-        lower_is_better: Whether less of it is better.
+        made: End of the back-test, ISO 8601 UTC.
+        by: ``dag_id``, ``run_id`` and ``task_id`` of the task; on the command line the user's name under ``user``.
+        problem: Kind of problem.
         start: Start of the history, ISO 8601 UTC.
-        end: Its end.
-        ticks: Ends of the periods; the first period begins when the first model's labels had come.
+        end: End of the history.
+        ticks: Ends of the periods; the first period begins when the first model's labels were known.
         rows: Rows of each period.
-        price: What one training costs, in the metric's unit on average over the whole history: so much must it bring.
-        candidates: All that were trained; the first is the model with which every policy begins.
-        policies: The policies, in the order in which they were given.
-        best: The best schedule in hindsight: what no policy can beat, as it knows the labels of the future. It chooses
+        price: Price of a training: the gain that it must bring, in the metric's unit on average over the whole history.
+        candidates: All trained candidates; every policy begins with the first.
+        policies: The policies, in the order of the arguments.
+        best: The best schedule in hindsight, an upper bound for policies, since it knows future labels. It chooses
             among the candidates that some policy trained.
-        chosen: Name of the policy that earned most at this price; of equal ones that with fewer trainings.
-        wall_s: Seconds that it took.
-        trained: Candidates that were trained for it; the others were there from earlier ones.
-        notes: What is wrong or missing, in sentences.
+        chosen: Name of the best policy at this price; of equal policies, the one with fewer trainings.
+        wall_s: Duration in seconds.
+        trained: Number of candidates that this back-test trained; the others came from earlier ones.
+        notes: Problems and missing data, in sentences.
     """
 
     model_name: str

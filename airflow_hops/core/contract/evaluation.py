@@ -1,4 +1,4 @@
-"""The result of an evaluation: the report ``evaluation.json``, and the properties of its artifact."""
+"""Result of an evaluation: the report ``evaluation.json``, and the properties of its artifact."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ REPORT_FILE = "evaluation.json"
 
 @dataclass(frozen=True)
 class ModelReference(JsonFields):
-    """A model that was evaluated.
-
-    Attributes:
-        uri: URI of the model artifact.
-        fingerprint: Its fingerprint.
-        version: Version of a champion.
-    """
+    """A model that was evaluated; ``version`` is a champion's."""
 
     uri: str = ""
     fingerprint: str = ""
@@ -32,8 +26,7 @@ class EvaluationProperties(BlessingProperties):
     """Properties of an ``evaluation``.
 
     Attributes:
-        candidate: The model.
-        champion: The champion at the time, with which it was compared; None if there was none.
+        champion: The champion that the candidate was compared with; None if there was none.
     """
 
     candidate: ModelReference = field(default_factory=ModelReference)
@@ -45,10 +38,8 @@ class Difference(JsonFields):
     """A candidate's gain over a champion on the same rows; positive is better, whatever the metric.
 
     Attributes:
-        metric: The metric.
-        difference: Candidate's gain over the champion.
-        low: Lower end of its 95% interval.
-        high: Upper end.
+        low: Lower end of the 95% interval.
+        high: Upper end of the 95% interval.
     """
 
     metric: str
@@ -63,9 +54,9 @@ class Figures(JsonFields):
 
     Attributes:
         rows: Number of rows.
-        candidate: Metrics of the candidate by name; with several classes also lists.
+        candidate: Metrics of the candidate by name; lists for several classes.
         champion: The same for the champion; None if there was none.
-        gain: Difference in the metric of the comparison; None if there is no champion, or no such metric.
+        gain: Difference in the metric of the comparison; None without a champion or without the metric.
         value: For a slice: the value of its rows.
         slices: For a split: by feature, the metrics of the rows with each of its values.
     """
@@ -83,9 +74,8 @@ class LabelReport(JsonFields):
     """The evaluation of a further label.
 
     Attributes:
-        problem: What the model predicts.
         rule: Requirements on the candidate; ``metric`` is the metric to show.
-        splits: Metrics on each split, in the given order.
+        splits: Metrics on each split, in the order of the arguments.
     """
 
     problem: str
@@ -100,8 +90,8 @@ class EvaluationReport(EvaluationProperties):
     Attributes:
         model_name: Name under which the model is served.
         rule: Requirements on the candidate; ``metric`` is the metric of the comparison.
-        splits: Metrics on each split, in the given order.
-        problem: The kind of problem; None in reports of older versions.
+        splits: Metrics on each split, in the order of the arguments.
+        problem: Kind of problem; None in reports of older versions.
         label: Name of the label's column.
         more_labels: Evaluations of further labels, by column.
     """
@@ -115,10 +105,10 @@ class EvaluationReport(EvaluationProperties):
 
     @property
     def metric(self) -> str:
-        """The metric by which candidate and champion are compared."""
+        """Returns the metric by which candidate and champion are compared."""
         return str(self.rule["metric"])
 
     @property
     def properties(self) -> EvaluationProperties:
-        """The part of it that is in the artifact's properties."""
+        """Returns the properties of the artifact."""
         return EvaluationProperties(self.blessed, self.reasons, self.candidate, self.champion)

@@ -1,4 +1,4 @@
-"""The options of image preparation, for the operator, the step, Spark tasks and readers of the artifact."""
+"""Options of image preparation, for the operator, the step, Spark tasks and readers of the artifact."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_hops.core.contract.splits import EVAL, TRAIN
 KEY, IMAGE = "key", "image"
 """Columns of prepared images."""
 REJECTED = "rejected"
-"""The folder of those that are set aside."""
+"""Folder of rejected images."""
 ENCODINGS = ("png", "jpeg")
 CHANNELS = {1: "greyscale", 3: "RGB", 4: "RGB with opacity"}
 MAX_PIXELS = 64 << 20
-"""Maximum pixels of an image that is decoded, which takes about 5 bytes a pixel: a small file can hold many."""
+"""Maximum number of pixels of an image; decoding takes about 5 bytes a pixel, and small files can have many pixels."""
 FITS = ("cover", "stretch", "crop")
 
 
@@ -27,11 +27,9 @@ class ImageSpec(JsonFields):
     """The conversion of an encoded image to a float32 tensor of shape ``[height, width, channels]``.
 
     Attributes:
-        height: Rows of pixels.
-        width: Columns of pixels.
-        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); an image of another kind is converted.
+        channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); other images are converted.
         mean: By channel, subtracted from the pixels, which are in [0, 1].
-        scale: By channel, the divisor; usually the standard deviation.
+        scale: Divisor by channel, usually the standard deviation.
         fit: ``cover`` resizes with the aspect ratio so that both sides are covered, and crops both ends equally;
             ``stretch`` resizes each side independently; ``crop`` takes the middle, without resizing.
 
@@ -68,13 +66,13 @@ class ImageSpec(JsonFields):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
+        """Returns height, width and channels."""
         return self.height, self.width, self.channels
 
 
 @dataclass(frozen=True)
 class ImageOptions(StepOptions):
-    """The options of the images stage, as the arguments of ``PrepareImagesOperator``.
+    """Options of the images stage, as the arguments of ``PrepareImagesOperator``.
 
     Raises:
         BadInput: an option is not allowed.
@@ -118,6 +116,6 @@ class ImageOptions(StepOptions):
 
     @property
     def spec(self) -> ImageSpec:
-        """The conversion of an image, as far as it is known before the training images are read."""
+        """Returns the conversion of an image, as far as it is known before the training images are read."""
         mean, scale = tuple(self.mean or ()), tuple(self.scale or ())
         return ImageSpec(self.height, self.width, self.channels, mean, scale, self.fit)

@@ -1,4 +1,4 @@
-"""Dataclasses that are passed on or stored as JSON, possibly for other versions of this package."""
+"""Dataclasses that are sent or stored as JSON, possibly for other versions of this package."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _OMIT_IF_NONE = "omit if none"
 
 
 def omit_if_none() -> Any:
-    """A field that is not written if it is None."""
+    """Returns a dataclass field that is not written if it is None."""
     return field(default=None, metadata={_OMIT_IF_NONE: True})
 
 
 @dataclass(frozen=True)
 class JsonFields:
-    """A JSON object with known fields; additional fields from a newer version are kept.
+    """A JSON object with known fields; additional fields of newer versions are preserved.
 
     Fields are read by their types: objects of classes with a ``from_dict``, tuples, mappings and sequences of them, and
-    mappings from integers. Null stands for the default where the type has no null.
+    mappings from integers. Null means the default if the type excludes None.
 
     Attributes:
         more: Fields that this version does not know.
@@ -35,8 +35,8 @@ class JsonFields:
         """Reads the JSON object.
 
         Raises:
-            TypeError: a field without a default is missing, is no list or object where one is expected, or ``value`` is
-                not an object.
+            TypeError: ``value`` is not an object, a required field is missing, or a field is not a list or object as
+                expected.
         """
         if not isinstance(value, Mapping):
             raise _unlike("an object", value)
@@ -56,7 +56,7 @@ class JsonFields:
         return cls(**values, more=more) if more else cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object; lists for tuples, strings for the keys of mappings."""
+        """Returns the JSON object; tuples become lists, and keys of mappings become strings."""
         known = {each: getattr(self, each.name) for each in fields(self) if each.name != "more"}
         report = {each.name: v for each, v in known.items() if v is not None or _OMIT_IF_NONE not in each.metadata}
         return {**self.more, **{name: as_json(item) for name, item in report.items()}}
@@ -64,9 +64,9 @@ class JsonFields:
 
 @dataclass(frozen=True)
 class CheckedFields(JsonFields):
-    """A JSON object whose fields must have the types that the class gives them when it is read.
+    """A JSON object whose fields must have the types of the class when it is read.
 
-    Of a ``Literal`` the type alone is checked: a newer version may know more values.
+    For a ``Literal`` only the type is checked, since newer versions may have more values.
     """
 
     @classmethod
@@ -74,7 +74,7 @@ class CheckedFields(JsonFields):
         """Reads the JSON object.
 
         Raises:
-            TypeError: as :meth:`JsonFields.from_dict`; or a field is of another type.
+            TypeError: as :meth:`JsonFields.from_dict`, or a field has another type.
         """
         made = super().from_dict(value)
         fields_of = vars(made)
@@ -106,7 +106,7 @@ def _checks(cls: Any) -> tuple[tuple[str, _Accepts, str], ...]:
 
 
 def _check(hint: Any) -> tuple[_Accepts, str]:
-    """Whether a value of JSON is of a type, and the type in words."""
+    """Returns a function that checks whether a JSON value has a type, and the type in words."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, of = get_origin(hint), get_args(hint)
@@ -147,7 +147,7 @@ def _reader(hint: Any) -> _Reader | None:
     origin, of = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         reads = [read for each in of if (read := _reader(each)) is not None]
-        # Older versions wrote an empty object for none.
+        # Older versions wrote an empty object for None.
         nothing: tuple[Any, ...] = (None, {}) if any(hasattr(each, "from_dict") for each in of) else (None,)
         return (lambda value: None if value in nothing else reads[0](value)) if reads else None
     if origin is tuple:
@@ -185,12 +185,12 @@ def _unlike(expected: str, value: Any) -> TypeError:
 
 @cache
 def _names(cls: Any) -> frozenset[str]:
-    """Names of the fields that this version knows; asked once, as a study has a record for each of 10,000 trials."""
+    """Returns the known fields; cached, since a study has a record for each of up to 10,000 trials."""
     return frozenset(each.name for each in fields(cls)) - {"more"}
 
 
 def as_json(value: Any) -> Any:
-    """A value in JSON's own types."""
+    """Converts a value to JSON's types."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, Mapping):
@@ -202,14 +202,14 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """The options of a stage: the operator creates them, a step gets them as JSON, and its stage creates them again."""
+    """Options of a stage: the operator creates them, the step gets them as JSON, and the stage creates them again."""
 
     @classmethod
     def of(cls, operator: Any, **given: Any) -> Self:
-        """The options of an operator: those that are not given are its attributes of the same names."""
+        """Returns the options of an operator; those not passed are its attributes of the same names."""
         names = [each.name for each in fields(cls) if each.name not in given]
         return cls(**{name: getattr(operator, name) for name in names}, **given)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, keyword arguments of the step."""
+        """Returns the JSON object, keyword arguments of the step."""
         return {name: as_json(value) for name, value in vars(self).items()}

@@ -1,7 +1,7 @@
-"""The record of a served model: its champion, its challenger, and their history.
+"""Record of a served model: champion, challenger and history.
 
-It is a JSON file of the store (:mod:`airflow_hops.core.store.model_records` reads and writes it), for readers without
-MLflow. It is written before the traffic changes, so that every share of a canary is recorded.
+It is a JSON file in the store (see :mod:`airflow_hops.core.store.model_records`), for readers without MLflow. It is
+written before the traffic changes, so that every share of a canary is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_hops.core.contract.times import now
 Role = Literal["champion", "challenger"]
 
 _BEGINS, _ENDS = ("deployed", "canary"), ("deployed", "promoted", "rolled_back", "undeployed")
-"""Events by which a version comes to serve, and those by which a trial or a reign begins or ends."""
+"""Events by which a version starts to serve, and those by which a trial or a reign begins or ends."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ServedVersion(JsonFields):
     """A version that gets traffic.
 
     Attributes:
-        version: Its number, the same in MLflow's registry, in the base path and on the server.
+        version: Version number, the same in MLflow's registry, in the base path and on the server.
         model: The model artifact.
         statistics: URI of the statistics artifact that the model was trained on, or None.
         schema: URI of the schema artifact, or None.
@@ -53,7 +53,7 @@ class ServedVersion(JsonFields):
 
     @classmethod
     def of(cls, model: Artifact, version: int, serving_path: str, traffic_percent: int) -> ServedVersion:
-        """Makes one of a model artifact that gets traffic from now on."""
+        """Returns the entry of a model artifact that gets traffic from now on."""
         trained = ModelProperties.of(model)
         return cls(
             version=version,
@@ -72,17 +72,17 @@ class ModelEvent(JsonFields):
     """A decision on a version.
 
     Attributes:
-        at: When, ISO 8601 UTC.
+        at: Time, ISO 8601 UTC.
         event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
             ``undeployed``.
         version: The version.
         why: Reason, in words.
-        by: Who decided: ``dag_id``, ``run_id`` and ``task_id`` of a task, or ``dag_id``, ``user`` and ``request_id`` of
-            a person; for an approval, the person's name.
+        by: ``dag_id``, ``run_id`` and ``task_id`` of a task, or ``dag_id``, ``user`` and ``request_id`` of a person;
+            for an approval, the person's name.
         traffic: The decided shares, version to percent.
         to: The version that a rollback went to.
         note: A person's note with an approval.
-        fingerprint: Of the model of a version that became the champion or was rolled back.
+        fingerprint: Fingerprint of the model if the version became the champion or was rolled back.
         decision: The basis of a rollout's decision.
     """
 
@@ -99,7 +99,7 @@ class ModelEvent(JsonFields):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
+        """Reads the JSON object."""
         decision = None
         if "reasons" in value:
             decision = Decision.of_event(value["event"], value)
@@ -107,14 +107,14 @@ class ModelEvent(JsonFields):
         return super().from_dict({**value, "decision": decision})
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, including the numbers of a rollout's decision."""
+        """Returns the JSON object, including the numbers of a rollout's decision."""
         said = super().to_dict()
         decision = said.pop("decision", None)
         return {**said, **(decision.numbers() if decision else {})}
 
     @property
     def made_by(self) -> Mapping[str, str]:
-        """The task or the person that decided, by name; empty where that is not recorded."""
+        """Returns the task or person that decided, by name; empty if not recorded."""
         return self.by if isinstance(self.by, Mapping) else {}
 
 
@@ -123,7 +123,7 @@ class ModelRecord(JsonFields):
     """A model's champion, challenger and history.
 
     Attributes:
-        champion: The version that serves, or None before the first.
+        champion: The serving version, or None before the first.
         challenger: The version that runs as a canary, or None.
         history: Decisions, oldest first.
     """
@@ -145,7 +145,7 @@ class ModelRecord(JsonFields):
 
     @property
     def traffic(self) -> dict[int, int]:
-        """The decided shares, version to percent; empty before the first champion."""
+        """Returns the decided shares, version to percent; empty before the first champion."""
         if self.champion is None:
             return {}
         if self.challenger is None:
@@ -156,7 +156,7 @@ class ModelRecord(JsonFields):
 
     @property
     def serving(self) -> dict[Role, ServedVersion]:
-        """Champion and challenger, if they exist."""
+        """Returns champion and challenger, if they exist."""
         results: dict[Role, ServedVersion | None] = {"champion": self.champion, "challenger": self.challenger}
         return {role: version for role, version in results.items() if version is not None}
 
@@ -165,30 +165,30 @@ class ModelRecord(JsonFields):
         return next((each for each in self.serving.values() if each.version == version), None)
 
     def champions(self) -> list[int]:
-        """Versions that are or were champions and were not rolled back since, latest first, each once."""
+        """Returns current and former champions that were not rolled back since, latest first, without duplicates."""
         versions = [entry.version for entry in self.history if entry.event in ("deployed", "promoted")]
         ends = {version: self._last(version, _ENDS) for version in versions}
         taken_back = {version for version, end in ends.items() if end and end.event in ("rolled_back", "undeployed")}
         return [version for version in dict.fromkeys(reversed(versions)) if version not in taken_back]
 
     def rollback_of(self, version: int, fingerprint: str) -> ModelEvent | None:
-        """Returns the rollback by which a model was judged last, or None if it was promoted since or never judged.
+        """Returns the rollback that last judged a model, or None if it was promoted since or never judged.
 
         Args:
             version: A version of the model.
-            fingerprint: Of the model artifact: the same model may be registered under another number.
+            fingerprint: Fingerprint of the model artifact, since the same model may be registered under another number.
         """
         for event in reversed(self.history):
             if event.fingerprint == fingerprint or (event.fingerprint is None and event.version == version):
                 if event.event in ("deployed", "promoted"):
                     return None
-                # A canary that was superseded has neither: nobody decided on it.
+                # A superseded canary has neither, since it was not judged.
                 if event.event == "rolled_back" and (event.to is not None or event.decision is not None):
                     return event
         return None
 
     def last_event(self, version: int) -> ModelEvent | None:
-        """The newest event of a version, or None."""
+        """Returns the newest event of a version, or None."""
         return self._last(version)
 
     def began(self, version: int) -> ModelEvent | None:
@@ -201,5 +201,5 @@ class ModelRecord(JsonFields):
 
 
 def by_whom(producer: Producer) -> dict[str, str]:
-    """Returns who decides, for an event of the history: the DAG, its run and the task."""
+    """Returns the author of an event in the history: the DAG, its run and the task."""
     return {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}

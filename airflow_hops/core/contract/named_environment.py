@@ -1,30 +1,30 @@
-"""The files of a named environment, which adds packages to those of the runtime environment."""
+"""Files of a named environment, which adds packages to the runtime environment."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 BASE_NAME = "hops-base.txt"
-"""File in a named environment: the folder of the environment whose packages it has, too."""
+"""File in a named environment with the folder of the environment that it extends."""
 
 LOCK_NAME = "hops-lock.txt"
-"""File in a named environment: the packages that it adds, and their versions, one a line as ``name==version``."""
+"""File in a named environment with its additional packages, one a line as ``name==version``."""
 
 
 def base_of(runtime: Path) -> Path:
-    """Returns the environment below a named environment; for any other environment, itself."""
+    """Returns the environment that a named environment extends; other environments are returned unchanged."""
     result = _lines(runtime / BASE_NAME)
     return Path(result[0]) if result else runtime
 
 
 def environment_name(runtime: Path) -> str | None:
-    """The name of a named environment; None for any other environment."""
+    """Returns the name of a named environment; None for other environments."""
     base = base_of(runtime)
     return None if base == runtime else runtime.name.removeprefix(f"{base.name}-")
 
 
 def locked_packages(runtime: Path) -> list[str]:
-    """Returns the locked packages that a named environment adds; empty for any other environment."""
+    """Returns the additional packages of a named environment; empty for other environments."""
     return _lines(runtime / LOCK_NAME)
 
 

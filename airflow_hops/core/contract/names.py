@@ -1,4 +1,4 @@
-"""Names that users write, and the known ones that they may have meant."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from difflib import get_close_matches
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message on an unknown name: the known names that are close to it, or nothing."""
+    """Returns the end of a message about an unknown name: similar known names, or empty text."""
     close = get_close_matches(name, list(known))
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
