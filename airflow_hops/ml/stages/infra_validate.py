@@ -124,7 +124,7 @@ def validate_serving(
     """
     begun = time.monotonic()
     with throwaway_server(folder, scratch, start_timeout_s) as server:
-        # While the server starts, this process loads the same model, to know what the answers should be.
+        # While the server starts, this process loads the same model for the expected answers.
         try:
             model: ServedModel | None = ServedModel(folder)
             own_error = None
@@ -182,7 +182,7 @@ class ThrowawayServer:
             with ModelServerClient(self.grpc_address) as client:
                 client.wait_until_available(MODEL_NAME, VERSION, max(1.0, self._deadline_s - time.monotonic()))
         except ModelServerError as error:
-            # The server knows the model by a link that nobody else has seen.
+            # The server reports the path of the link, which is unknown to users.
             message = str(error).replace(str(self._link), str(self._link.resolve()))
             raise Unfit(f"the model server does not load the model: {message}") from error
 
@@ -202,7 +202,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
     link = base / str(VERSION)
     link.symlink_to(folder.resolve(), target_is_directory=True)
     ready_file, log_file = scratch / "ready.json", scratch / "server.log"
-    # A program, and no fork of this process, which would know operations that libraries here have registered.
+    # A program instead of a fork, which would have the operations registered by this process's libraries.
     command = module_command(
         sys.executable,
         "airflow_hops.serving",
@@ -289,7 +289,7 @@ def _rest(url: str, arrays: Mapping[str, Any], output: str) -> Any:
     request = urllib.request.Request(
         url, json.dumps({"inputs": inputs}).encode(), headers={"Content-Type": "application/json"}
     )
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine needs no proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy for this machine
     try:
         with opener.open(request, timeout=10) as response:
             outputs = json.loads(response.read())["outputs"]
@@ -297,7 +297,7 @@ def _rest(url: str, arrays: Mapping[str, Any], output: str) -> Any:
         raise Unfit(f"REST: status {error.code}: {error.read().decode(errors='replace')}") from error
     except (OSError, ValueError, KeyError) as error:
         raise Unfit(f"REST: no answer at {url}: {type(error).__name__}: {error}") from error
-    # TensorFlow Serving names outputs only where there are several.
+    # TensorFlow Serving names outputs only if there are several.
     return np.asarray(outputs[output] if isinstance(outputs, dict) else outputs, dtype=np.float64)
 
 

@@ -152,7 +152,7 @@ def ingest_table(
             types = unify({file.name: infer_types(file) for file in files}, of_text=of_text)
             counts = _copy(files, types, window, folder, report)
     except (BadInput, OSError):
-        # A file that is being written may well look damaged.
+        # A file that is being written can look damaged.
         _check_unchanged(source, listed)
         raise
     _check_unchanged(source, listed)
@@ -260,7 +260,7 @@ def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iter
     pending, text_bytes = schema.empty_table(), 0
     for table in tables:
         while table.num_rows:
-            # Counts the bytes of each row's strings and binary values, the same however the table is cut into pieces
+            # Bytes of each row's strings and binary values, independent of how the table is divided
             sizes = np.zeros(table.num_rows, np.int64)
             for column in table.columns:
                 if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
@@ -277,7 +277,7 @@ def _groups_of(tables: Iterable[pa.Table], schema: pa.Schema, size: int) -> Iter
 
 
 def _parse_time(argument: str, text: str | None) -> datetime | None:
-    # A template that comes to nothing comes to one of these texts.
+    # Templates render missing values as one of these texts.
     if text is None or text in ("", "None"):
         return None
     try:

@@ -145,7 +145,7 @@ def _curated(context: StepContext, inferred: Any, curate: Mapping[str, Any]) -> 
     schema = type(inferred)()
     schema.CopyFrom(inferred)
     returned = call_shipped(context, **{**curate, "args": [schema, *curate.get("args", ())]})
-    # TFDV's idioms change a schema in place.
+    # Code for TFDV often changes a schema in place.
     curated = schema if returned is None else returned
     if not isinstance(curated, type(inferred)):
         kind = type(curated)

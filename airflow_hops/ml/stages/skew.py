@@ -107,7 +107,7 @@ def _statistics(context: StepContext, role: str, split: str, aside: set[str | No
         splits = ", ".join(StatisticsProperties.of(artifact).splits)
         raise BadInput(f"{artifact.uri}: there are no statistics of split {split!r}; there are {splits}")
     statistics = load_statistics(path)
-    # Spans are of different times, keys do not repeat, and weights are no data: none tells of a change.
+    # Times and keys always differ between spans, and weights are not data: they do not indicate a change.
     of = StatisticsProperties.of(artifact)
     aside = aside | {of.time, of.key, of.weight}
     dataset = statistics.datasets[0]

@@ -74,7 +74,7 @@ class SignatureModel:
             BadInput: a column is missing or has another type.
         """
         schema = pq.read_schema(file)
-        # The width of lists that the signature leaves open is that of the first row.
+        # If the signature leaves the width of lists open, the first row determines it.
         report = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
         check_columns(file, report, of="the model's signature")
 

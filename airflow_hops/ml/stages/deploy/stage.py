@@ -86,7 +86,7 @@ def run(
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
     context.progress(0.0, f"model server {server.at}")
-    server.status(model_name)  # raises where the server does not answer
+    server.status(model_name)  # raises if the server does not answer
     try:
         with server.exclusive(model_name):
             deployment = _deploy(
@@ -154,12 +154,12 @@ def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolle
             evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
         ).version
         if champion is not None and version < champion.version and not allow_older:
-            # The cleared task of an old run would deploy it.
+            # Otherwise clearing a task of an old run would deploy it.
             raise BadInput(
                 f"model {model_name!r}: {model.uri} was registered as version {version}, before the champion "
                 f"{champion.version}; to go back to it, use RollbackModelOperator, or deploy it with allow_older=True"
             )
-        # Who brings an older model back has said so.
+        # An older version gets here only with allow_older, which is explicit enough.
         is_older = champion is not None and version < champion.version
         forced = check_not_rolled_back(record, version, model, model_name, allow_rolled_back or is_older)
         if forced:
@@ -216,11 +216,11 @@ class _Steps:
         assert champion is not None
         is_new = challenger is None or challenger.version != version
         if challenger is not None and challenger.rollout is not None and not is_new:
-            canary_percent = challenger.traffic_percent  # its rollout is under way
+            canary_percent = challenger.traffic_percent  # its rollout has begun
         if is_new and self.server.splits_traffic:
-            # Before the version can be loaded: a server that is given no shares sends everything to the newest.
+            # Before the version is loaded: a server without shares sends all requests to the newest.
             self.server.set_traffic(self.model_name, record.traffic)
-        # A canary that is under way goes on until this version can take its place.
+        # A previous canary stays until this version can replace it.
         published = self._load(version, [*self.server.configured(self.model_name), champion.version])
         traffic = {champion.version: 100 - canary_percent, version: canary_percent}
         why = f"{canary_percent}% of the traffic, beside champion {champion.version}{forced}"

@@ -74,7 +74,7 @@ def _decide(
         raise BadInput(f"keep_versions is {keep_versions!r}; expected 1 or more")
     server = ModelServer.of(context.spec.services, context.store)
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
-    server.status(model_name)  # raises where the server does not answer
+    server.status(model_name)  # raises if the server does not answer
     by = by or by_whom(context.spec.producer)
     serving = Serving(context, server, registry, model_name, by=by, keep_versions=keep_versions, **given)
     try:
@@ -129,7 +129,7 @@ class Serving:
                 "deploy or promote the other first"
             )
         if not self.server.splits_traffic:
-            self.server.set_traffic(self.model_name, percents)  # refuses what it cannot do, before it is written down
+            self.server.set_traffic(self.model_name, percents)  # raises before the record is written
         changed = record.traffic != percents
         if changed:
             champion = replace(champion, traffic_percent=percents.get(champion.version, 0))
@@ -160,7 +160,7 @@ class Serving:
             return False
         model = self._registered(version)
         rollback = record.rollback_of(version, model.fingerprint)
-        # Who names the very version that was rolled back has said so; who names another number may not know.
+        # Naming the rolled-back version is explicit; with another number the user may not know of the rollback.
         is_named = rollback is not None and rollback.version == version
         forced = check_not_rolled_back(record, version, model, self.model_name, allow_rolled_back or is_named)
         replace(self, reason=self.reason + forced)._take_over(record, version, model, "promoted")
@@ -184,7 +184,7 @@ class Serving:
             return False
         check_model(model_folder(store, model), served_by=self.server.at.kind)
         training = read_training(store.local(model))
-        # By the task that trained it: MLflow has its run in that DAG's experiment.
+        # With the task that trained it as producer: MLflow has its run in that DAG's experiment.
         version = self.registry.register(model, manifest.producer, training=training).version
         why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
         replace(self, reason=why)._take_over(record, version, model, "promoted")
@@ -271,15 +271,15 @@ class Serving:
             return
         challenger = record.challenger
         former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
-        if not server.splits_traffic:  # a newer one would get what names no version
+        if not server.splits_traffic:  # a newer one would get requests without a version
             former = [v for v in former if v < champion.version]
         retained = sorted(former, key=record.champions().index)[: self.keep_versions - 1]
         versions = sorted({champion.version, *retained, *([challenger.version] if challenger else [])})
-        if not self._is_available(champion.version):  # the server has started anew, and is told by RPC
+        if not self._is_available(champion.version):  # the server has restarted, and is configured by RPC
             server.serve(name, versions)
             server.wait_until_available(name, champion.version, self.available_timeout_s)
         if server.splits_traffic:
-            # Before what gets none is unloaded.
+            # Before versions without traffic are unloaded.
             server.set_traffic(name, record.traffic)
         if server.configured(name) != versions:
             server.serve(name, versions)

@@ -81,7 +81,7 @@ class IdxFile:
         header, row_bytes = 4 + 4 * len(self.shape), math.prod(self.shape[1:])
         expected = header + self.rows * row_bytes
         with _stream(self.fs, self.path) as stream:
-            # A compressed file has to be read up to there.
+            # By reading, since a compressed file has no random access.
             result = _skip(stream, header + first * row_bytes)
             at = first
             while at < last:
@@ -132,7 +132,7 @@ class _Decompressed:
         while left:
             try:
                 part = self._stream.read1(left)
-            except EOFError:  # "ended before the end-of-stream marker": what is missing is told by the count
+            except EOFError:  # "ended before the end-of-stream marker": the count shows it
                 part = b""
             if not part:
                 break

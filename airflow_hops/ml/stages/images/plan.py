@@ -24,7 +24,7 @@ TASK_ROWS = 8192
 """Approximate images per task of Parquet or IDX."""
 
 TASK_FILES, TASK_BYTES = 512, 64 << 20
-"""Image files of a task, and their bytes, at most."""
+"""Maximum image files per task, and their maximum total bytes."""
 
 MAX_CLASSES = 100_000
 
@@ -136,10 +136,10 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
         key = str(PurePosixPath(file.path).relative_to(root))
         parts = PurePosixPath(key).parts
         files.append(FolderFile(file.path, key, parts[0] if len(parts) > 1 else None, file.size_bytes))
-    # A class without a file is still one.
+    # Includes classes without files.
     folders = {PurePosixPath(entry["name"]).name for entry in fs.ls(root, detail=True) if entry["type"] == "directory"}
     plan.classes |= {name for name in folders if not name.startswith((".", "_"))}
-    # Classes lie one after the other in a listing; a reader's buffer shuffles only so far.
+    # A listing is ordered by class, and a reader's shuffle buffer is limited.
     files.sort(key=lambda file: hashlib.blake2b(file.key.encode(), digest_size=8).digest())
     chunk: list[FolderFile] = []
     size = 0

@@ -88,7 +88,7 @@ def _read_parquet(task: ImageTask) -> Iterator[tuple[str, str | int | None, byte
     name = PurePosixPath(task.path).name
     row = task.first_row
     with explained(task.path), task.fs.open(task.path, "rb") as raw:
-        # Small batches and no read-ahead: what is held are a few images and a column chunk's pages.
+        # Small batches and no read-ahead, to hold only a few images and a column chunk's pages.
         batches = pq.ParquetFile(raw, pre_buffer=False).iter_batches(
             batch_size=_PARQUET_ROWS,
             row_groups=list(task.row_groups),

@@ -58,7 +58,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         _check_splits(rows, splits, by_class)
         target = Target(label, BINARY if len(names) == 2 else MULTICLASS, names)
         for source in values.sources:
-            # What is held out of a source is too little to be judged by itself.
+            # The held-out part of a source is too small to be checked separately.
             parts = [TRAIN, EVAL] if source == TRAIN and eval_percent else [source]
             add_counts(rows[part] for part in parts if part in rows).check_rejected(
                 values.max_rejected, f"sources[{source!r}]"
@@ -77,7 +77,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         (writer.path / "features.json").write_text(specs.to_json())
         for split in splits:
             _write_counts(writer.path / split, summaries)
-        for rubbish in writer.path.glob("*/.*"):  # of a Python worker that was killed, and done again by Spark
+        for rubbish in writer.path.glob("*/.*"):  # of killed Python workers, whose tasks Spark ran again
             rubbish.unlink()
         for split, counts in rows.items():
             log.info(
@@ -176,7 +176,7 @@ def _with_constants(options: ImageOptions, summaries: Iterable[ImageSummary]) ->
         spec = replace(spec, mean=tuple(round(total / pixels / 255, 6) for total in sums))
     if options.scale is None:
         variances = [pixels * square - total * total for total, square in zip(sums, squares, strict=True)]
-        # Images of one colour vary in nothing.
+        # The variance of single-coloured images is 0.
         deviations = [round(math.sqrt(variance) / pixels / 255, 6) for variance in variances]
         spec = replace(spec, scale=tuple(deviation or 1.0 for deviation in deviations))
     return spec

@@ -161,7 +161,7 @@ class _Task:
             return [], None
         if batch.pixels is not None and batch.pixels.shape[1:] == spec.shape:
             return list(good), batch.pixels[list(good)]
-        # Pixels of another size take the way that a client's image takes.
+        # Pixels of another size are encoded, to be resized like a client's image.
         encoded = batch.encoded if batch.pixels is None else _as_png(batch.pixels)
         decode = _decoder(spec)
         try:
@@ -191,7 +191,7 @@ class _Task:
                 "detail": detail,
                 "where": batch.where[index],
                 "class": None if label is None else str(label),
-                # An image file is where it was; what lies within a larger file is kept.
+                # Image files remain in the source; images inside larger files are copied.
                 "image": batch.encoded[index] if batch.pixels is None and not self.task.files else None,
             }
         )

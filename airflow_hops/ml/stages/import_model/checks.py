@@ -89,7 +89,7 @@ def unzip_probabilities(file: Path) -> None:
     try:
         model = onnx.load(file, load_external_data=False)
     except DecodeError:
-        return  # opening it says what is wrong
+        return  # an attempt to load it reports the error
     graph = model.graph
     tensors = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "ZipMap"}
     if not tensors:
@@ -97,7 +97,7 @@ def unzip_probabilities(file: Path) -> None:
     for node in [node for node in graph.node if node.op_type == "ZipMap"]:
         graph.node.remove(node)
     for output in [output for output in graph.output if output.name in tensors]:
-        # Its own name, by which it may have been chosen as the prediction.
+        # Under its old name, which may be the chosen prediction.
         graph.node.append(onnx.helper.make_node("Identity", [tensors[output.name]], [output.name]))
         output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, None))
     onnx.save(model, file)

@@ -106,7 +106,7 @@ def run(
             properties=ModelProperties(
                 signature=SIGNATURE,
                 ranks=1,
-                synchronized=True,  # there is one copy of its weights
+                synchronized=True,  # there is only one copy of its weights
                 features=tuple(name for name in inputs if name != data.time),
                 inputs=inputs,
                 label=target.label,
@@ -150,7 +150,7 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
         with mlflow_errors(client):
             mlflow.set_tracking_uri(tracking_uri)
             return Path(mlflow.artifacts.download_artifacts(artifact_uri=source, dst_path=str(folder)))
-    # fsspec would follow the links of a folder on this machine.
+    # Not with fsspec, which would follow a local folder's links.
     if "://" not in (local := source.removeprefix("file://")):
         path = Path(local).expanduser()
         if not path.is_absolute():
@@ -186,7 +186,7 @@ def find_model(root: Path, source: str) -> FoundModel:
     folders, seen = [root], list[Path]()
     for _ in range(_DEPTH):
         inside = [file for folder in folders for file in sorted(folder.iterdir())]
-        for path in inside:  # whoever made the folder may not read what the worker reads
+        for path in inside:  # its author may not have the worker's permissions
             is_read = path.is_dir() or path.name == MLFLOW_FILE
             if is_read and not path.resolve().is_relative_to(root.resolve()):
                 raise BadInput(f"source {source!r}: {path} is a link that leads out of it; replace it with a copy")

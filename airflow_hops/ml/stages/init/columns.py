@@ -142,7 +142,7 @@ def _types(file: RawFile, label: str) -> Types:
     types = unify({file.name: infer_types(file)}, of_text=file.is_text)
     if file.format != "csv":
         return types
-    # Categories are read as they stand there: TRUE is not True.
+    # Categories keep their spelling: TRUE is not True.
     return {n: TEXT if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
 
 

@@ -33,7 +33,7 @@ def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
         every_class = {"worst_auc": _LEAST_AUC} if len(counts) <= _MOST_CLASSES_WITH_AUC else {}
         return {"accuracy": round(max(shares.values()), 3), **every_class}
     positive = shares[max(shares)]
-    # The average precision of a guess is the share of positives; the AUC hardly sees what comes of a rare class.
+    # A random model's average precision is the share of positives; the AUC is insensitive to rare classes.
     rare = {"average_precision": float(f"{_LIFT * positive:.2g}")} if positive < _RARE else {}
     return {"auc": _LEAST_AUC, **rare}
 

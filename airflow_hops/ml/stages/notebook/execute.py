@@ -96,7 +96,7 @@ def execute(
         cell_timeout_s: Time limit per cell; None for none.
     """
     for cell in notebook.cells:
-        if cell.cell_type == "code":  # what an earlier execution left would pass for this one's
+        if cell.cell_type == "code":  # outputs of an earlier execution
             cell.outputs, cell.execution_count = [], None
     with temporary_folder("kernel", root=socket_root(len("/hops-kernel-12345678.locked/k-5"))) as folder:
         return asyncio.run(_execute(notebook, path, folder, env, progress, cell_timeout_s))
@@ -111,7 +111,7 @@ class _KernelManager(AsyncKernelManager):  # type: ignore[misc]
 
     def client(self, **options: Any) -> AsyncKernelClient:
         client = super().client(**options)
-        client.context.rcvhwm = 0  # else ZeroMQ drops outputs that come faster than they are read
+        client.context.rcvhwm = 0  # else ZeroMQ drops outputs that arrive faster than they are read
         return client
 
 
@@ -132,12 +132,12 @@ class _Client(NotebookClient):  # type: ignore[misc]
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
         if msg["msg_type"] not in ("stream", "display_data", "execute_result", "update_display_data", "error"):
             return super().process_message(msg, cell, cell_index)
-        if RESULT_MIME in msg["content"].get("data", {}):  # it counts even if what shows it is cut, or cleared later
+        if RESULT_MIME in msg["content"].get("data", {}):  # even if the output is cut, or cleared later
             self.execution.result = msg["content"]["data"][RESULT_MIME]
         if self.clear_before_next_output and msg["msg_type"] != "update_display_data":
             self._clear(cell.outputs, cell_index)
         if msg["msg_type"] == "error":
-            # An error is kept beyond the limits, since it may be what fails the cell, but only the last one
+            # Beyond the limits only the last error is stored, since it may be the cell's failure
             content = msg["content"]
             content["evalue"] = _shortened(content["evalue"])
             trace = list(map(_shortened, content["traceback"]))
@@ -173,7 +173,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
         kind, content = msg["msg_type"], msg["content"]
         if kind == "stream":
             growth = {position: len(content["text"].encode("utf-8", "replace"))}
-        else:  # what is displayed under an ID replaces what was there before
+        else:  # an output with a display ID replaces earlier ones
             display_id = (content.get("transient") or {}).get("display_id")
             size, growth = _size(content), defaultdict[int, int](int)
             for cell, indices in self._display_id_map.get(display_id, {}).items():
@@ -206,7 +206,7 @@ class _Client(NotebookClient):  # type: ignore[misc]
         self.clear_display_id_mapping(position)
         self.clear_before_next_output = False
         self._held[position] = 0
-        if self.number in self.execution.cut_cells:  # what was cut would have been cleared, too
+        if self.number in self.execution.cut_cells:  # the cut output would have been cleared, too
             self.execution.cut_cells.remove(self.number)
 
     def end(self, cell: nbformat.NotebookNode) -> None:
@@ -265,7 +265,7 @@ async def _execute(
     cell_timeout_s: float | None,
 ) -> Execution:
     execution, began = Execution(), time.monotonic()
-    # Unix sockets in a private folder: a port of this machine would let its other users read what cells print.
+    # Unix sockets in a private folder: with a port, other users of this machine could read the cells' output.
     manager = _KernelManager(transport="ipc", ip=str(folder / "k"), connection_file=str(folder / "kernel.json"))
     options = {"store_widget_state": False, "startup_timeout": _START_TIMEOUT_S}
     options |= {"iopub_timeout": _IDLE_TIMEOUT_S, "raise_on_iopub_timeout": True}
@@ -273,7 +273,7 @@ async def _execute(
     oom_kills, said = count_oom_kills(), folder / "kernel.log"
     try:
         try:
-            with said.open("wb") as stream:  # what it says itself: cells print through Jupyter's own channel
+            with said.open("wb") as stream:  # the kernel's own output; cells print through Jupyter's channel
                 await client.async_start_new_kernel(
                     cwd=str(path.parent),
                     env={**env, "IPYTHONDIR": str(folder / "ipython")},
@@ -301,7 +301,7 @@ async def _execute(
                 await running
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
                 if isinstance(error, CellExecutionError) and (error.ename, error.evalue) in _ENDS_WELL:
-                    # A note replaces what IPython says of ``sys.exit(0)``, which looks like an error.
+                    # A note replaces IPython's output for ``sys.exit(0)``, which looks like an error.
                     note = f"The notebook ended itself here with exit code 0; {len(cells) - number} cells that follow "
                     log.info("cell %d: %sdid not run.", number, note)
                     cell.outputs[:] = [output for output in cell.outputs if output.output_type != "error"]
@@ -309,7 +309,7 @@ async def _execute(
                     break
                 execution.failed_cell = number
                 if isinstance(error, CellTimeoutError):
-                    # The cell can end what it has begun before the kernel is killed: an experiment records its end.
+                    # Lets the cell clean up before the kernel is killed: an experiment records its end.
                     await manager.interrupt_kernel()
                     with suppress(Empty):
                         await client.kc.get_shell_msg(timeout=_INTERRUPT_S)

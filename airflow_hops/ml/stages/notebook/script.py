@@ -37,11 +37,11 @@ def run_notebook(path: Path, params: Mapping[str, Any] | None = None) -> dict[st
     notebook = read_notebook(path)
     if has_parameters(notebook):
         inject_parameters(notebook, params or {}, path)
-    # All of them before the first runs: what is wrong with the last one is not found after hours.
+    # Compiles all cells before running one, to find errors in the last one early.
     compiled = [_compile(cell.source, f"{path}, cell {number}") for number, cell in code_cells(notebook)]
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(path), display=display)
-    before, sys.modules["__main__"] = sys.modules["__main__"], module  # where pickle looks for its classes
+    before, sys.modules["__main__"] = sys.modules["__main__"], module  # pickle finds classes there
     try:
         for code in compiled:
             exec(code, module.__dict__)

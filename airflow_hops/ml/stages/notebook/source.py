@@ -33,7 +33,7 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
         notebook = upgrade(notebook)
         nbformat.validate(notebook)
         cells = list(code_cells(notebook))
-    except Exception as error:  # nbformat lets whatever a broken file leads to pass
+    except Exception as error:  # nbformat raises many types for broken files
         reason = str(error).partition("\n")[0][:300]
         raise BadInput(
             f"{path}: not a Jupyter notebook ({type(error).__name__}: {reason}); expected nbformat 4, as Jupyter "
@@ -97,7 +97,7 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
                 )
     if position is None:
         _check_effective(notebook, params, path)
-    earlier = _position(notebook, INJECTED_TAG)  # of a notebook that papermill, or a step, has executed
+    earlier = _position(notebook, INJECTED_TAG)  # if papermill or a step executed the notebook
     if earlier is not None:
         del notebook.cells[earlier]
     if not params:

@@ -68,7 +68,7 @@ def run(
         nbformat.write(content, writer.path / NOTEBOOK_FILE)
         try:
             page = to_html(content, notebook, done.failed_cell)
-        except Exception as error:  # what a cell displays may be no HTML, or no picture
+        except Exception as error:  # a displayed value may be invalid HTML, or an invalid picture
             log.warning("%s: no page can be made of it", notebook, exc_info=True)
             reason = escape(
                 f"No page can be made of this notebook: {type(error).__name__}: {error}"[:_ERROR_CHARACTERS]
@@ -90,7 +90,7 @@ def to_html(notebook: nbformat.NotebookNode, title: str, failed_cell: int | None
 
     Its scripts are untrusted: its server must prevent them from acting as the reader.
     """
-    # Of nbconvert's templates the one without libraries from elsewhere: require.js, MathJax, Mermaid.
+    # nbconvert's only template without external libraries (require.js, MathJax, Mermaid).
     exporter: TemplateExporter = HTMLExporter(template_name="basic")
     body, _ = exporter.from_notebook_node(notebook)
     style = HtmlFormatter(style="default").get_style_defs(".highlight") + _STYLE.read_text()

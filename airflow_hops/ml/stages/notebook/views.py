@@ -51,7 +51,7 @@ def dive(columns: Mapping[str, Sequence[Any]], rows: int) -> View:
         rows: Number of rows before sampling.
     """
     page = Path(__file__).with_name("dive.html").read_text()
-    # Neither the script nor the frame's attribute may be ended by a value.
+    # No value may end the script or the frame's attribute.
     data = json.dumps({"columns": columns, "rows": rows}, default=str).replace("<", "\\u003c")
     source = escape(page.replace("DATA", data), quote=True)
     frame = f'<iframe sandbox="allow-scripts" style="width:100%;height:520px;border:0" srcdoc="{source}"></iframe>'

@@ -55,7 +55,7 @@ def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = 
         for name in rest:
             value, bounds = float(values[name] or 0), (-math.inf if name == "r2" else 0.0, _greatest(name))
             figures[name] = (value, *interval(value, errors[name], *bounds))
-    # A value of 1e200 among the labels has no square.
+    # Very large labels, such as 1e200, have no finite square.
     return {name: figures[name] for name in values if name in figures and np.isfinite(figures[name]).all()}
 
 

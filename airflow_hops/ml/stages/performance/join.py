@@ -108,7 +108,7 @@ def join_labels(
         if not rows.num_rows:
             continue
         asked.append(pc.max(rows["asked"]).as_py())
-        # A time is usual if it is no more than a day after its request.
+        # A time is usual if it is at most a day after its request.
         usual = pc.less_equal(rows["time"], pc.add(rows["asked"], _DAY_US))
         newest.append(pc.max(rows["time"].filter(usual)).as_py())
         index = pc.index_in(rows["key"], value_set=labels.keys).fill_null(NO_KEY).to_numpy()
@@ -156,7 +156,7 @@ def _tables(
     requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
 ) -> Iterator[tuple[int | str, Any]]:
     """Yields a version with up to a million rows or a file; or a missing column and the number of rows without it."""
-    # What a version was sent, or answered, may have come in several types.
+    # Inputs and outputs of a version may have been captured with several types.
     pending: dict[tuple[int, tuple[Any, ...]], list[Any]] = {}
     for name in names:
         version, rows = _read(requests, name, options, f"output.{output}")

@@ -73,7 +73,7 @@ def read_labels(
             source = replace(source, time_column=options.label_time)
         folder = context.scratch / "labels"
         rows = ingest_table("labels", source, Window(None, None), folder)
-        untimed = rows.rows_in - rows.rows_out  # a window without bounds leaves out rows without a time alone
+        untimed = rows.rows_in - rows.rows_out  # a window without bounds leaves out only rows without a time
         return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri), untimed
     if context.has_input("labels"):
         artifact, folder = context.input("labels"), context.local("labels")
@@ -97,7 +97,7 @@ def read_labels(
 
 def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
     present = pq.read_schema(paths[0]).names
-    # As in feedback, a label without the number of a row is of the request's first.
+    # As in feedback, a label without a row number belongs to the request's first row.
     absent = [_ROW] if tuple(options.keys) == REQUEST_KEYS and _ROW not in present else []
     wanted = [*(key for key in options.keys if key not in absent), label]
     wanted += [] if options.label_time is None else [options.label_time]
@@ -150,7 +150,7 @@ def key_of(columns: Sequence[Any], where: str) -> Any:
         if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
             raise BadInput(f"{where}: a key is of the type {column.type}; expected integers, strings or times")
         text = column.cast(pa.binary())
-        # Each has its length before it, so that no other values read the same when they are joined.
+        # Each is preceded by its length, so that joined keys are unique.
         parts += [pc.binary_length(text).cast(pa.string()).cast(pa.binary()), text]
     return pc.binary_join_element_wise(*parts, b":")
 
@@ -176,7 +176,7 @@ def one_for_each(table: Any, keys: Sequence[str], until: datetime | None, untime
     encoded = key_of([table[name] for name in keys], "the labels").dictionary_encode().combine_chunks()
     distinct, numbers = encoded.dictionary, encoded.indices.fill_null(NO_KEY).to_numpy()
     value = plain(table[_LABEL]).combine_chunks()
-    # A label that is null, or NaN, is not known yet.
+    # A label that is null or NaN is not known yet.
     there = pc.invert(pc.is_null(value, nan_is_null=True)).to_numpy(zero_copy_only=False)
     retained = there & (numbers != NO_KEY)
     keyless = int((there & ~retained).sum())

@@ -72,7 +72,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         and KNOWN_AT in table.column_names
         and (pc.max(table[KNOWN_AT]).as_py() or as_of) > as_of
     ):
-        # Only now is the present known, after which no label counts.
+        # Labels after the present do not count, and the present is known only now.
         labels = one_for_each(table, arguments.keys, as_of, untimed)
         joined = join_labels(requests, labels, arguments, target.problem, prefix)
         as_of_us, window = _window(joined, arguments)

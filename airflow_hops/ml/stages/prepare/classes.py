@@ -82,7 +82,7 @@ def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFra
         *(_feature(name, types[name]).alias(name) for name in features),
         F.coalesce(*reasons).alias(CLASS_COLUMN),
     )
-    # The hash of the key, or of the features, alone decides: a row stays on its side whatever the window.
+    # Depends only on the hash of the key, or of the features: a row has the same split in every window.
     identity = F.xxhash64(*(quoted(name) for name in ([given.key] if given.key else features)))
     side = F.when(F.pmod(identity, F.lit(100)) < splits.eval_percent, EVAL).otherwise(TRAIN)
     if splits.newest_from_s is not None and given.time:
@@ -149,7 +149,7 @@ def _check_columns(frame: DataFrame, values: PrepareOptions) -> None:
         allowed[values.time] = _NUMBERS | {"timestamp", "timestamp_ntz", "date"}
     if values.weight:
         allowed[values.weight] = _NUMBERS
-    # These come first: what the arguments confuse would else be called a feature of a wrong type.
+    # These first: otherwise confused arguments would be reported as a feature of a wrong type.
     for name, type_ in sorted(types.items(), key=lambda item: item[0] not in allowed):
         if _type_name(type_) not in allowed.get(name, of_features):
             what = " of the label of a regression" if name in regressions else ""

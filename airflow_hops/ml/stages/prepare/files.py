@@ -48,7 +48,7 @@ def write_classes(examples: DataFrame, given: PrepareOptions, folder: Path) -> C
     Raises:
         BadInput: a Python function of the user raised in an executor.
     """
-    # Rows without a key come in the order of their contents, which is no order, but always the same one.
+    # Rows without a key are sorted by a hash of their contents: arbitrary, but always the same order.
     names = [name for name in examples.columns if name != CLASS_COLUMN]
     order = [name for name in (given.time, given.key) if name is not None]
     contents = [] if given.key else [F.xxhash64(*map(quoted, names))]
@@ -80,7 +80,7 @@ def write_examples(rows: ClassifiedRows, target: Target, folder: Path) -> None:
         (folder / split).mkdir()
         copies |= {file: folder / split / f"part-{number:05}.parquet" for number, file in enumerate(files)}
     as_floats = _integers_with_nulls(copies)
-    # Arrow decodes a file's columns in threads of its own: more files at a time take more memory, not less time.
+    # Arrow decodes a file's columns in its own threads: more parallel files take more memory, not less time.
     with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as pool:
         list(pool.map(lambda source: _rewrite(source, copies[source], as_floats, target), copies))
     shutil.rmtree(rows.folder)

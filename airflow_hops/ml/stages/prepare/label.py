@@ -76,7 +76,7 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
             f"{given.problem!r}; expected strings, integers or booleans, or problem={REGRESSION!r}"
         )
     target = given.named or _classes_found(values, given)
-    # A class that is not trained on cannot be evaluated; one that is not evaluated is only said
+    # A class must be trained on to be evaluated; one that is not evaluated is only logged
     trained = values.by_split[TRAIN]
     if len(trained) == 1:
         (value, rows), *_ = trained.items()

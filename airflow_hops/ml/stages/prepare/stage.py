@@ -30,7 +30,7 @@ from airflow_hops.ml.step.context import StepContext, resolve
 log = logging.getLogger(__name__)
 
 _FILE_ROWS = 250_000
-_PARTS = 4  # at least: as many cores have work, and of few rows a half as many are sorted at a time as in 2
+_PARTS = 4  # at least: uses as many cores, and sorts half as many rows at a time as with 2
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
@@ -58,8 +58,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
 
     with context.starting():
         spark = start_spark(context.spec.step)
-    # Every shuffle is into as many parts as there shall be files: the shuffle in which duplicates are found then serves
-    # the files too, and the same rows come to the same files.
+    # Every shuffle has as many parts as there will be files: one shuffle then serves both duplicates and files, and
+    # equal rows get into the same files.
     spark.conf.set("spark.sql.shuffle.partitions", max(_PARTS, -(-rows_in // _FILE_ROWS)))
     spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
     context.progress(0.1, "Spark has started")
@@ -68,7 +68,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     frame = call_prepare(user_function, values.prepare, spark, tables)
     newest_from_s = None
     if values.newest_s is not None:
-        # Counted from the window's end, or without one from the last row.
+        # Counted from the window's end, or without one, from the last row.
         if snapshot.window and snapshot.window[1] is not None:
             latest: float | None = datetime.fromisoformat(snapshot.window[1]).timestamp()
         else:
@@ -143,7 +143,7 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     first = min(folder.glob("*.parquet"))
     schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
     _tell_case_apart(spark, schema.names)
-    # Arrow's calendar is Spark's own of today: no date needs to be moved, and Spark refuses to guess before 1582.
+    # Arrow and Spark 3 use the same calendar, so dates are not rebased; Spark refuses to guess before 1582.
     return spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(spark_path(folder))
 
 

@@ -104,7 +104,7 @@ class Rollout:
         if step.record != record:
             self._write(step.record)
         try:
-            # Versions that a restart, and a share that a crash left behind.
+            # Repairs versions after a server's restart, and shares after a crash.
             self.server.serve_again(self.model_name)
             enforce(self.server, self.model_name, step.record)
             error = self.server.last_error(self.model_name, self.version)
@@ -121,7 +121,7 @@ class Rollout:
         if challenger.rollout is None:
             return Progress.begin(self.plan, challenger.traffic_percent, challenger.baseline)
         progress = challenger.rollout
-        if progress.percent != challenger.traffic_percent:  # somebody has set another share: a step of its own
+        if progress.percent != challenger.traffic_percent:  # a person has set another share: a separate step
             return replace(progress.next_step(challenger.traffic_percent, champion.version), approval=None)
         return progress
 
@@ -210,7 +210,7 @@ class _Step:
         self.rollout.context.progress(following / 100, why)
         try:
             enforce(self.rollout.server, self.rollout.model_name, begun.record)
-        except HopsError as away:  # it is decided: the next look applies it
+        except HopsError as away:  # the decision is recorded: the next poll applies it
             return begun._waiting(str(away))
         return begun._waiting(f"canary {self.challenger.version} gets {following}%")
 
@@ -271,7 +271,7 @@ class _Step:
         elif decision == ROLLED_BACK:
             record = replace(self.last, champion=replace(self.champion, traffic_percent=100), challenger=None)
             record = record.after(ROLLED_BACK, version, why, traffic={self.champion.version: 100}, **facts)
-        else:  # the next rollout of it begins anew, with the share that it has
+        else:  # the next rollout starts again, with the current share
             record = replace(self.last, challenger=replace(self.challenger, rollout=None))
             record = record.after(LEFT, version, why, **facts)
         self.rollout._write(record)

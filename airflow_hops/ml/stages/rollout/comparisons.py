@@ -158,7 +158,7 @@ def _compare_quantile(
     }
     text = f"{ours:.3g} ms, {theirs:.3g} ms at the stable version"
     rank = quantile_bound_rank(stable.latency.total, quantile, significance / 2)
-    # Also where the canary's requests could not show it, were each of them beyond the limit.
+    # Also not judged if the canary has too few requests for a significant result, even if all exceed the limit.
     size = canary.latency.total
     if rank is None or binomial_at_least(size, size, 1 - quantile) > significance / 2:
         text += f" (too few requests to judge, {size} and {stable.latency.total})"

@@ -87,7 +87,7 @@ class Ledger:
         self._counts.update(trial.state for trial in self.trials)
         goes_on = earlier.run_id == study.run_id
         first = earlier.first_trial if goes_on else len(self.trials)
-        # What failed, or was stopped, before somebody cleared the task is made again; after a kill it counts.
+        # Failed or stopped trials are repeated after the task was cleared; after a kill they count.
         self.was_killed = goes_on and earlier.state == "running"
         self._counted_from = first if self.was_killed else len(self.trials)
         self.study = replace(

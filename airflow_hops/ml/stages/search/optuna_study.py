@@ -103,7 +103,7 @@ class OptunaStudy:
                 return None
             self._study.enqueue_trial({name: self._encode(name, point[name]) for name in self._distributions})
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of samplers that fall back to random values
+            warnings.simplefilter("ignore", UserWarning)  # samplers warn if they fall back to random values
             trial = self._study.ask(self._distributions)
             params = self._called(trial) if self._function is not None else self._decoded(trial.params)
         self._running[trial.number] = trial

@@ -129,7 +129,7 @@ class _TrialServer:
             self._tell(type="ended", number=self._numbers.pop(pid), code=os.waitstatus_to_exitcode(status))
 
     def _tell(self, **event: Any) -> None:
-        with contextlib.suppress(OSError):  # the search is no more, as the next look at the socket shows
+        with contextlib.suppress(OSError):  # the search has ended, which the next read of the socket shows
             _send(self._socket, **event)
 
 

@@ -131,7 +131,7 @@ class Search:
             stopped = replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now())
             self._ledger.put(stopped)
             curves = self._running[trial.number].curves if trial.number in self._running else []
-            with suppress(Exception):  # of the thread's, which are why the search has ended
+            with suppress(Exception):  # errors of the thread, which have ended the search
                 self._runs.log(stopped, curves)
         self._runs.finish(state)
         if state != "failed":
@@ -325,7 +325,7 @@ class Search:
                     self._stopped_by = by
                 for each in list(self._running) if number is None else [number] if number in self._running else []:
                     self._end(each, "stopped", f"{by} stopped it")
-                # After a kill, a search that has not ended is still to be stopped, and so is a trial that waits.
+                # Requests to stop the search, or a waiting trial, must survive a kill.
                 if number is not None and number not in [trial.number for trial in self._waiting]:
                     self._folder.clear_stop(number)
         except (OSError, HopsError) as error:

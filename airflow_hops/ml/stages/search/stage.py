@@ -93,7 +93,7 @@ def run(context: StepContext, **options: Any) -> Any:
         runs = StudyRuns(run, study, lambda: run.begin(parameters, data.examples, data.manifest, training.code_paths))
         optuna_study = OptunaStudy(settings, ledger.trials, ledger.done)
         search = Search(settings, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
-        if settings.reuse and any(context.spec.inputs.values()):  # what data the code finds by itself, no key knows
+        if settings.reuse and any(context.spec.inputs.values()):  # a key does not include data that code reads itself
             search.earlier = earlier_trials(store, study)
         if not settings.refit:
             search.keep = lambda trial, output, summary: _keep(context, folder, trial, output, summary)
@@ -114,7 +114,7 @@ def run(context: StepContext, **options: Any) -> Any:
         raise
     finally:
         trials.close()
-        with suppress(OSError, HopsError):  # it is given up when nothing is heard of it
+        with suppress(OSError, HopsError):  # the claim expires otherwise
             owner.release()
     run.finish(artifact, summary, training.program.sources(training.code_paths))
     return summary["value"] if artifact is None else artifact

@@ -58,7 +58,7 @@ class StudyRuns:
 
         if self.parent is None:
             return
-        # DAG runs that share a study share the run that trials are nested in, but have records of their own.
+        # DAG runs that share a study share the parent run of its trials, but have separate records.
         is_own = trial.run_id == self._run.producer.run_id
         began, ended = _milliseconds(trial.started), _milliseconds(trial.ended or trial.started)
         tags = {
@@ -82,7 +82,7 @@ class StudyRuns:
         points = [(step, name, value) for step, metrics in reports for name, value in metrics.items()]
         points += [(0, f"model.{name}", value) for name, value in trial.metrics.items()]
         logged = [Metric(entry_name(n), v, ended, s) for s, n, v in dict.fromkeys(points) if math.isfinite(v)]
-        for first in range(0, len(logged), _MAX_METRICS):  # MLflow's limit for one call
+        for first in range(0, len(logged), _MAX_METRICS):  # MLflow's limit per call
             client.log_batch(run, metrics=logged[first : first + _MAX_METRICS])
         client.set_terminated(run, _STATUS.get(trial.state, "KILLED"), end_time=ended)
         self._ids.append((trial.number, run))

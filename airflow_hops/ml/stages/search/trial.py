@@ -75,7 +75,7 @@ class _EndableCrew(Crew):
             for placement in self.placements:
                 self._crew.signal(placement.rank, signal.SIGUSR2)
         if not self._ending.heeded and time.monotonic() > self._told_at + _HEED_S:
-            self._told_at = math.inf  # what the ranks said last is still taken in
+            self._told_at = math.inf  # the ranks' last messages are still read
             self._ending.asked = False
             raise HopsError("the search has ended the trial")
         return self._crew.events(timeout_s)
@@ -130,7 +130,7 @@ class TrialWork:
     def train(self, assignment: Assignment, say: Callable[..., None], ending: Ending) -> None:
         """Trains, and passes the ranks' reports, then the ``result`` or the ``error``, to ``say`` as keywords."""
         base = self._training
-        # A model that cannot be exported is found with the first trial, not when the winner is trained anew.
+        # Exports the first trial, too, to find models that cannot be exported before the winner is trained again.
         export = base.options.export or assignment.slot is None or assignment.number == 0
         params = {**base.options.params, **assignment.params}
         options = replace(base.options, params=params, np=assignment.np, export=export)

@@ -95,7 +95,7 @@ class CheckpointState:
         try:
             self._fs.makedirs(target, exist_ok=True)
             for file in sorted(checkpoint.iterdir(), key=lambda file: file.name == CHECKPOINT_NAME):
-                # Under another name first: on a local disk a kill would leave the file half written.
+                # Under another name first, since a kill would leave a partial file on a local disk.
                 self._fs.put_file(str(file), f"{target}/{file.name}.part")
                 self._fs.mv(f"{target}/{file.name}.part", f"{target}/{file.name}")
         except OSError as error:

@@ -88,7 +88,7 @@ def export_estimator(
     split = _EVAL if context.can_share(_EVAL) else "train"
     trained_on = dict(context.rows)
     table = context.table(split, context.columns_taken)
-    context.rows = trained_on  # what is read here is no rank's share of the training
+    context.rows = trained_on  # rows read here are not part of the training
     sample, order = _common_sample(estimator, table)
     graph = None if context.examples_dir is None else context.examples_dir / "transform_graph"
     exported = export_model(

@@ -175,7 +175,7 @@ def _source(file: Path) -> str:
                 cell["outputs"], cell["execution_count"] = [], None
         return json.dumps(content, indent=1, ensure_ascii=False)
     except (ValueError, LookupError, TypeError):
-        return text  # of a format before 4, or none
+        return text  # in a format before 4, or not a notebook
 
 
 def _hyperparameters(
@@ -185,7 +185,7 @@ def _hyperparameters(
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return {}  # a builtin tells nothing of its arguments
+        return {}  # a builtin may have no signature
     try:
         others = signature.parameters.keys() - signature.bind_partial(*values, **named).arguments.keys()
         if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):

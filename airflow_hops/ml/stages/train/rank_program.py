@@ -93,7 +93,7 @@ def check_answers(model: Any, context: TrainContext) -> None:
     wanted, trained_on = getattr(model, "input", None), dict(context.rows)
     columns = list(wanted) if isinstance(wanted, dict) else None
     dataset = context.examples(split, _CHECKED_ROWS * context.size, columns=columns)
-    context.rows = trained_on  # what is read here is no share of the training
+    context.rows = trained_on  # rows read here are not part of the training
     for features, *_ in dataset.take(_CHECKED_BATCHES):
         outputs = served_outputs(model(features, training=False), context.target)
         for each in context.target.all:
@@ -107,7 +107,7 @@ def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
     Returns:
         Raw features that it takes; None for the model alone.
     """
-    # TensorFlow announces names that it mends and folders that it writes: nothing to act on.
+    # TensorFlow logs changed names and written folders, on which users cannot act.
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
     if examples is None:
@@ -292,7 +292,7 @@ def _make_context(
         outputs = raw_specs(f"{splits_uri or examples}/{TRAIN}", others, storage_options=storage_options)
     return TrainContext(
         rank=placement.rank,
-        size=1 if options.strategy == PARAMETER_SERVER else placement.size,  # its chief reads all rows
+        size=1 if options.strategy == PARAMETER_SERVER else placement.size,  # the chief reads all rows
         local_rank=placement.local_rank,
         params=options.params,
         seed=options.seed,
@@ -320,7 +320,7 @@ def _export(model: Any, context: TrainContext, output: Path, member: Member | No
     if context.rank == 0:
         return export(model, context.examples_dir, output)
     if member is not None:
-        # All workers save a mirrored model together; what this one writes is not kept.
+        # All workers must save a mirrored model together; this copy is discarded.
         with temporary_folder("export") as folder:
             export(model, context.examples_dir, folder)
     return None

@@ -53,7 +53,7 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, 
     values = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
     roles, program = Roles.of_training(values), Program.of_training(values)
     launcher = launcher_of(context, values, where)
-    launcher.place(roles.ranks)  # too few slots are found before anything is read
+    launcher.place(roles.ranks)  # fails early if there are too few slots
     data = TrainingData.of(context, values.np)
     state = CheckpointState.of(context.spec, context.store)
     with context.output() as writer:
@@ -107,12 +107,10 @@ class TrainingData:
         folder = store.local(examples, without=() if store.is_local else tuple(manifest.rows))
         result = cls(examples, manifest, folder, "" if store.is_local else examples.uri)
         storage_options = store.storage_options if result.splits_uri else {}
-        # Compares the files' footers with the manifest: better now than after an epoch
+        # Compares the files' footers with the manifest now, instead of failing after an epoch
         root = result.splits_uri or str(folder)
         there = split_names(root, storage_options=storage_options)
-        splits = ExamplesProperties.of(manifest).splits or tuple(
-            manifest.rows
-        )  # the table that was split is none of them
+        splits = ExamplesProperties.of(manifest).splits or tuple(manifest.rows)  # excludes the table that was split
         for split, counts in manifest.rows.items():
             if split not in splits:
                 continue
@@ -167,7 +165,7 @@ def publish(
     **properties: Any,
 ) -> Artifact:
     """Publishes a training's model from the writer's folder, with further properties."""
-    # Rows that the transform had written, and rows that the ranks' shards held
+    # Rows written by the transform, and rows in the ranks' shards
     counts = {}
     for split, rows in summary["rows"].items():
         written = data.manifest.rows.get(split) if data.manifest is not None else None
@@ -227,7 +225,7 @@ def _properties(
     inputs: Mapping[str, tuple[Artifact, ...]],
 ) -> dict[str, Any]:
     """Returns the model's properties for later stages."""
-    model = summary["model"] or {}  # none of a script that has written its SavedModel itself
+    model = summary["model"] or {}  # None if a script wrote its own SavedModel
     own = {
         "signature": SIGNATURE,
         "train": training.program.name,
@@ -346,4 +344,4 @@ class Listener:
         except FileNotFoundError:
             if checkpoint.exists():
                 raise
-            # The ranks are faster than the store, and keep only their last few: one of those comes next.
+            # The ranks are faster than the store, and have deleted it; a newer one follows.

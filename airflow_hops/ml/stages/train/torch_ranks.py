@@ -45,7 +45,7 @@ class TorchMember:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         torch.set_num_threads(threads)
         has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-        backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"  # tensors that no GPU holds are exchanged by Gloo
+        backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"  # Gloo is for tensors on the CPU
         backends = self._values.exchange("backend", backend)
         if len(set(backends)) > 1:
             listed = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
@@ -56,7 +56,7 @@ class TorchMember:
         is_first, timeout = placement.rank == 0, timedelta(seconds=_JOIN_S)
         if is_first:
             address = own_address(rendezvous)
-            # On a port of its own choice, which nobody else can take meanwhile.
+            # With port 0, since another process could take a chosen port first.
             store = dist.TCPStore(address, 0, placement.size, True, timeout, wait_for_workers=False)
             self._values.put("store", f"{address}:{store.port}")
         else:

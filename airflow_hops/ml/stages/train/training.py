@@ -111,7 +111,7 @@ def train_model(training: Training, *, on_message: OnMessage | None = None) -> d
         "guard": first["guard"],
         "checksum": first["checksum"],
         "model": first["model"],
-        # A script that leaves no model but a SavedModel has shown nothing of its ranks.
+        # A script that only writes a SavedModel gives no checksum to compare.
         "synchronized": first["checksum"] is not None and len({rank["checksum"] for rank in ranks}) == 1,
         "value": first["value"],
         "versions": _versions(),

@@ -51,7 +51,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     facts = ExamplesProperties.of(examples)
     target = facts.target
     with ThreadPoolExecutor(1) as pool, context.output() as writer:
-        # The JVM makes its Spark context while this process imports TensorFlow and traces.
+        # The JVM creates its Spark context while this process imports TensorFlow and traces.
         spark = pool.submit(start_spark_context, spark_conf())
         specs = FeatureSpecs(
             read_raw_features(

@@ -60,7 +60,7 @@ def _unexpected_strings(feature: Any, expected: Any, domain: Any, rows: int) -> 
     known = set(domain.value)
     buckets = feature.string_stats.rank_histogram.buckets
     outside = [bucket for bucket in buckets if bucket.label not in known]
-    # Of very many values statistics name the most frequent; the schema's may be among the others.
+    # Statistics list only the most frequent of very many values; others may be in the schema.
     is_exact = len(buckets) >= feature.string_stats.unique
     values = tuple(OffendingValue(b.label, round(b.sample_count)) for b in outside[:SHOWN_VALUES])
     return Evidence(round(sum(bucket.sample_count for bucket in outside)), is_exact, values, len(outside))
@@ -146,7 +146,7 @@ def from_quarantine(texts: Sequence[tuple[str, int]], rows: int, distinct: int) 
         rows: Rows that violate the rule.
         distinct: Number of distinct reasons.
     """
-    # A reason ends in what was expected, after a comma; where it names no value, it has none.
+    # A reason is a value, a comma and the expectation; without a value there is no comma.
     named = [(text.rpartition(", ")[0], count) for text, count in texts[:SHOWN_VALUES]]
     values = tuple(OffendingValue(value, count) for value, count in named if value not in ("", "missing"))
     return Evidence(rows, True, values, distinct if values else 0)

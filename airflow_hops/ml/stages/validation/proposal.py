@@ -102,5 +102,5 @@ def _listed(anomalies: Sequence[Anomaly]) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Values come from the data: none of them may become a link, an image or a line of its own.
+    # Values come from the data, and must not become links, images or separate lines.
     return re.sub(r"([\\`*_{}\[\]()<>#+|~&!])", r"\\\1", " ".join(text.split()))

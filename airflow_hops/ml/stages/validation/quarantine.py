@@ -78,7 +78,7 @@ def split_anomalous(
         raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
     plan = plan_source(source)
     good, quarantine = Path(good).resolve(), Path(quarantine).resolve()
-    # Nothing but the files of an earlier split may be overwritten, and none of what is read
+    # Only files of an earlier split may be overwritten, and no source files
     if good == quarantine:
         raise BadInput(f"{good}: the folder for good rows is also that for quarantined rows; expected two")
     for folder in (good, quarantine):
@@ -112,7 +112,7 @@ def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: st
     ):
         for batch in _batches(plan, columns):
             broken = rules.check(batch)
-            # How many rules each row breaks (``[rows]``)
+            # Number of rules that each row violates (``[rows]``)
             counted: np.ndarray = np.zeros(batch.num_rows, np.int64)
             for one in broken:
                 counted[one.rows] += 1
@@ -202,7 +202,7 @@ class _Writer:
         elif kind is None:
             file.unlink(missing_ok=True)
         staging.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it holds the rows, or does not exist
+        with contextlib.suppress(OSError):  # it contains the rows, or does not exist
             self.folder.rmdir()
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -136,7 +136,7 @@ class RowRules:
         elif field == "float_domain" and kind in ("FLOAT", "BYTES"):
             numbers, unreadable = _numbers(values.flat, pa.float64(), _float)
             yield "FLOAT_TYPE_STRING_NOT_FLOAT", unreadable, "expected a number"
-            # A FloatDomain's bounds have 32 bits, and TFDV holds values of as many against them.
+            # A FloatDomain's bounds have 32 bits, and TFDV compares them with 32-bit values.
             numbers = numbers.cast(pa.float32())
             if domain.disallow_nan:
                 yield "FLOAT_TYPE_HAS_NAN", _is_true(pc.is_nan(numbers)), "not allowed"
@@ -217,7 +217,7 @@ def _outside_strings(feature: Any, domain: Any, values: _Values) -> Iterator[Out
     if _LARGE_BYTES in domain.value:
         outside &= ~_is_true(pc.greater(pc.binary_length(flat), _LARGE))
     if feature.distribution_constraints.min_domain_mass < 1 and len(outside):
-        # The share is TFDV's, of the row's own values.
+        # As in TFDV, the share is that of the row's own values.
         allowed = 1 - feature.distribution_constraints.min_domain_mass
         of_row = np.bincount(values.rows, outside) / np.maximum(np.bincount(values.rows), 1)
         outside = outside & (of_row[values.rows] > allowed + 1e-12)
@@ -232,7 +232,7 @@ def _outside_bounds(numbers: pa.Array, domain: Any, small: str, big: str) -> Ite
 
 
 def _bound(value: float) -> str:
-    # Seven digits are what 32 bits hold.
+    # 32 bits hold seven digits.
     return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 

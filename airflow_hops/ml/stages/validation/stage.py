@@ -71,7 +71,7 @@ def run(
         row_splits: dict[str, RowSplit] = {}
         good: Artifact | None = None
         if split_anomalous:
-            # Statistics of a sample count the rows that it was drawn from.
+            # For a sample, the statistics' rows_in counts the rows that it was drawn from.
             seen = {
                 split: statistics.rows[split].rows_in if split in statistics.rows else rows[split] for split in names
             }

@@ -20,10 +20,10 @@ FEW = 0.05
 
 WARNING_TYPES = frozenset(
     {
-        # The data says something new, and what is in the schema still holds.
+        # The data has something new, and the schema still applies to the rest.
         "SCHEMA_NEW_COLUMN",
         "SEMANTIC_DOMAIN_UPDATE",
-        # The world moves; whether the model suffers is for its evaluation to say.
+        # Drift; the evaluation shows whether the model suffers.
         "COMPARATOR_L_INFTY_HIGH",
         "COMPARATOR_JENSEN_SHANNON_DIVERGENCE_HIGH",
         "COMPARATOR_NORMALIZED_ABSOLUTE_DIFFERENCE_HIGH",
