@@ -71,7 +71,7 @@ def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.Serve
     except OSError as error:
         raise port_error("port", host, port, error) from error
     if credentials:
-        raise PortError("--ssl_config_file: server_key and server_cert are no key and certificate in PEM that match")
+        raise PortError("--ssl_config_file: server_key and server_cert are not a key and certificate in PEM that match")
     raise PortError(f"--port={port}: gRPC cannot listen at {host}:{port}")
 
 
@@ -95,7 +95,7 @@ class GrpcSocket:
         self._file: os.stat_result | None = None
         try:
             if self._path.exists() and not stat.S_ISSOCK(self._path.stat().st_mode):
-                raise PortError(f"--grpc_socket_path={path}: there is a file that is no socket; choose another path")
+                raise PortError(f"--grpc_socket_path={path}: the file there is not a socket; choose another path")
             bound = server.add_insecure_port(f"unix:{self._bound}")
         except OSError as error:
             raise PortError(f"--grpc_socket_path={path}: {os.strerror(error.errno or 0)}") from error

@@ -153,7 +153,7 @@ class ModelServer:
         self._lifecycle.set_ready(False)
         self._remove_ready_file()
         if was_ready and self._flags.drain_delay_seconds:
-            log.info("not ready any more; new requests are answered for another %g s", self._flags.drain_delay_seconds)
+            log.info("no longer ready; new requests are answered for another %g s", self._flags.drain_delay_seconds)
             time.sleep(self._flags.drain_delay_seconds)
         log.info("draining: requests in flight are answered, new ones refused")
         self._lifecycle.drain()
@@ -165,7 +165,7 @@ class ModelServer:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stop.is_set():
-            log.error("stopped at once by a second signal")
+            log.error("stopped at once after a second signal")
             os._exit(128 + number)
         self._stop.set()
 

@@ -59,7 +59,7 @@ class TokenFile:
             except (OSError, ConfigError) as error:
                 fault = self._fault(error)
                 if fault != self._said:
-                    log.error("%s; the tokens that were read before go on to hold", fault)
+                    log.error("%s; the previous tokens stay valid", fault)
                 self._said = fault
         return self._tokens
 
@@ -73,9 +73,7 @@ class TokenFile:
         if not tokens or any(len(token.split()) > 1 for token in tokens):
             raise ConfigError("expected a token on each line")
         if result.st_nlink and result.st_mode & 0o004:  # a file without a name (in memory) cannot be opened by others
-            log.warning(
-                "%s=%s: every user of this machine may read it; chmod o-r takes that away", self.flag, self._path
-            )
+            log.warning("%s=%s: every user of this machine may read it; chmod o-r prevents that", self.flag, self._path)
         if self._state is not None:
             log.info("%s=%s: read again", self.flag, self._path)
         self._tokens, self._state = tuple(tokens), state

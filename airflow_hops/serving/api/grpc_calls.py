@@ -151,7 +151,7 @@ class UnaryCalls:
                 try:
                     call.end_late()
                 except Exception:
-                    log.exception("a call whose message does not come could not be ended")
+                    log.exception("could not end a call whose message did not arrive")
 
     def enter_pool(self) -> bool:
         """Counts a request that goes to the pool; returns True if it has to wait for a thread."""
@@ -253,7 +253,7 @@ class _Call:
     def _answer_in_pool(self, request: Any, message: bytes, reservation: Reservation) -> None:
         try:
             if self._is_given_up:
-                self._refuse(grpc.StatusCode.CANCELLED, "Given up before there was a thread for it")
+                self._refuse(grpc.StatusCode.CANCELLED, "The client gave up before a thread was free")
                 return
             try:
                 reservation.grow(parsed_message_bytes(message))

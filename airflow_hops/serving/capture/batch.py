@@ -117,7 +117,7 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
             tables.add(call)
         except Exception as error:
             if call.model not in batch.failed_rows:
-                what = "request %r of model %s is no row, as others after it may be: %s"
+                what = "request %r of model %s cannot be decoded, and later ones may fail as well: %s"
                 log.error(f"capture: {what}", call.request_id, call.model, error)
             batch.failed_rows[call.model] += call.rows
     for group in tables.groups:

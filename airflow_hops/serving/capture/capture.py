@@ -242,7 +242,7 @@ class Capture:
                 self._keep_writer()
             except Exception:
                 # Memory, processes or descriptors may have run out for a moment.
-                log.exception("capture: a round failed; the next goes on")
+                log.exception("capture: the check of the writer failed; it is repeated")
                 self._closing.wait(_RESTART_PAUSE_S)
             end = self._spool.end
             with self._lock:

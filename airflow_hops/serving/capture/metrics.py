@@ -23,10 +23,8 @@ class CaptureCollector(Collector):
         """Yields the current values."""
         status = self._capture.status()
         by_outcome = ["model_name", "outcome"]
-        rows = CounterMetricFamily(
-            "hops_serving_capture_rows", "Rows of requests by what became of them.", None, by_outcome
-        )
-        labels = CounterMetricFamily("hops_serving_capture_labels", "Labels by what became of them.", None, by_outcome)
+        rows = CounterMetricFamily("hops_serving_capture_rows", "Rows of requests by outcome.", None, by_outcome)
+        labels = CounterMetricFamily("hops_serving_capture_labels", "Labels by outcome.", None, by_outcome)
         files = CounterMetricFamily("hops_serving_capture_files", "Files written.", None, ["model_name"])
         removed = CounterMetricFamily("hops_serving_capture_removed_files", "Old files removed.", None, ["model_name"])
         for model, counts in status["models"].items():

@@ -228,7 +228,7 @@ def _outputs(result: Any) -> Arrays:
         return {}
     sizes = {len(row.classes) for row in rows}
     if len(sizes) != 1:
-        raise ValueError(f"classifications of {sorted(sizes)} classes in one answer; expected one number")
+        raise ValueError(f"classifications of {sorted(sizes)} classes in one answer; expected the same number in each")
     shape = (len(rows), sizes.pop())
     labels = _objects([each.label.encode() for row in rows for each in row.classes])
     scores: np.ndarray = np.array([each.score for row in rows for each in row.classes], np.float32)

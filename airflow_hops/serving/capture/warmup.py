@@ -46,7 +46,7 @@ def write_warmup_requests(captured: str, model: str, version_folder: Path, limit
         FileNotFoundError: The version folder does not exist.
     """
     if not version_folder.is_dir():
-        raise FileNotFoundError(f"{version_folder}: no folder of a version")
+        raise FileNotFoundError(f"{version_folder}: not a folder; expected a version's")
     distinct: dict[bytes, LoggedCall] = {}
     for call in _newest(open_files(captured), f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"):
         if call.method is not None and call.request:

@@ -117,7 +117,7 @@ class SpoolWriter:
                 counts.removed_bytes += size_bytes
             self.state.save(self.folder)
         except Exception as error:
-            log.warning("capture: old files of %s stay for now: %s", options.base_path, error)
+            log.warning("capture: old files of %s cannot be removed yet: %s", options.base_path, error)
 
     def answer_flush(self, number: int, done: bool) -> None:
         """Reports to the server that a flush is done or has failed."""
@@ -227,7 +227,7 @@ class SpoolWriter:
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or 1.0)
         self._next_try_s = time.monotonic() + self._pause_s
         if error != self.state.error:
-            log.error("capture: files cannot be written, what is captured waits in %s: %s", self.folder, error)
+            log.error("capture: files cannot be written; captured requests stay in %s: %s", self.folder, error)
         self.state.error = error
         with contextlib.suppress(OSError):
             self.state.save(self.folder)
@@ -265,13 +265,13 @@ class WriterProcess:
                     try:
                         writer = take(folder)
                     except Exception as error:
-                        log.error("capture: what waits in %s cannot be read and stays: %r", folder, error)
+                        log.error("capture: the records in %s cannot be read, and stay there: %r", folder, error)
                         self._unreadable.add(folder)
                         continue
                     if writer is None:
                         continue
                     if writer.look_for_server():
-                        log.info("capture: writing what another server left in %s", folder)
+                        log.info("capture: writing the records that another server left in %s", folder)
                         self._adopted.append(writer)
                     else:
                         writer.leave()
@@ -289,7 +289,7 @@ class WriterProcess:
                 if not self._adopted:
                     return
             elif gone_s and time.monotonic() - gone_s > _GIVE_UP_S:
-                log.error("capture: given up; the next server writes what waits in %s", self._own.folder)
+                log.error("capture: gave up; the next server writes the records in %s", self._own.folder)
                 return
             self._wait()
 
@@ -349,7 +349,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     own = take(folder)
     if own is None:
-        print(f"{folder}: no spool, or another process writes it", file=sys.stderr)
+        print(f"{folder}: not a spool, or another process writes it", file=sys.stderr)
         return 1
     WriterProcess(folder, own).run()
     return 0
