@@ -239,10 +239,7 @@ def _create_anew(runtime: Path) -> str:
 def check_cuda(base: Path, answer: Mapping[str, Any], gpus: Sequence[str]) -> Check:
     """Checks whether the runtime environment has CUDA if there is a GPU, and whether TensorFlow and Horovod can use it.
 
-    Args:
-        base: Folder of the runtime environment.
-        answer: Result of :func:`airflow_hops.ml.step.probe.probe`.
-        gpus: Result of :func:`nvidia_gpus`.
+    ``answer`` is the result of :func:`airflow_hops.ml.step.probe.probe`, ``gpus`` that of :func:`nvidia_gpus`.
     """
     seen = f"TensorFlow sees {len(answer['gpus'])} GPUs" if answer["gpus"] else f"no GPU: {answer['no_gpu']}"
     cuda, create = cuda_of(installed_packages(base)), f"airflow hops runtime create {base} --cuda"

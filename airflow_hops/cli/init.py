@@ -38,14 +38,7 @@ _TEMPLATES = Path(__file__).with_name("project_files")
 def project_files(name: str, uri: str, encoding: str, table: TableDescription) -> dict[str, str]:
     """Returns the source files of a project, by name.
 
-    Args:
-        name: Name of the package: an identifier.
-        uri: Address of the rows: an absolute path or a URI.
-        encoding: Encoding of a CSV file.
-        table: Description of the table.
-
-    Raises:
-        SyntaxError: a source is not valid Python, which is a bug of this module.
+    ``name`` must be an identifier, ``uri`` an absolute path or a URI; ``encoding`` is that of a CSV file.
     """
     label = _label_of(table)
     is_regression = table.problem == REGRESSION

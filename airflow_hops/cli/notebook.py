@@ -37,7 +37,7 @@ def notebook(args: Namespace) -> None:
     """Replaces this process by JupyterLab; never returns.
 
     Raises:
-        BadInput: the folder is missing, or the port is in use.
+        BadInput: the runtime environment or the folder is missing, or the port is in use.
     """
     dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
     folder = Path(args.folder).expanduser().absolute() if args.folder else dags

@@ -168,11 +168,7 @@ def say(line: str) -> None:
 
 
 def find_uv() -> str:
-    """Returns the path of uv.
-
-    Raises:
-        SystemExit: uv is not installed.
-    """
+    """Returns the path of uv; raises SystemExit if it is not installed."""
     try:
         from uv import find_uv_bin
 

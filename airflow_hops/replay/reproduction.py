@@ -170,10 +170,7 @@ def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[
 def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
     """Returns the step of a run, with a separate output address and without MLflow.
 
-    Args:
-        hook: The connection.
-        run: The run.
-        code: Folder to unpack the user code to; for an incomplete record, the folder that has the code.
+    The user code is unpacked to ``code``; for an incomplete record, this folder must have the code.
 
     Raises:
         BadInput: a secret is unknown, or the code was not stored, or is damaged.
@@ -199,11 +196,7 @@ def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
 
 
 def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
-    """Returns the parameters for repeating a step.
-
-    Raises:
-        BadInput: a secret is unknown.
-    """
+    """Returns the parameters for repeating a step; raises BadInput if a secret is unknown."""
     params = dict(record.params)
     missing = []
     for path in record.secrets:
@@ -230,7 +223,7 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
 
 
 def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
-    """Returns the launcher that repeats a step: that of Spark if it ran on Spark; None for this machine."""
+    """Returns the launcher that repeats a step: Spark's if it ran on Spark; None for this machine."""
     if "conf" not in record.parts and record.params.get("engine") != "spark":
         return None
     conf = json.loads(record.parts.get("conf", "{}"))
@@ -245,11 +238,7 @@ def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAU
 def run_again(
     hook: RuntimeHook, spec: StepSpec, on_line: Callable[[Line], None] | None, launcher: Launcher | None = None
 ) -> StepResult:
-    """Runs the step, never from the cache.
-
-    Raises:
-        HopsError: it failed.
-    """
+    """Runs the step, never from the cache, and ends it on KeyboardInterrupt."""
     try:
         return hook.run(spec, launcher=launcher, cache=False, on_line=on_line)
     except KeyboardInterrupt:

@@ -68,17 +68,9 @@ def keep_cards(
 ) -> str | None:
     """Stores the cards of the versions that the newest decision is about: promoted, rolled back, or replaced.
 
-    It follows the decision and never fails: errors are logged. A repeated task without a new decision stores no card.
-
-    Args:
-        store: The artifact store.
-        model_name: The model.
-        doc_of: See :func:`~airflow_hops.reports.model_card.model_card`.
-        registered: Versions in MLflow's registry; None if it was not queried.
-        version: Version with a new note, to store only its card; None after a decision.
-
-    Returns:
-        Error message, or None.
+    It follows the decision and never fails: errors are logged and returned. A repeated task without a new decision
+    stores no card. With ``version``, it stores only the card of that version, after people have changed its note.
+    ``doc_of`` is that of :func:`~airflow_hops.reports.model_card.model_card`.
     """
     problems = []
     try:
@@ -171,7 +163,7 @@ def _make(
     doc_of: Callable[[str], str | None],
     registration: Registration | None,
 ) -> tuple[Report, KeptCard]:
-    """Returns a card with everything that is known, and its facts."""
+    """Returns a card with everything that is known, and the facts to store with it."""
     known = registration or (Registration.from_dict(before.registration) if before and before.registration else None)
     docs = dict(before.docs) if before else {}
 

@@ -43,11 +43,8 @@ class Registration(CheckedFields):
     Attributes:
         created_at: Time of registration, ISO 8601 UTC.
         run_id: The MLflow run.
-        note: The users' note.
         dag_id: DAG that registered it.
-        dag_run_id: Run of that DAG.
         uri: Address of the model artifact.
-        fingerprint: Fingerprint of the model artifact.
         decision_notes: Users' later notes on decisions, by the time of the decision.
     """
 
@@ -311,5 +308,5 @@ class VersionSources:
 
 
 def _told(error: Exception) -> str:
-    """Describes an error; for a file of another program or version with the kind of error."""
+    """Describes an error; includes its type for files by other programs or versions."""
     return str(error) if isinstance(error, HopsError | OSError) else f"{type(error).__name__}: {error}"

@@ -88,7 +88,6 @@ class Report:
         title: Heading, and file name.
         about: Subject.
         sections: Sections; those without blocks are left out.
-        at: Time of the report.
     """
 
     title: str
@@ -182,7 +181,7 @@ def _escape(word: str) -> str:
 
 
 def _code(word: str) -> str:
-    """Returns code spans, in which renderers create no links."""
+    """Returns a word as code spans, in which renderers create no links."""
     spans = []
     for part in word.split("|"):
         fence = "`" * (1 + max(map(len, re.findall("`+", part)), default=0))

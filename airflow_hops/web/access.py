@@ -59,11 +59,9 @@ def may_read(user: GetUserDep, dag_id: str, entity: DagAccessEntity | None = Non
 
 
 class MayRead:
-    """Set of the DAGs of which a user may read all the entities, checked on lookup: ``dag_id in may_read``.
+    """Set of the DAGs of which a user may read all the entities; without entities, the DAGs that the user may read.
 
-    Args:
-        user: The user.
-        entities: Entities of the DAG; none for the DAG itself.
+    Permissions are checked on lookup: ``dag_id in may_read``.
     """
 
     def __init__(self, user: GetUserDep, *entities: DagAccessEntity) -> None:

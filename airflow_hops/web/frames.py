@@ -1,4 +1,4 @@
-"""Headers that stop other sites from framing the pages, and browsers from running content that is not a script."""
+"""Headers that stop other sites from framing the pages, and browsers from running scripts in other responses."""
 
 from __future__ import annotations
 

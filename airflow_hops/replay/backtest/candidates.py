@@ -30,11 +30,7 @@ Made = TypeVar("Made")
 
 
 def champion_properties(hook: RuntimeHook, model_name: str) -> ModelProperties:
-    """Returns the properties of a model's champion.
-
-    Raises:
-        BadInput: the model has none.
-    """
+    """Returns the properties of a model's champion; raises BadInput if it has none."""
     champion = read_record(hook.store, model_name).champion
     if champion is None:
         raise BadInput(f"model {model_name!r} has no champion in {hook.store.root}; deploy one first")

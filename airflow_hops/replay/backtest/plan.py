@@ -137,11 +137,7 @@ class BacktestPlan:
         }
 
     def check_names(self, model: ModelProperties) -> None:
-        """Checks that the model has the features and metrics of the policies, before anything is trained.
-
-        Raises:
-            BadInput: it does not.
-        """
+        """Raises BadInput if the model lacks features or metrics that a policy names, before anything is trained."""
         features = model.inputs or model.features or ()
         metrics = METRICS.get(model.problem or "", ())
         for name, policy in self.policies.items():
@@ -232,11 +228,7 @@ def _check_known(what: str, name: str, known: Sequence[str]) -> None:
 
 
 def moment(name: str, value: str | datetime) -> datetime:
-    """Parses an ISO 8601 time, UTC if it has no time zone; ``name`` is for messages.
-
-    Raises:
-        BadInput: the value is not a time.
-    """
+    """Parses an ISO 8601 time, UTC if it has no time zone; ``name`` is for the message of BadInput."""
     try:
         return as_utc(str(value))
     except (ValueError, OverflowError):

@@ -35,11 +35,7 @@ class AssessedCandidate:
         return self.candidate.start, self.candidate.end
 
     def period(self, end: datetime) -> PeriodAssessment:
-        """Returns the assessment of the period that ends at a tick.
-
-        Raises:
-            LookupError: it was not assessed for that period.
-        """
+        """Returns the assessment of the period that ends at a tick; raises LookupError if there is none."""
         result = next((each for each in self.assessment.periods if as_utc(each.end) == end), None)
         if result is None:
             raise LookupError(f"the candidate of {self.candidate.end} has no assessment of the period until {end}")
@@ -61,7 +57,6 @@ class Requested:
 
     Attributes:
         tick: Number of the tick, from 0.
-        candidate: The trained candidate.
         champion: The model that served at the time.
         promoted: Whether the gate accepted the candidate.
         gate: Reasons of the gate.
@@ -82,7 +77,6 @@ class Course:
     Attributes:
         serving: Serving model in each period.
         decisions: One per tick; empty for the policy that never retrains.
-        requested: The retrainings.
     """
 
     serving: tuple[AssessedCandidate, ...]

@@ -70,11 +70,7 @@ class FoundArtifact:
                 raise HTTPException(410, f"{path} of {self.artifact.uri} was deleted") from None
 
     def read_json(self, path: str) -> Any:
-        """Returns the JSON value of a file.
-
-        Raises:
-            HTTPException: see :meth:`read_text`; 502, it is not JSON.
-        """
+        """Returns the JSON value of a file; see :meth:`read_text`. Raises HTTPException (502) if it is not JSON."""
         try:
             return parse_json(self.read_text(path), f"{self.artifact.uri}/{path}")
         except UnreadableFile as error:
@@ -112,11 +108,7 @@ def find_artifact(
 
 
 def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], dag_id: str, name: str) -> FoundArtifact:
-    """Returns the frozen schema of a pipeline by the name in its ``SchemaOperator``, by default the task id.
-
-    Raises:
-        HTTPException: see :func:`find_artifact`.
-    """
+    """Returns the frozen schema with a name; see :func:`find_artifact`. The name is that of its ``SchemaOperator``."""
     with create_session() as session:
         hook = hook_of(pipeline_of(session, dag_id).conn_id())
     store = hook.store

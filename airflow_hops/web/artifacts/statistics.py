@@ -51,7 +51,7 @@ class StatisticsDatasets(Model):
     """Time window of the rows, if known."""
     label: str | None
     problem: str | None
-    """Type of the label; null if unknown."""
+    """Type of the label: binary, multiclass or regression; null if unknown."""
     classes: list[str] | None
     """Names of the label's classes by number, if any."""
     weight: str | None

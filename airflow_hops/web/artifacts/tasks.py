@@ -32,7 +32,6 @@ class StageTask:
         stage: The stage, named like the operator's module (``ingest``, ``statistics``, ``train``, …); None for a user's
             subclass.
         kind: Kind of its artifact; None if it makes none, or only the task knows.
-        operator: Name of the operator's class.
         model_name: The served model that it works on, if the DAG file names it.
         model_server_conn_id: Connection of the model server, if it has its own.
     """
@@ -55,7 +54,6 @@ class PipelineDag:
         tasks: Tasks of this package, in the order of the DAG file.
         assets: Names of the assets that its tasks update, except those of artifacts.
         scheduled_on: Names of the assets that start it.
-        doc: The DAG's ``doc_md``, or empty.
     """
 
     dag_id: str

@@ -61,7 +61,7 @@ class Backtest(Model):
 
     id: str
     by: DecidedBy | None
-    """User who ran it."""
+    """User or task that ran it."""
     has_policy: bool
     """Whether a ``policy.json`` of the chosen policy exists."""
     report: BacktestReport

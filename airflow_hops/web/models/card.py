@@ -71,11 +71,7 @@ def report_model_version(
 
 
 def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
-    """Stores the cards of versions that a person has just decided on, or of one version whose note has changed.
-
-    Returns:
-        Error message, or None.
-    """
+    """Stores the cards of versions that a person has just decided on, or of one with a new note; returns the error."""
     registered, _ = registered_versions(served)
     known = {version: Registration.told(entry) for version, entry in registered.items()}
     return keep_cards(served.hook.store, served.name, documentation_of, known, version=version)

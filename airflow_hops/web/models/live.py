@@ -135,7 +135,7 @@ class LiveModel(Model):
     problem: str | None
     """Reason why the other fields are unknown: the server does not answer."""
     since: Time | None
-    """When the server started."""
+    """Start of the server."""
     versions: list[LiveVersion]
     series: Series | None
     """Null if the server keeps none."""

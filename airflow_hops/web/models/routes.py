@@ -62,7 +62,6 @@ class Candidate(Model):
     judged: ArtifactAddress
     """The evaluation."""
     fingerprint: str
-    """Fingerprint of the model artifact."""
     uri: str
     """URI of the model artifact."""
 

@@ -177,11 +177,7 @@ def list_curves(
 
 
 def tracking_hook(dag_id: str) -> RuntimeHook:
-    """Returns the hook of a pipeline's training task, or else of its first task.
-
-    Raises:
-        HTTPException: 404, the pipeline does not exist; 502, the connection cannot be read.
-    """
+    """Returns the hook of a pipeline's training task, or else of its first task."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
     trains = next((task.task_id for stage in _TRACKED for task in pipeline.tasks if task.stage == stage), None)

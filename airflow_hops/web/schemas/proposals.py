@@ -111,7 +111,6 @@ class Proposal:
 
     Attributes:
         found: Artifact of the validation.
-        user: The current user.
         task: Task instance in the path; the artifact may come from another one that it reused.
         schema: Schema that the data was validated against, at the address of the frozen schema.
         before: Text of that schema.

@@ -50,7 +50,6 @@ class SchemaSummary(Model):
     label: str | None
     key: str | None
     time: str | None
-    """Name of the time column."""
     versions: list[SchemaVersionEntry]
     """Oldest first."""
     is_edited: bool

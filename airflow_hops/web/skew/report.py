@@ -20,11 +20,7 @@ _digests: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
 
 
 def digest(store: ArtifactStore, artifact: Artifact) -> dict[str, Any]:
-    """Returns a report without histograms, which are most of its tens of megabytes for thousands of features.
-
-    Raises:
-        HTTPException: see :func:`read_report`.
-    """
+    """Returns a report without histograms, which are most of its tens of megabytes for thousands of features."""
     report: dict[str, Any] = json.loads(_digest(store, artifact))
     return report
 
