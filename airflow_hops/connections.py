@@ -98,6 +98,66 @@ def field_names(conn_type: str) -> list[str]:
     return list(names)
 
 
+_STORAGE_FIELDS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "aws": (
+        {"login": "key", "password": "secret"},
+        {
+            "aws_access_key_id": "key",
+            "aws_secret_access_key": "secret",
+            "aws_session_token": "token",
+            "endpoint_url": "endpoint_url",
+            "profile_name": "profile",
+            "region_name": "client_kwargs.region_name",
+        },
+    ),
+    "google_cloud_platform": ({}, {"key_path": "token", "keyfile_dict": "token", "project": "project"}),
+    "wasb": (
+        {"login": "account_name", "password": "account_key"},
+        {"connection_string": "connection_string", "sas_token": "sas_token"},
+    ),
+    "webhdfs": ({"host": "host", "port": "port", "login": "user", "password": "password"}, {"use_ssl": "use_https"}),
+}
+"""By type of connection, the argument of fsspec's file system for each field, and for each field of the extra.
+
+See the constructors of ``s3fs.S3FileSystem``, ``gcsfs.GCSFileSystem``, ``adlfs.AzureBlobFileSystem`` and
+``fsspec.implementations.webhdfs.WebHDFS``.
+"""
+
+
+def storage_options_of(conn_id: str) -> dict[str, Any]:
+    """Returns fsspec's options for the storage that a connection of another provider describes.
+
+    Args:
+        conn_id: Connection of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``webhdfs``.
+
+    Raises:
+        BadInput: there is no such connection, or it has a field for which fsspec has no option.
+    """
+    configured = find_connection(conn_id, *_STORAGE_FIELDS)
+    if configured is None:
+        raise BadInput(f"storage_conn_id: there is no connection {conn_id!r}; add it, or correct the name")
+    connection = configured[0]
+    fields, extra_fields = _STORAGE_FIELDS[connection.conn_type]
+    extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
+    values = {name: getattr(connection, name) for name in ("login", "password", "host", "port", "schema")}
+    options: dict[str, Any] = {}
+    for known, fields_of_connection in ((fields, values), (extra_fields, extra)):
+        for name, value in fields_of_connection.items():
+            if value in (None, ""):
+                continue
+            if name not in known:
+                raise BadInput(
+                    f"connection {conn_id!r}: the artifact store cannot use the field {name!r} of a connection of type "
+                    f"{connection.conn_type!r}; it uses {', '.join([*fields, *extra_fields])}. Put other options "
+                    "into 'storage_options' of the connection of type hops"
+                )
+            outer, _, inner = known[name].partition(".")
+            if name == "keyfile_dict" and isinstance(value, str):
+                value = json_object(value, f"connection {conn_id!r}: field 'keyfile_dict'")
+            options[outer] = {inner: value} if inner else value
+    return options
+
+
 def check_options() -> None:
     """Checks the names of the options in ``[hops]``.
 

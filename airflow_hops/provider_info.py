@@ -113,6 +113,11 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Artifact store",
                     "Absolute path, or a URI that fsspec opens: file://, s3://, gs://, hdfs://. Empty: [hops] store",
                 ),
+                "storage_conn_id": _field(
+                    "Storage connection",
+                    "Connection of type aws, google_cloud_platform, wasb or webhdfs with the store's credentials and "
+                    "address, such as aws_default; storage_options take precedence. Empty: none",
+                ),
                 "storage_options": _field(
                     "Storage options",
                     'JSON object for fsspec, such as {"endpoint_url": "http://minio:9000"}. Empty: none',

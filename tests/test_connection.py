@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
+from test_store import s3_endpoint  # noqa: F401
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import json_object
@@ -132,6 +133,80 @@ def test_what_may_hold_credentials_is_not_shown(text: str, monkeypatch: pytest.M
     with pytest.raises(BadInput) as caught:
         json_object(text, "connection field 'serving_storage_options'")
     assert "abc123" not in str(caught.value)
+
+
+STORAGE = {
+    "aws": (
+        {"login": "key", "password": "s3cr3t", "extra": {"endpoint_url": "http://minio:9000", "region_name": "eu"}},
+        {
+            "key": "key",
+            "secret": "s3cr3t",
+            "endpoint_url": "http://minio:9000",
+            "client_kwargs": {"region_name": "eu"},
+        },
+    ),
+    "google_cloud_platform": (
+        {"extra": {"keyfile_dict": '{"type": "service_account"}', "project": "p"}},
+        {"token": {"type": "service_account"}, "project": "p"},
+    ),
+    "wasb": ({"login": "account", "password": "k"}, {"account_name": "account", "account_key": "k"}),
+    "webhdfs": ({"host": "namenode", "port": 9870, "login": "ann"}, {"host": "namenode", "port": 9870, "user": "ann"}),
+}
+
+
+@pytest.mark.parametrize("conn_type", STORAGE)
+def test_storage_options_come_from_another_connection(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, conn_type: str
+) -> None:
+    fields, options = STORAGE[conn_type]
+    monkeypatch.setenv("AIRFLOW_CONN_STORAGE", json.dumps({"conn_type": conn_type, **fields}))
+    extra = {"store": "memory://hops", "storage_conn_id": "storage", "storage_options": {"timeout": 5}}
+    assert settings({"extra": extra}).storage_options == {**options, "timeout": 5}
+    assert conn_type != "aws" or redact("refused: s3cr3t") == "refused: ***"
+
+
+def test_store_is_opened_with_another_connection(
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    s3_endpoint: str,  # noqa: F811
+) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem(endpoint_url=s3_endpoint, key="k", secret="s").mkdir("connected")
+    connection = {"conn_type": "aws", "login": "k", "password": "s", "extra": {"endpoint_url": s3_endpoint}}
+    monkeypatch.setenv("AIRFLOW_CONN_AWS_DEFAULT", json.dumps(connection))
+    settings({"extra": {"store": "s3://connected/hops", "storage_conn_id": "aws_default"}})
+    store = RuntimeHook("hops_other").store
+    store.write_text(store.uri("_models", "m.json"), "{}")
+    assert store.names(store.uri("_models")) == ["m.json"]
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        (None, "storage_conn_id: there is no connection 'storage'"),
+        ({"conn_type": "http"}, "connection 'storage' is of type 'http', expected 'aws' or"),
+        (
+            {"conn_type": "aws", "extra": {"role_arn": "r"}},
+            "'storage': the artifact store cannot use the field 'role_arn'",
+        ),
+        (
+            {"conn_type": "wasb", "host": "h"},
+            "cannot use the field 'host' of a connection of type 'wasb'; it uses login",
+        ),
+        (
+            {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": "{"}},
+            "field 'keyfile_dict': expected a JSON",
+        ),
+    ],
+)
+def test_storage_connection_is_checked(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, connection: Any, message: str
+) -> None:
+    if connection:
+        monkeypatch.setenv("AIRFLOW_CONN_STORAGE", json.dumps(connection))
+    with pytest.raises(BadInput, match=message):
+        settings({"extra": {"storage_conn_id": "storage"}})
 
 
 def test_the_password_of_a_stores_address_is_an_option_and_no_part_of_what_is_made(settings: Any) -> None:

@@ -20,7 +20,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
-from airflow_hops.connections import check_options, find_connection, read_extra
+from airflow_hops.connections import check_options, find_connection, read_extra, storage_options_of
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
@@ -135,6 +135,8 @@ class RuntimeHook(BaseHook):
         runtime = self._runtime_folder(str(extra.get("runtime") or ""), home / "hops-runtime")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
         storage_options = self._json_object("storage_options", extra.get("storage_options"))
+        if extra.get("storage_conn_id"):
+            storage_options = {**storage_options_of(str(extra["storage_conn_id"])), **storage_options}
         opened = ArtifactStore(store, storage_options=storage_options)
         # Airflow masks fields of the connection by their names, but reads no JSON nor addresses in them.
         secrets = {**opened.storage_options, "tracking_password": without_password(tracking_uri)[1]}
