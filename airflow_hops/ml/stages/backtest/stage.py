@@ -230,6 +230,6 @@ def _notes(history: History, of: ExamplesProperties, served: ServedModel, option
     if empty := sum(not file.exists() for file in history.files):
         yield f"{empty} of {len(history.files)} periods have no rows; a live monitor with silent_after would fail there"
     if options.time_feature not in (None, of.time):
-        yield f"The monitor's time_feature is {options.time_feature!r}; here {of.time!r} stands in its place"
+        yield f"The monitor's time_feature is {options.time_feature!r}; {of.time!r} is used instead"
     if options.identifiers:
         yield "Single rows (identifiers) were not compared: those of the history are not among the training data"

@@ -93,8 +93,8 @@ def run(
     mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
     if problem == BINARY and mine and theirs and mine != theirs:
         reasons.append(
-            f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: whoever asks for "
-            "it must know"
+            f"the model gives the probability of {mine[1]!r}, and the champion that of {theirs[1]!r}: clients must "
+            "take this into account"
         )
     figures, not_compared = figures_by_split(models, names, judge, files, target, slices, context.progress)
     reasons += not_compared

@@ -52,7 +52,7 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
         )
     if target.problem == MULTICLASS and model.classes != len(target.classes or ()):
         raise BadInput(
-            f"source {source!r}: the model tells {model.classes} classes apart, the examples have "
+            f"source {source!r}: the model distinguishes {model.classes} classes, the examples have "
             f"{len(target.classes or ())}: {', '.join(target.classes or ())}"
         )
     for name in target.dtypes:
@@ -77,7 +77,7 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
         if asked >= rows:
             break
     if not asked:
-        raise BadInput(f"{files[0].parent}: there are no rows to ask the model of {source!r} for")
+        raise BadInput(f"{files[0].parent}: there are no rows to check the model of {source!r} on")
     return asked
 
 

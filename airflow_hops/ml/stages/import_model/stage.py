@@ -91,7 +91,7 @@ def run(
             target = _write_signature(result, folder, target, features, prediction)
         elif features is not None or prediction is not None:
             raise BadInput(
-                "features and prediction are of ONNX graphs and estimators; a SavedModel has a signature of its own"
+                "features and prediction are for ONNX graphs and estimators; a SavedModel has its own signature"
             )
         split = split or data.splits[-1]
         files = example_files(context.local("examples"), split)

@@ -341,7 +341,7 @@ async def _explain(
     code = await manager.provisioner.poll() if manager.provisioner is not None else None
     if code == -9:
         struck = count_oom_kills() > oom_kills
-        why = "the machine's out-of-memory killer has struck" if struck else "somebody did, or a memory limit"
+        why = "by the machine's out-of-memory killer" if struck else "by a person, or by a memory limit"
         return f"lost its kernel, which was killed ({why}); give it less data, or the machine more memory"
     how = "exit code" if code is None or code >= 0 else "signal"
     return f"lost its kernel, which ended with {how} {'unknown' if code is None else abs(code)}{_last_lines(said)}"

@@ -80,8 +80,8 @@ class _Magics(ast.NodeTransformer):
             case (kind, *rest):
                 signs = {"run_line_magic": "%", "run_cell_magic": "%%"}
                 raise BadInput(
-                    f"{self._name}: {signs.get(kind, '!')}{' '.join(rest[:2])} is IPython's, which a notebook "
-                    "that runs as a script is without; write it in Python, or move it out of the notebook"
+                    f"{self._name}: {signs.get(kind, '!')}{' '.join(rest[:2])} is IPython's, which is not "
+                    "available to a notebook that runs as a script; write it in Python, or move it out of the notebook"
                 )
         return self.generic_visit(node)
 

@@ -21,7 +21,7 @@ from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, R
 log = logging.getLogger(__name__)
 
 _GUESSED_CLASSES = 100
-"""Up to so many distinct strings are taken for classes without ``problem``."""
+"""Maximum distinct strings that are taken for classes without ``problem``."""
 _NAMED = 10
 _BATCH_ROWS = 1 << 17
 _WIDEN = ": widen the window, or look at how prepare() derives it"

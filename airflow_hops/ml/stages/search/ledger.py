@@ -70,7 +70,7 @@ class Ledger:
             is_other = differing or earlier.base != study.base
             if is_other or (earlier.published and not reuse):
                 why = "is of another space, code or data" if is_other else "is complete, and the cache is off"
-                log.info("%s: the study of an earlier try %s; it begins anew", folder.uri, why)
+                log.info("%s: the study of an earlier try %s; it starts again", folder.uri, why)
                 folder.clear()
                 earlier = None
         if earlier is None:

@@ -195,7 +195,7 @@ def _outcome(
         folder = None if options.refit else _kept(context, study, winner)
         if folder is None and (options.refit or winner.has_model):
             np = options.refit_np or np if options.refit else np
-            text = f"training anew with the parameters of trial {winner.number} on {np} ranks"
+            text = f"training again with the parameters of trial {winner.number} on {np} ranks"
             context.progress(options.trials_share, text)
             folder = _train_anew(context.scratch / "winner", winner, np, trials)
         if folder is not None:
@@ -226,7 +226,7 @@ def _train_anew(output: Path, winner: TrialRecord, np: int, trials: Trials) -> P
                 return output
             elif event["type"] == "ended":
                 failure = HopsError if error.get("retryable", True) else BadInput
-                raise failure(f"training the winner, trial {winner.number}, anew: {error['message']}")
+                raise failure(f"training the winner, trial {winner.number}, again: {error['message']}")
 
 
 def _has_model(summary: Mapping[str, Any], output: Path) -> bool:

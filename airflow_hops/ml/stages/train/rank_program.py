@@ -102,10 +102,10 @@ def check_answers(model: Any, context: TrainContext) -> None:
 
 
 def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
-    """Writes ``saved_model/`` with the examples' transform graph inside, or of the model alone.
+    """Writes ``saved_model/``: the model with the examples' transform graph, or, without examples, the model alone.
 
     Returns:
-        Raw features that it takes; None for the model alone.
+        Raw features that it takes; None without examples.
     """
     # TensorFlow logs changed names and written folders, on which users cannot act.
     for name in ("absl", "tensorflow"):

@@ -26,7 +26,7 @@ _FILES = (FILE, _STAGING)
 
 @dataclass
 class RowSplit:
-    """The separation of a source's rows into valid and invalid ones.
+    """Separation of a source's rows into valid and invalid ones.
 
     Attributes:
         rows: Rows read.
@@ -42,7 +42,7 @@ class RowSplit:
 
     @property
     def counts(self) -> RowCounts:
-        """Counts of rows, which add up."""
+        """Row counts; valid and rejected rows add up to the rows read."""
         return RowCounts(self.rows, self.good, dict(self.rejected))
 
 
