@@ -1,4 +1,4 @@
-"""Columns that tell the label: how well each of them predicts it alone."""
+"""Scores how well each column alone predicts the label, to detect leaks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.contract.target import REGRESSION, Problem
 
 TELLS = 0.999
-"""A column with at least this score is left out: hardly ever does the world alone answer so well."""
+"""Score from which a column is left out: real data hardly ever predicts so well."""
 SUSPICIOUS = 0.98
 
 _MOST_ROWS = 10_000
@@ -21,16 +21,11 @@ _LEAF_ROWS = {True: 2, False: 1}
 
 
 def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Problem) -> float | None:
-    """Returns how well a column alone predicts the label on rows held out, a missing value being a value too.
-
-    Args:
-        column: Numbers, text or Booleans.
-        label: The label of the same rows.
-        problem: What the label asks for.
+    """Returns how well a column alone predicts the label on held-out rows; a missing value counts as a value.
 
     Returns:
-        The AUC, one against the rest and the mean over classes; of a regression the R² of ranks, for which a curve or a
-        heavy tail is no different from a line. None if there are too few rows.
+        The AUC (one against the rest, the mean over classes); for a regression the R² of ranks, so that curves and
+        heavy tails do not matter. None if there are too few rows.
     """
     from sklearn.metrics import r2_score, roc_auc_score
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
@@ -75,14 +70,14 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
 
 
 def _ranks(values: pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    """The place of each value among the different ones, in their order; of a missing one the first."""
+    """Returns the rank of each value among the different ones; missing values rank first."""
     filled = values.fill_null("" if pa.types.is_string(values.type) else 0) if values.null_count else values
     ranks: np.ndarray[Any, Any] = np.unique(filled.to_numpy(), return_inverse=True)[1]
     return ranks
 
 
 def _halves(y: np.ndarray[Any, Any], is_regression: bool) -> np.ndarray[Any, Any]:
-    """Which of the rows, in no order, to learn from; of each class a half."""
+    """Returns a mask of the rows to learn from: half of each class."""
     order = np.arange(len(y)) if is_regression else np.argsort(y, kind="stable")
     learn = np.zeros(len(y), bool)
     learn[order[::2]] = True

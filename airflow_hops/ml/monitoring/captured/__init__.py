@@ -1,1 +1,1 @@
-"""Captured requests of a model server, and the labels that came later."""
+"""Captured requests of a model server, and their later labels."""

@@ -18,7 +18,7 @@ from airflow_hops.ml.readers.raw_file import explained
 LABEL = "label."
 """Prefix of a label's column."""
 UNNAMED = "value"
-"""The name of a label that was given without one."""
+"""Name of a label that was sent without one."""
 
 _KEYS = ("request_id", "row")
 _TOLD = {"int64", "double", "bool", "string"}
@@ -35,10 +35,10 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
     Returns:
         An Arrow table of ``request_id``, ``row``, ``at`` (when the label became known), ``received_at`` and a column
         ``label.<name>`` for each label, null if a row of feedback lacks it; without rows if there is no feedback. A
-        label that was told as different types is a text: whoever may send one must not end the reading of all.
+        label that was sent with different types becomes text, so that a client cannot make all labels unreadable.
 
     Raises:
-        BadInput: A file cannot be read, or is none of the server's.
+        BadInput: A file cannot be read, or was not written by the server.
     """
     fs, folder = fsspec.url_to_fs(str(model_folder), **(storage_options or {}))
     fs.invalidate_cache()
@@ -100,7 +100,7 @@ def _key(table: Any) -> Any:
 
 
 def _wide_types(tables: list[Any], where: str) -> dict[str, Any]:
-    """One field for each column: a label that is an integer here and a float there is a float, else a text."""
+    """Returns one field per column: a label with integers and floats becomes a float, with other types a string."""
     fields: dict[str, Any] = {}
     for field in (field for table in tables for field in table.schema):
         known = fields.setdefault(field.name, field)

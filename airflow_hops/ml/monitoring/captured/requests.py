@@ -1,4 +1,4 @@
-"""Reading the captured requests of a model, on this machine or in any store that fsspec opens."""
+"""Reads the captured requests of a model, on this machine or in any store that fsspec opens."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsFile:
-    """A Parquet file of rows.
+    """Parquet file of rows.
 
     Attributes:
-        path: Where it is on this machine.
-        origin: What messages call it: the address of the file that this is a copy of, or the path.
+        path: Path on this machine.
+        origin: Address for messages: that of the file that this is a copy of, or the path.
     """
 
     path: Path
@@ -38,12 +38,12 @@ class RowsFile:
 
     @classmethod
     def at(cls, path: Path) -> RowsFile:
-        """A file that lies on this machine itself."""
+        """Returns a file on this machine."""
         return cls(path, str(path))
 
     @property
     def name(self) -> str:
-        """Its name, by which captured files are in the order of time."""
+        """File name; captured files sort by time."""
         return self.path.name
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class RowsFile:
 
 
 class CapturedRequests:
-    """The files of a model below a capture base path.
+    """Files of a model below a capture base path.
 
     Args:
         base_path: The server's ``--capture_base_path``, as this machine sees it: a folder, or a URL that fsspec opens.
@@ -72,10 +72,10 @@ class CapturedRequests:
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests | None:
-        """Those that the connection names; None if it names none.
+        """Returns the captured requests that the connection names; None if it names none.
 
         Raises:
-            BadInput: a field of the connection is not what it should be.
+            BadInput: a field of the connection is invalid.
         """
         base_path = capture_path(services)
         if base_path is None:
@@ -84,7 +84,7 @@ class CapturedRequests:
 
     @classmethod
     def expected(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests:
-        """As :meth:`of`, where there must be some.
+        """Returns the captured requests as :meth:`of` does.
 
         Raises:
             BadInput: the connection names none.
@@ -98,10 +98,7 @@ class CapturedRequests:
         return result
 
     def names(self, version: int | None = None) -> list[str]:
-        """Names of the files of rows, oldest first; none where nothing was captured yet.
-
-        Args:
-            version: The version that answered; None for all.
+        """Returns names of the files of rows, oldest first, of one version that answered, or of all.
 
         Raises:
             HopsError: the store does not answer.
@@ -116,14 +113,10 @@ class CapturedRequests:
         return sorted(name for name in (path.rsplit("/", 1)[-1] for path in listed) if fnmatchcase(name, pattern))
 
     def fetch(self, names: Sequence[str], scratch: Path) -> list[RowsFile]:
-        """The files of these names, on this machine: themselves, or copies.
-
-        Args:
-            names: Of what :meth:`names` returned.
-            scratch: Folder for the copies.
+        """Returns files of :meth:`names` on this machine: themselves, or copies in ``scratch``.
 
         Raises:
-            HopsError: the store does not answer, or a file has been removed since.
+            HopsError: the store does not answer, or a file was removed meanwhile.
         """
         if isinstance(self._fs, LocalFileSystem):
             return [RowsFile.at(Path(self._folder) / name) for name in names]
@@ -138,13 +131,10 @@ class CapturedRequests:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[Any]:
-        """A file of rows as a ``pyarrow.parquet.ParquetFile``, of which only what is asked for is read.
-
-        Args:
-            name: One of what :meth:`names` returned.
+        """Opens a file of :meth:`names` as a ``pyarrow.parquet.ParquetFile``, which only reads what is asked for.
 
         Raises:
-            HopsError: the store does not answer, or the file has been removed since.
+            HopsError: the store does not answer, or the file was removed meanwhile.
             BadInput: it is damaged.
         """
         origin = f"{self._url}/{name}"
@@ -152,7 +142,7 @@ class CapturedRequests:
             yield pq.ParquetFile(file)
 
     def feedback(self) -> Any:
-        """The labels that came later, as :func:`~airflow_hops.ml.monitoring.captured.feedback.read_feedback` has them.
+        """Reads the labels (:func:`~airflow_hops.ml.monitoring.captured.feedback.read_feedback`).
 
         Raises:
             HopsError: the store does not answer.
@@ -163,7 +153,7 @@ class CapturedRequests:
 
     @contextlib.contextmanager
     def _reached(self, origin: str | None = None) -> Iterator[None]:
-        """Names the place in what a store's library raises, which may be anything."""
+        """Names the place in errors of a store's library, which may raise anything."""
         try:
             yield
         except HopsError:

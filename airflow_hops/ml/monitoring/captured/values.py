@@ -1,4 +1,4 @@
-"""Captured outputs and labels as numbers."""
+"""Converts captured outputs and labels to numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 
 
 def as_number(label: Any) -> float:
-    """A label as a number, also one that is told as text ("1", "true"); NaN for what is none."""
+    """Returns a label as a number, also if it is text ("1", "true"); NaN if it is not a finite number."""
     try:
         value = float(_TRUTH.get(label.strip().lower(), label) if isinstance(label, str) else label)
     except (TypeError, ValueError):
@@ -23,7 +23,7 @@ def as_number(label: Any) -> float:
 
 
 def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
-    """The numbers of classes that are told by name or number; NaN for what is none, or does not count."""
+    """Returns the numbers of classes, from names or numbers; NaN if a label is not a class, or not a known one."""
     numbers = {name: number for number, name in enumerate(classes or ())}
     # Where classes are called by numbers, a number that is none of them is no class.
     indexed = not any(name.removeprefix("-").isdecimal() for name in numbers)
@@ -42,7 +42,7 @@ def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: C
 
 
 def dense_values(column: Any, *, wide: bool) -> np.ndarray:
-    """A column's values, flat; where they are wanted wide, and are lists of one length, [rows, width]."""
+    """Returns a column's values, flat; lists of one length as ``[rows, width]`` if ``wide``."""
     rows = len(column)
     wide = wide and pa.types.is_list(column.type) and len(pc.unique(pc.list_value_length(column))) == 1
     while pa.types.is_list(column.type):

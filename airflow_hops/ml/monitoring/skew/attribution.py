@@ -1,4 +1,4 @@
-"""The effect of each feature's drift on the model's predictions."""
+"""Effect of each feature's drift on the model's predictions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from airflow_hops.ml.metrics.scoring import ServedModel
 
 ROWS = 2_000
-"""Rows that are scored, once for each feature."""
+"""Rows that are scored for each feature."""
 
 SAMPLE_ROWS = 20_000
-"""Rows from which the features' distributions are taken: those of a smaller sample differ by chance."""
+"""Rows that the features' distributions are computed from: a smaller sample differs by chance."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The effects of drift on predictions.
+    """Effects of drift on predictions.
 
     Attributes:
         effects: Effects by feature, largest first; empty if there is a ``note``.
@@ -49,7 +49,6 @@ class Attribution:
             classes.
         prediction_current: Mean prediction over current rows.
         note: Why nothing could be attributed, or None.
-        problem: What the model predicts.
         by_class: With several classes, the mean probability of each over rows of the reference, and over current rows.
     """
 
@@ -62,7 +61,7 @@ class Attribution:
     by_class: Mapping[str, tuple[float, float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
+        """Returns the JSON value."""
         return asdict(self)
 
 
@@ -90,8 +89,8 @@ def attribute_drift(
     Args:
         model: A SavedModel whose signature ``serving_default`` takes raw features.
         reference: Rows that the model was trained on: a source as
-            :func:`~airflow_hops.ml.statistics.generate_statistics` takes, or a function of column names
-            that yields Arrow record batches at each call.
+            :func:`~airflow_hops.ml.statistics.generate_statistics` takes, or a function of column names that yields
+            Arrow record batches at each call.
         current: The same for the current rows.
         features: Features to examine; None for all inputs of the model.
         rows: Number of rows to score for each feature.
@@ -141,16 +140,13 @@ def attribute_drift(
 
 
 def restore(values: Any, reference: Any, random: Any) -> Any:
-    """Values that are distributed as the reference is, and differ from the given ones as little as possible.
+    """Returns values that are distributed like the reference, with as few and small changes as possible.
 
     Args:
-        values: Of shape ``[rows]``: floats (NaN if missing), integers, or bytes as objects; or vectors, floats of
-            shape ``[rows, width]``.
-        reference: Of shape ``[reference_rows]`` or ``[reference_rows, width]``, of the same type.
+        values: ``[rows]``: floats (NaN if missing), integers, or bytes as objects; or vectors, floats ``[rows,
+            width]``.
+        reference: Values of the same type, ``[reference_rows]`` or ``[reference_rows, width]``.
         random: ``numpy.random.Generator``, which breaks ties.
-
-    Returns:
-        Of the shape of ``values``.
     """
     import numpy as np
 
@@ -174,12 +170,11 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
 
 
 def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
-    """Vectors with the reference's share of missing ones, its means, and its covariances where the values vary.
+    """Gives vectors the reference's share of missing ones, its means, and its covariances where the values vary.
 
-    Where all values are equal, they are drawn from the reference.
-
-    The change is the optimal transport between normal distributions (Olkin and Pukelsheim, "The distance between two
-    random vectors with given dispersion matrices", 1982).
+    If all values are equal, they are drawn from the reference. The change is the optimal transport between normal
+    distributions (Olkin and Pukelsheim, "The distance between two random vectors with given dispersion matrices",
+    1982).
     """
     import numpy as np
 
@@ -203,7 +198,7 @@ def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
 
 
 def _power(covariances: Any, exponent: float) -> Any:
-    """A power of a symmetric matrix; directions without variance have none of it."""
+    """Returns a power of a symmetric matrix; 0 in directions without variance."""
     import numpy as np
 
     variances, directions = np.linalg.eigh(covariances)
@@ -214,7 +209,7 @@ def _power(covariances: Any, exponent: float) -> Any:
 
 
 def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
-    """Values with the reference's shares: those there are too many of give way to those there are too few of."""
+    """Gives values the reference's shares: some too frequent values are replaced by too rare ones."""
     import numpy as np
 
     kinds, codes = np.unique(np.concatenate([values, reference]), return_inverse=True)
@@ -234,7 +229,7 @@ def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
 
 
 def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> dict[str, Any]:
-    """An even sample of rows in a random order, as dense arrays."""
+    """Draws an even sample of rows in random order, as dense arrays."""
     import numpy as np
     import pyarrow as pa
 

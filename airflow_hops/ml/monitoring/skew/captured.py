@@ -1,4 +1,4 @@
-"""Which rows that the model server captured a run looks at, to compare them with what the champion was trained on."""
+"""Compares rows that the model server captured with the champion's training data."""
 
 from __future__ import annotations
 
@@ -33,15 +33,10 @@ log = logging.getLogger(__name__)
 
 
 def compare_captured(context: StepContext, model_name: str, options: SkewOptions) -> Compared:
-    """Compares what was captured since last time.
+    """Compares the rows captured since the last run.
 
-    The cursor moves only once there were enough rows for a verdict, and the artifact is committed: too few rows wait
-    for the next run.
-
-    Args:
-        context: The step's context.
-        model_name: The served model.
-        options: How it is compared.
+    The cursor only moves when there were enough rows for a verdict and the artifact is committed; too few rows wait for
+    the next run.
     """
     requests = CapturedRequests.expected(context.spec.services, context.store, model_name)
     champion, trained = _read_trained(context.store, model_name, options.split)

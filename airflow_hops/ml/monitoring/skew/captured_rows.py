@@ -1,4 +1,4 @@
-"""Rows that the model server captured: which of them a run looks at, and what they say of the features.
+"""Captured rows of the model server: the window of a run, and the features in it.
 
 The server writes Parquet files whose names sort by time and which are complete when they appear, one row for each row
 that it answered, with columns ``input.<feature>`` and ``captured_at``.
@@ -20,7 +20,7 @@ from airflow_hops.ml.statistics.formats.layout import batch_rows
 
 INPUT = "input."
 _CELL_BYTES = 8
-"""About what a value of a feature takes, decoded."""
+"""Approximate size of a decoded value."""
 _RUNS_KEPT = 100
 _DAY_S = 86_400
 _YEAR_1_S = -62_135_596_800
@@ -28,25 +28,21 @@ _YEAR_1_S = -62_135_596_800
 
 @dataclass(frozen=True)
 class Window:
-    """The files that a run looks at: names after ``after``, up to and including ``until``; None for no limit."""
+    """Files of a run: names after ``after``, up to and including ``until``; None for no limit."""
 
     after: str | None = None
     until: str | None = None
 
     def holds(self, name: str) -> bool:
-        """Whether a file is in the window."""
+        """Returns whether a file is in the window."""
         return (self.after is None or name > self.after) and (self.until is not None and name <= self.until)
 
 
 class Cursor:
-    """Which captured rows were already looked at; a file of the store.
+    """Position up to which captured rows have been compared; a file of the store.
 
-    A run's window is fixed when the run first asks for it: a retry, or a rerun, sees the same rows. The next run
-    begins where the last one that was :meth:`done` ended.
-
-    Args:
-        store: The artifact store.
-        producer: The task instance; each task has a cursor of its own.
+    A run's window is fixed when the run first asks for it: a retry or rerun sees the same rows. The next run begins
+    where the last one that was :meth:`done` ended. Each task has its own cursor.
     """
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
@@ -54,11 +50,7 @@ class Cursor:
         self._uri = store.uri("_state", producer.dag_id, producer.task_id, "captured.json")
 
     def window(self, names: Sequence[str]) -> Window:
-        """The window of this run.
-
-        Args:
-            names: Names of all captured files there are.
-        """
+        """Returns the window of this run, given the names of all captured files."""
         state = self._read()
         if self._run_id in state["runs"]:
             return Window(**state["runs"][self._run_id])
@@ -91,19 +83,19 @@ class Cursor:
 
 @dataclass(frozen=True)
 class CapturedSpan:
-    """The facts of captured rows besides their features.
+    """Number and times of captured rows.
 
     Attributes:
         rows: Number of rows.
         versions: Rows by model version.
-        captured_from: When the first was captured, ISO 8601 UTC; None for no rows.
-        captured_until: When the last was captured.
-        window_end: End of the period that the rows are of, by their own time feature: the day after the latest, ISO
-            8601 UTC; None for no rows, or no time feature.
+        captured_from: Time of the first capture, ISO 8601 UTC; None without rows.
+        captured_until: Time of the last capture.
+        window_end: End of the rows' own period by their time feature: the day after the latest, ISO 8601 UTC; None
+            without rows or time feature.
         window_start: Start of that period: the day of the earliest.
         wrong_times: Rows left out of that period: their time feature is over a day after their own capture, or before
             the year 1.
-        wrong_time: Such a time feature.
+        wrong_time: An example of such a time.
     """
 
     rows: int = 0
@@ -116,7 +108,7 @@ class CapturedSpan:
     wrong_time: int | None = None
 
     def of_days(self, first: int, last: int) -> CapturedSpan:
-        """The same with the days of the earliest and the latest of the rows' own times, seconds since the epoch."""
+        """Sets the days of the earliest and the latest of the rows' own times, seconds since the epoch."""
         end = _day(last) + timedelta(days=1)
         return replace(self, window_end=end.isoformat(), window_start=_day(first).isoformat())
 
@@ -127,7 +119,7 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
     Args:
         files: Captured files.
         expected: TFDV's type (INT, FLOAT, STRING) by name of the feature.
-        time_feature: The feature that holds seconds since the epoch, or None.
+        time_feature: Feature that holds seconds since the epoch, or None.
 
     Raises:
         BadInput: a file cannot be read, or a feature is missing from it or is of another type.
@@ -158,7 +150,7 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
 
 
 def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSpan:
-    """Counts the rows, by version, and finds the times that they span."""
+    """Counts the rows by version, and finds the times that they span."""
     import pyarrow.compute as pc
 
     rows, versions = 0, dict[str, int]()
@@ -198,15 +190,15 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
 
 
 def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
-    """The features of captured rows as Arrow record batches.
+    """Yields the features of captured rows as Arrow record batches.
 
-    A server knows no null: a missing number is NaN there, and a missing string is empty. Both become null, as does a
+    Servers do not know nulls: a missing number is NaN, and a missing string is empty. Both become null, as does a
     vector in which a number is NaN or infinite.
 
     Args:
-        files: Captured files; or files of examples, to be read as if they had been captured.
+        files: Captured files, or files of examples.
         features: Names of the features.
-        prefix: What the columns' names begin with.
+        prefix: Prefix of the columns' names.
     """
     import pyarrow as pa
 
@@ -264,7 +256,7 @@ def _is_vectors(result: Any) -> bool:
 
 
 def with_nulls(column: Any) -> Any:
-    """A column of what a server was given, in which what it says of a missing value is null."""
+    """Replaces the server's missing values of a column by null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -276,7 +268,7 @@ def with_nulls(column: Any) -> Any:
 
 
 def _plausible(seconds: Any, captured_at: Any) -> tuple[Any, Any]:
-    """The times that rows can be of, null instead of the others; and the others."""
+    """Returns the possible times, with null instead of the others, and the others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

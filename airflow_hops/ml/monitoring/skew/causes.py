@@ -1,8 +1,7 @@
-"""Whether a drifted feature looks like a broken pipeline, or like the world changing.
+"""Likely causes of a feature's drift: a fault of the pipeline, or a change of the world.
 
-What is told apart is told from both distributions alone, so a cause is a likeness, not a proof. Faults are named only
-where the world hardly does the like: a share of new values that no season brings, or every quantile moved by the factor
-between two units.
+Causes are derived from the two distributions alone, so they are likely, not proven. A fault is only reported if real
+changes hardly ever look like it: many values that were never seen, or all quantiles moved by a conversion of units.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from airflow_hops.core.contract.skew import Cause
 from airflow_hops.ml.monitoring.skew.distribution import Array, Curve, Distribution, Numbers, Values, Vectors
 
 FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "swapped", "new_category"})
-"""Causes that are faults of a pipeline. A missing rate is one when it has moved by :data:`MISSING_FAULT`."""
+"""Causes that are faults of a pipeline. A missing rate is one if it moved by :data:`MISSING_FAULT`."""
 MISSING_FAULT = 0.5
-"""Change of the share of missing values from which it is a fault."""
+"""Smallest change of the share of missing values that is a fault."""
 NEW_CATEGORY_SHARE = 0.1
-"""Share of current values, never seen in the reference, above which they are a fault."""
+"""Largest share of current values, never seen in the reference, that is not a fault."""
 CONSTANT_SHARE = 0.5
-"""A value that more than this share of the reference has may be the only one of a window by chance."""
+"""Share of the reference from which a value may be the only one of a window by chance."""
 
 _FACTORS = {
     "ten": 10.0, "hundred": 100.0, "thousand": 1e3, "million": 1e6, "billion": 1e9,
@@ -40,16 +39,18 @@ _Conversion = tuple[str, float, float]
 _LEVELS = np.linspace(0.1, 0.9, 9)
 _FAR = 8.0
 _ANY_FACTOR = 4.0
-"""Factor from which a distribution of the same shape is another unit, whatever the factor."""
+"""Smallest factor between two distributions of the same shape that always counts as a change of units."""
 _APART = 0.4
-"""Least distance of two distributions of which a mixture can be told from a shift."""
+"""Smallest distance of two distributions at which a mixture can be told from a shift."""
 _NOISES, _UNEXPLAINED, _SEASON = 5.0, 0.12, 0.28
-"""A mixture moves the distribution by so many times the noise, and leaves so little of that unexplained; of what a move
-and a stretch leave, it leaves so little, too. Fortnights of weather compared with earlier quarters leave 0.295 or more
-of the latter, half of a month's rows in another unit mostly less than 0.25."""
+"""Limits of a mixture: its least distance in units of the noise, and the part of it that may stay unexplained.
+
+The third is the part that it may leave of what a move and a stretch leave: fortnights of weather compared with earlier
+quarters leave at least 0.295, half of a month's rows in another unit mostly less than 0.25.
+"""
 _PERCENTILES = np.linspace(0.01, 0.99, 99)
 _SWAPPED = 50
-"""Drifted features that are compared with one another at most."""
+"""Largest number of drifted features that are compared with each other."""
 
 
 def cause_of(
@@ -59,13 +60,13 @@ def cause_of(
     values_moved: bool,
     missing_moved: bool,
 ) -> tuple[Cause, str | None]:
-    """Returns the likely cause of a feature's drift, with the evidence.
+    """Returns the likely cause of a feature's drift, and the evidence in words.
 
     Args:
-        reference: The feature's distribution in the reference; None if it has no value.
-        current: The same of the current rows.
+        reference: Distribution in the reference; None without values.
+        current: Distribution in the current rows.
         values_moved: Whether the distribution of the values has drifted.
-        missing_moved: Whether the share of missing values has.
+        missing_moved: Whether the share of missing values has drifted.
     """
     if current is None:
         return "all_missing", None
@@ -81,10 +82,10 @@ def cause_of(
 
 
 def unit_change(reference: Numbers, current: Numbers) -> str | None:
-    """The conversion of units that makes the current values of the reference's; None if there is none.
+    """Returns the conversion of units that turns the reference's values into the current ones; None if there is none.
 
-    A conversion counts when each of the nine deciles is where it puts the reference's, give or take 5% of the distance
-    from the first to the last of them and what sampling adds, and when it moves one by three times as much.
+    All nine deciles must lie where the conversion puts the reference's, up to 5% of the distance from the first to the
+    last plus the sampling error, and the conversion must move at least one decile by three times this limit.
     """
     before, now = (_deciles(sample) for sample in (reference, current))
     conversions = [(name, factor, 0.0) for name, factor in _FACTORS.items()]
@@ -107,13 +108,10 @@ def unit_change(reference: Numbers, current: Numbers) -> str | None:
 
 
 def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | None]]) -> dict[str, str]:
-    """Features whose current values are, in some of the rows, those of another one: in words, by name.
+    """Returns the features whose current values come, in some rows, from another feature: evidence in words by name.
 
-    The values of each of them must be found in another one of them: two that were swapped, or a row of columns that
-    have moved under each other's names.
-
-    Args:
-        features: Reference and current distribution of the drifted features, by name.
+    A feature only counts if the other one does, too: two swapped columns, or a cycle of columns under each other's
+    names.
     """
     sources: dict[str, tuple[str, float]] = {}
     some = list(features.items())[:_SWAPPED]
@@ -135,9 +133,9 @@ def _both_ways(conversions: Iterable[_Conversion]) -> Iterator[_Conversion]:
 
 
 def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[_Conversion]) -> str | None:
-    """The conversion that some of the rows have had.
+    """Returns the conversion that some of the rows have had.
 
-    Other seasons can look like such a mixture, too; but they are nearer to a reference that was moved and stretched.
+    Other seasons can look like such a mixture, but are nearer to a reference that was moved and stretched.
     """
     one, other, noise = reference.curve, current.curve, _noise(reference.count, current.count)
     before, now = (np.interp(_PERCENTILES, curve.f[0], curve.x[0]) for curve in (one, other))
@@ -179,7 +177,7 @@ def _points(*curves: Curve) -> Array:
 
 
 def _mixed_share(before: Distribution | None, now: Distribution | None, other: Distribution | None) -> float:
-    """The share of the current values that another feature's distribution explains; 0 if it explains none."""
+    """Returns the share of the current values that another feature's distribution explains."""
     if isinstance(before, Numbers) and isinstance(now, Numbers) and isinstance(other, Numbers):
         points = _points(before.curve, now.curve, other.curve)
         values = [side.curve.at(points)[0] for side in (before, now, other)]
@@ -192,13 +190,9 @@ def _mixed_share(before: Distribution | None, now: Distribution | None, other: D
 
 
 def _mixture(before: Array, now: Array, other: Array, noise: float) -> tuple[float, float]:
-    """How much of ``other`` makes of the reference what there is now, 0 to 1, and what is left; 0 if it does not.
+    """Returns the share of ``other`` mixed into ``before`` to give ``now``, and the distance left; 0 if none fits.
 
-    Args:
-        before: The reference's CDF, or its shares, at some points.
-        now: The current one.
-        other: What is mixed in.
-        noise: About the distance of two samples of one population.
+    ``noise`` is the approximate distance of two samples of one population.
     """
     way, moved = other - before, now - before
     distance = float(np.abs(moved).max())
@@ -214,7 +208,6 @@ def _of_rows(share: float) -> str:
 
 
 def _noise(reference_rows: float, current_rows: float) -> float:
-    """About the distance of two samples of one population."""
     return float((1 / reference_rows + 1 / current_rows) ** 0.5)
 
 
@@ -224,7 +217,7 @@ def _deciles(sample: Numbers) -> Array:
 
 
 def _far_factor(reference: Numbers, current: Numbers) -> str | None:
-    """A conversion of a feature with few different deciles: by a far factor, in mean, deviation and greatest value."""
+    """Finds a large factor for a feature with few different deciles, by mean, deviation and largest absolute value."""
     before, now = (np.array([s.mean, s.std, max(abs(s.low), abs(s.high))]) for s in (reference, current))
     if (before == 0).any() or (now == 0).any():
         return None
@@ -237,7 +230,7 @@ def _far_factor(reference: Numbers, current: Numbers) -> str | None:
 
 
 def _only_value(reference: Distribution, current: Distribution) -> str | None:
-    """The one value that the current rows have, where the reference varies."""
+    """Returns the only value of the current rows, if the reference varies."""
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
         is_one = (current.rows == current.rows[0]).all() and len(current.rows) > 1
         is_new = float((reference.rows == current.rows[0]).all(axis=1).mean()) < CONSTANT_SHARE
@@ -257,7 +250,7 @@ def _only_value(reference: Distribution, current: Distribution) -> str | None:
 
 
 def _new_values(reference: Values, current: Values) -> str | None:
-    """The most frequent values that the reference does not have, where they are many of the current ones."""
+    """Returns the most frequent values that the reference lacks, if many current values are among them."""
     new = {value: count for value, count in current.counts.items() if value not in reference.counts}
     # What the reference has and does not list may be among them.
     unlisted = max(0.0, 1.0 - sum(reference.counts.values()) / reference.total)

@@ -1,4 +1,4 @@
-"""The difference between two distributions, by feature, and its significance."""
+"""Differences between two distributions by feature, and their significance."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """How a feature is judged: by which measure, and above which fixed threshold."""
+    """Measure and fixed threshold by which a feature is judged."""
 
     measure: str
     threshold: float | None
@@ -51,7 +51,7 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Tested:
-    """The test of a feature, before it is known how many others are tested."""
+    """Test of a feature, before the correction for the number of tests."""
 
     wanted: _Wanted
     features: tuple[Any, Any]
@@ -66,10 +66,10 @@ def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: 
     """Compares two distributions feature by feature.
 
     A feature's values have drifted if its score is higher than those of unchanged samples of the same sizes (see
-    :mod:`~airflow_hops.ml.monitoring.skew.significance`), and, if the schema or ``thresholds`` sets a fixed threshold,
-    also above that. p-values assume that rows are independent; use a fixed threshold for time series, whose rows are
-    not. Missing values, including NaN, do not count for the score; a feature has also drifted if its share of missing
-    values has changed significantly (Fisher's exact test), and by more than ``missing_threshold``.
+    :mod:`~airflow_hops.ml.monitoring.skew.significance`) and above the fixed threshold, if the schema or ``thresholds``
+    sets one. p-values assume that rows are independent; use a fixed threshold for time series. Missing values,
+    including NaN, do not count for the score; a feature has also drifted if its share of missing values has changed
+    significantly (Fisher's exact test), and by more than ``missing_threshold``.
 
     Args:
         reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, or a source as
@@ -77,7 +77,7 @@ def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: 
         current: The same for the rows to compare.
         schema: ``Schema``, whose comparators select the features and thresholds; None to compare all features that both
             sides have.
-        options: Those of :class:`airflow_hops.core.contract.skew.SkewTest`.
+        options: Fields of :class:`airflow_hops.core.contract.skew.SkewTest`.
 
     Raises:
         BadInput: a feature has another type in ``current``, or a feature of the schema is missing from it; there is
@@ -88,7 +88,7 @@ def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: 
 
 
 def compare_statistics(reference: Any, current: Any, schema: Any, test: SkewTest) -> SkewReport:
-    """Like :func:`detect_skew`, for two ``DatasetFeatureStatisticsList``."""
+    """Compares two ``DatasetFeatureStatisticsList`` as :func:`detect_skew` does."""
     before, after = features_by_name(reference), features_by_name(current)
     rows = int(reference.datasets[0].num_examples), int(current.datasets[0].num_examples)
     if schema is None and test.alpha is None:
@@ -137,7 +137,7 @@ def _statistics(source: Any) -> Any:
 
 
 def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
-    """Every feature that has a distribution, by the measure that shows the smallest changes."""
+    """Returns every feature with a distribution, and the measure that shows the smallest changes."""
 
     def measure(feature: Any) -> str:
         if vector_width(feature):
@@ -153,7 +153,7 @@ def _all_features(before: Mapping[str, Any]) -> dict[str, _Wanted]:
 
 
 def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[str, _Wanted]:
-    """The features that have a comparator of their kind, with its measure and threshold."""
+    """Returns the features with a comparator of this kind, with its measure and threshold."""
     wanted = {}
     for feature in schema.feature:
         if feature.name not in before or not feature.HasField(f"{comparator}_comparator"):
@@ -188,7 +188,7 @@ def _with_choices(
     measures: Mapping[str, str],
     thresholds: Mapping[str, float],
 ) -> dict[str, _Wanted]:
-    """The same with the measures and thresholds that the caller has chosen."""
+    """Applies the measures and thresholds that the caller has chosen."""
     chosen = dict(wanted)
     for argument, names in (("measures", measures), ("thresholds", thresholds)):
         for name in names:

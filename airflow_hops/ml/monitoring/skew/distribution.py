@@ -1,6 +1,6 @@
 """Distributions from statistics: numbers as a piecewise linear CDF, strings as counts, vectors as a sample.
 
-Arrays have a leading axis of samples, so that thousands of simulated samples are measured like the one observed.
+Arrays have a leading axis of samples, so that thousands of simulated samples are measured like the observed one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from airflow_hops.ml.statistics.vectors import sampled_vectors
 
 Array: TypeAlias = NDArray[np.float64]
 SKETCH_BUCKETS = 16_384
-"""Buckets of TFDV's sketch of the most frequent strings, which may miss one in so many rows of each."""
+"""Buckets of TFDV's sketch of frequent strings: each count may be too low by one in this many rows."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The distribution of finite values as a CDF that is linear between knots and jumps where a knot is repeated.
+    """CDF of finite values, linear between knots, with a jump at a repeated knot.
 
     Attributes:
         x: Knots in ascending order, ``[samples, knots]``, in the feature's units.
-        f: The share of finite values up to each knot, from 0 to 1, ``[samples, knots]``.
+        f: Share of finite values up to each knot, from 0 to 1, ``[samples, knots]``.
         infinite: Share of all values that are infinite, ``[samples]``.
     """
 
@@ -36,7 +36,7 @@ class Curve:
     infinite: Array
 
     def at(self, t: Array, side: str = "right") -> Array:
-        """The CDF at ``t`` ``[samples, points]``: up to and including ``t``, or with side "left" below ``t``."""
+        """Returns the CDF at ``t`` ``[samples, points]``, with the values at ``t`` itself unless ``side`` is "left"."""
         known = self.x.T[:, :, None]  # summed over the first axis, three times as fast as over the last
         after = np.sum(known <= t if side == "right" else known < t, axis=0, dtype=np.int32)
         upper = np.clip(after, 1, self.x.shape[1] - 1)
@@ -50,15 +50,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The values of a numeric feature, NaN left out.
+    """Values of a numeric feature, without NaN.
 
     Attributes:
-        count: How many there are, infinities included.
-        standard: The CDF by TFDV's histogram of equally wide buckets.
-        quantiles: The CDF by TFDV's histogram of equally filled buckets.
-        zeros: How many are zero.
-        mean: The mean.
-        std: The standard deviation.
+        count: Number of values, with infinite ones.
+        standard: CDF from TFDV's histogram of equally wide buckets.
+        quantiles: CDF from TFDV's histogram of equally filled buckets.
+        zeros: Number of zeros.
         integer: Whether the feature's type is INT.
         frequent: Counts of single values; None if the statistics have none.
     """
@@ -74,27 +72,30 @@ class Numbers:
 
     @property
     def low(self) -> float:
-        """The least finite value."""
+        """Smallest finite value."""
         return float(self.standard.x[0, 0])
 
     @property
     def high(self) -> float:
-        """The greatest finite value."""
+        """Largest finite value."""
         return float(self.standard.x[0, -1])
 
     @property
     def curve(self) -> Curve:
-        """The CDF by both histograms; a quantile bucket that reaches to infinity has finite values that it hides."""
+        """CDF from both histograms; with infinities from equally wide buckets alone.
+
+        A quantile bucket that reaches to infinity hides its finite values.
+        """
         return self.standard if self.standard.infinite.any() else join(self.standard, self.quantiles)
 
     @property
     def infinite(self) -> float:
-        """How many values are infinite."""
+        """Number of infinite values."""
         return float(round(self.count * self.standard.infinite[0]))
 
     @property
     def values(self) -> Values:
-        """Single values with their counts, like those of a string feature; infinite ones count as one value."""
+        """Counts of single values, like those of a string feature; all infinite values count as one."""
         # Zeros are counted in any statistics.
         counts, unlisted, error = {"0": self.zeros} if self.zeros else {}, self.count, 0.0
         if (listed := self.frequent) is not None:
@@ -108,15 +109,15 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a string feature.
+    """Values of a string feature.
 
     Attributes:
         counts: Occurrences of the most frequent values.
-        total: Occurrences of all.
-        unique: How many different values there are.
-        unlisted: How often a value may occur that is not among ``counts``.
-        error: By how much a count may be off.
-        limits: Of numbers, the least and the greatest; others do not occur.
+        total: Occurrences of all values.
+        unique: Number of different values.
+        unlisted: Largest number of occurrences of a value that is not in ``counts``.
+        error: Largest error of a count.
+        limits: Smallest and largest number; values beyond do not occur.
     """
 
     counts: Mapping[str, float]
@@ -127,7 +128,7 @@ class Values:
     limits: tuple[float, float] | None = None
 
     def between(self, value: str) -> tuple[float, float]:
-        """How often a value occurs at least, and at most."""
+        """Returns the smallest and the largest possible number of occurrences of a value."""
         if value in self.counts:
             return max(0.0, self.counts[value] - self.error), min(self.total, self.counts[value] + self.error)
         if self.limits and not self.limits[0] <= float(value) <= self.limits[1]:
@@ -136,23 +137,23 @@ class Values:
 
     @property
     def complete(self) -> bool:
-        """Whether every value is among ``counts``."""
+        """Whether ``counts`` has every value."""
         return self.unique <= len(self.counts)
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """A sample of the values of a feature of vectors.
+    """Sample of the values of a vector feature.
 
     Attributes:
-        rows: ``[rows, width]``, finite numbers.
+        rows: Finite numbers, ``[rows, width]``.
     """
 
     rows: NDArray[np.float32]
 
     @property
     def norms(self) -> Array:
-        """Their Euclidean norms, ``[rows]``."""
+        """Euclidean norms, ``[rows]``."""
         return np.linalg.norm(self.rows.astype(np.float64), axis=1)
 
 
@@ -160,14 +161,14 @@ Distribution: TypeAlias = Numbers | Values | Vectors
 
 
 def join(one: Curve, other: Curve) -> Curve:
-    """The CDF through the knots of two histograms of the same sample."""
+    """Returns the CDF through the knots of two histograms of the same sample."""
     # Both columns ascend, so sorting them apart keeps the pairs together.
     x = np.sort(np.concatenate([one.x, other.x], 1), 1)
     return Curve(x, np.sort(np.concatenate([one.f, other.f], 1), 1), one.infinite)
 
 
 def present_share(feature: Any, rows: int) -> float:
-    """The share of rows in which a feature has a value; NaN is none, and neither are infinities without a number."""
+    """Returns the share of rows with a value; NaN is missing, as are infinities if there is no finite number."""
     common = common_statistics(feature)
     if not rows or not common.num_non_missing or _only_infinite(feature):
         return 0.0
@@ -182,7 +183,7 @@ def _only_infinite(feature: Any) -> bool:
 
 
 def distribution(feature: Any) -> Distribution | None:
-    """The distribution of a feature by its ``FeatureNameStatistics``; None if it has no value, or no histogram."""
+    """Returns the distribution in a ``FeatureNameStatistics``; None without values or without histograms."""
     common = common_statistics(feature)
     if not count_of_values(common):
         return None
@@ -218,12 +219,12 @@ def distribution(feature: Any) -> Distribution | None:
 
 
 def count_of_values(common: Any) -> float:
-    """How many values there are by ``CommonStatistics``; a list that is empty is present, and has none."""
+    """Returns the number of values in ``CommonStatistics``; an empty list is present, but has none."""
     return float(common.tot_num_values or common.num_non_missing * common.avg_num_values)
 
 
 def curve_of(histogram: Any) -> Curve | None:
-    """The CDF that a ``Histogram`` tells; None if it has no finite values."""
+    """Returns the CDF of a ``Histogram``; None without finite values."""
     table = np.array([(b.low_value, b.high_value, b.sample_count) for b in histogram.buckets])
     finite = np.isfinite(table[:, :2]).all(axis=1)
     total, infinite = table[:, 2].sum(), table[~finite, 2].sum()

@@ -1,4 +1,4 @@
-"""Whether a monitor sees what is served at all: captured requests, the server's capture, its clock, its columns."""
+"""Checks that a monitor receives requests at all: captured files, the server's capture, clocks, columns."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 _AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 _CLOCKS_DIFFER = timedelta(minutes=10)
-"""Greatest difference of two machines' clocks."""
+"""Largest expected difference of two machines' clocks."""
 _WRONG_TIMES = 0.01
-"""Share of rows with an impossible time from which on a monitor is unwell; of fewer, some client is."""
+"""Share of rows with an impossible time above which the monitor is unwell; below it, only some clients are."""
 
 
 def check_not_silent(
@@ -34,22 +34,22 @@ def check_not_silent(
     options: SkewOptions,
     said: str = "",
 ) -> tuple[str, ...]:
-    """Checks, where too few requests were captured for a verdict, that this is not for want of a server or of capture.
+    """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
 
     Args:
-        services: A step's services.
+        services: Services of a step.
         model_name: The served model.
-        last_at: When the last request was captured, or since when the champion serves; ISO 8601 UTC.
-        never: Whether it is the latter.
-        options: How long that may be ago: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
-        said: What else is known, for the message.
+        last_at: Time of the last captured request, or since when the champion serves; ISO 8601 UTC.
+        never: Whether ``last_at`` is the latter.
+        options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
+        said: Other facts for the message.
 
     Returns:
-        What is wrong with the server, in words, as long as that is allowed.
+        Faults of the server in words, as long as they are allowed.
 
     Raises:
-        BadInput: the server captures nothing, or none has been captured for so long.
-        HopsError: the server does not answer, does not serve the model, or cannot capture, for so long.
+        BadInput: the server captures nothing, or the limit of silence has passed.
+        HopsError: the server has not answered, served the model or been able to capture for longer than allowed.
     """
     faults = _server_faults(services, model_name)
     silent_s = seconds_since(last_at)
@@ -72,7 +72,7 @@ def check_not_silent(
 
 
 def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, ...]:
-    """Why the server that a connection names cannot capture requests of a model, in words.
+    """Returns in words why the connection's server cannot capture requests of a model.
 
     Raises:
         BadInput: it captures nothing.
@@ -124,7 +124,7 @@ def clock_faults(span: CapturedSpan) -> tuple[str, ...]:
 
 
 def time_faults(span: CapturedSpan, time_feature: str | None) -> tuple[str, bool] | None:
-    """Rows whose own time cannot be true, in words, and whether they are too many to trust the period of the others."""
+    """Describes rows with an impossible time of their own; true if they are too many to trust the others' period."""
     if not span.wrong_times:
         return None
     said = (
@@ -138,17 +138,17 @@ def time_faults(span: CapturedSpan, time_feature: str | None) -> tuple[str, bool
 def without_other_features(
     files: Sequence[RowsFile], version: int, check: Callable[[Sequence[RowsFile]], Any]
 ) -> tuple[list[RowsFile], list[str]]:
-    """The files that have the champion's features, and notes on those left out.
+    """Returns the files that have the champion's features, and notes on those left out.
 
-    Requests that another version answered may have other features. Those of the champion itself must have its own.
+    Requests that another version answered may have other features; those of the champion must have its own.
 
     Args:
         files: Captured files.
         version: The champion's version.
-        check: Raises ``BadInput`` where files do not have the champion's features.
+        check: Raises ``BadInput`` if files lack the champion's features.
 
     Raises:
-        BadInput: a file of the champion's does not.
+        BadInput: a file of the champion lacks them.
     """
     own, left_out = list[RowsFile](), list[str]()
     for file in files:

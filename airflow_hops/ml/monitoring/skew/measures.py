@@ -1,13 +1,13 @@
-"""How far two distributions are apart, by the measures of the field.
+"""Standard measures of the distance of two distributions.
 
-Every measure takes a reference and a current sample, or as many simulated pairs as the leading axis has, and returns
-one number for each pair. Numbers are measured by their :class:`~airflow_hops.ml.monitoring.skew.distribution.Curve`,
-strings by their counts ``[samples, values]``.
+A measure takes a reference and a current sample, or as many simulated pairs as the leading axis has, and returns one
+number for each pair. Numbers come as :class:`~airflow_hops.ml.monitoring.skew.distribution.Curve`, strings as counts
+``[samples, values]``.
 
-Jensen-Shannon divergence and L-infinity distance are TFDV's, to the digit, NaN apart, which TFDV counts as drift
-(Lin, "Divergence measures based on the Shannon entropy", 1991; base 2, so that it is 0 to 1). TFDV aligns the buckets
-of two histograms by cutting both at the boundaries of either, counts being uniform within a bucket; a bucket of no
-width is a point of its own, and infinities of one side never match those of the other.
+Jensen-Shannon divergence and L-infinity distance equal TFDV's to the last digit, except that TFDV counts NaN as drift
+(Lin, "Divergence measures based on the Shannon entropy", 1991; base 2, so from 0 to 1). TFDV aligns the buckets of two
+histograms by cutting both at the bounds of either, with counts spread evenly within a bucket; a bucket without width is
+a point, and infinities of one side never match those of the other.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from airflow_hops.ml.monitoring.skew.vectors import MEASURE, KernelMatrix, norm_
 from airflow_hops.ml.statistics.frequent_numbers import RESOLUTION
 
 BUCKETS = 20
-"""Buckets, or values, of a common histogram."""
+"""Number of buckets, or values, in a common histogram."""
 SMOOTHING = 0.5
-"""Rows that the population stability index adds to each bin, so that an empty one does not make it infinite."""
+"""Rows that the population stability index adds to each bin, so that an empty bin does not make it infinite."""
 
 
 def jensen_shannon(reference: Curve, current: Curve) -> Array:
-    """Jensen-Shannon divergence of two histograms as TFDV computes it, 0 to 1."""
+    """Returns the Jensen-Shannon divergence of two histograms as TFDV computes it, 0 to 1."""
     t = np.sort(np.concatenate([reference.x, current.x], 1), 1)
     return _jensen_shannon_of_shares(_masses(reference, t), _masses(current, t), reference.infinite, current.infinite)
 
 
 def kolmogorov_smirnov(reference: Curve, current: Curve) -> Array:
-    """Greatest distance of the two CDFs, 0 to 1."""
+    """Returns the largest distance of the two CDFs, 0 to 1."""
     t = np.concatenate([reference.x, current.x], 1)
     sides = [np.abs(reference.at(t, side) - current.at(t, side)).max(axis=1) for side in ("left", "right")]
     return np.maximum(*sides)
 
 
 def rough(reference: Numbers, current: Numbers) -> bool:
-    """Whether a CDF that is linear between knots may be far from the true one.
+    """Returns whether a CDF that is linear between knots may be far from the true one.
 
-    It is where values repeat, as numbers of seats do (continuous ones share no decile), and where they leave out a
-    stretch: a quantile then lies on either side of that by chance.
+    It may be if values repeat, as numbers of seats do (continuous values share no decile), or if they leave a gap: a
+    quantile then falls on either side of the gap by chance.
     """
     shared = np.intersect1d(reference.quantiles.x[0, 1:-1], current.quantiles.x[0, 1:-1])
     return reference.integer or len(shared) > 0 or _has_gap(reference) or _has_gap(current)
 
 
 def _has_gap(sample: Numbers) -> bool:
-    """Whether a bucket amidst the values is empty."""
+    """Returns whether an inner bucket is empty."""
     f = sample.standard.f[0]
     amidst = (f[:-1] > 0.05) & (f[1:] < 0.95)
     return bool((np.diff(f)[amidst] < RESOLUTION).any())
 
 
 def least_distance(reference: Numbers, current: Numbers) -> float:
-    """The least Kolmogorov-Smirnov distance that samples with such histograms can have, 0 to 1.
+    """Returns the smallest Kolmogorov-Smirnov distance that samples with these histograms can have, 0 to 1.
 
-    A knot ``x`` of a histogram at share ``f`` says that at most ``f`` of the values lie below ``x``, and at least ``f``
-    up to it; between the knots anything is possible. The two CDFs are apart where the one is at least at more than the
-    other is at most.
+    A knot ``x`` at share ``f`` means that at most ``f`` of the values lie below ``x``, and at least ``f`` up to it;
+    between knots anything is possible. The CDFs differ where the lower bound of one exceeds the upper bound of the
+    other.
     """
     bounds = [_bounds(sample) for sample in (reference, current)]
     t = np.unique(np.concatenate([places for reached, _, before, _ in bounds for places in (reached, before)]))
@@ -74,7 +74,7 @@ def least_distance(reference: Numbers, current: Numbers) -> float:
 
 
 def _bounds(sample: Numbers) -> tuple[Array, Array, Array, Array]:
-    """Returns bounds of the CDF: where it has reached at least a share, and before where it is at most that share."""
+    """Returns points from which the CDF is at least a share, and points before which it is at most a share."""
     x, f = sample.curve.x[0], sample.curve.f[0]
     knots, first, times = np.unique(x, return_index=True, return_counts=True)
     # No integer lies between a knot and the integer below it.
@@ -92,7 +92,7 @@ def _bounds(sample: Numbers) -> tuple[Array, Array, Array, Array]:
 
 
 def wasserstein(reference: Curve, current: Curve) -> Array:
-    """Wasserstein-1 distance, the area between the two CDFs, in the feature's units."""
+    """Returns the Wasserstein-1 distance, the area between the two CDFs, in the feature's units."""
     t = np.sort(np.concatenate([reference.x, current.x], 1), 1)
     start = (reference.at(t) - current.at(t))[:, :-1]
     end = (reference.at(t, "left") - current.at(t, "left"))[:, 1:]
@@ -103,15 +103,10 @@ def wasserstein(reference: Curve, current: Curve) -> Array:
 
 
 def stability_index(reference: Curve, current: Curve, rows: tuple[float, float], quantiles: Array) -> Array:
-    """Population stability index over ten bins between the reference's deciles, each bin smoothed by half a row.
+    """Returns the population stability index over ten bins between the reference's deciles, each plus half a row.
 
-    Where the reference's quantiles are no finer than deciles, or do not hold them, the bins are those between them.
-
-    Args:
-        reference: The reference.
-        current: The current sample.
-        rows: How many values either has.
-        quantiles: The reference's quantiles, ``[samples, buckets + 1]``.
+    If the reference's ``quantiles`` ``[samples, buckets + 1]`` are not multiples of deciles, the bins lie between the
+    quantiles themselves. ``rows`` are the numbers of values of both sides.
     """
     buckets = quantiles.shape[1] - 1
     inner = quantiles[:, :: buckets // 10 if buckets % 10 == 0 and buckets else 1][:, 1:-1]
@@ -121,7 +116,7 @@ def stability_index(reference: Curve, current: Curve, rows: tuple[float, float],
 
 
 def stability_index_of_counts(reference: Array, current: Array) -> Array:
-    """Population stability index of counts ``[samples, bins]``, half a row being added to each bin of either side."""
+    """Returns the population stability index of counts ``[samples, bins]``, each plus half a row."""
     used = (reference > 0) | (current > 0)
     shares = []
     for counts in (reference, current):
@@ -133,18 +128,18 @@ def stability_index_of_counts(reference: Array, current: Array) -> Array:
 
 
 def l_infinity(reference: Array, current: Array, unlisted: int = 0) -> Array:
-    """Greatest difference of a value's share, 0 to 1; the last ``unlisted`` columns only count for the whole."""
+    """Returns the largest difference of a value's share; the last ``unlisted`` columns only count in the totals."""
     apart = np.abs(_shares(reference) - _shares(current))
     return apart[:, : apart.shape[1] - unlisted].max(axis=1)
 
 
 def normalized_difference(reference: Array, current: Array) -> Array:
-    """Greatest difference of a value's count by the count of both samples together, as TFDV defines it."""
+    """Returns the largest difference of a value's counts, divided by the size of both samples together, as in TFDV."""
     return np.abs(reference - current).max(axis=1) / (reference.sum(axis=1) + current.sum(axis=1))
 
 
 def jensen_shannon_of_counts(reference: Array, current: Array) -> Array:
-    """Jensen-Shannon divergence of the values of a string feature, 0 to 1."""
+    """Returns the Jensen-Shannon divergence of the values of a string feature, 0 to 1."""
     return _jensen_shannon_of_shares(_shares(reference), _shares(current))
 
 
@@ -155,10 +150,10 @@ NUMERIC: dict[str, Callable[[Numbers, Numbers], Array]] = {
     "population_stability_index": lambda r, c: stability_index(r.curve, c.curve, (r.count, c.count), r.quantiles.x),
     "wasserstein": lambda r, c: wasserstein(r.curve, c.curve),
 }
-"""The measures of numeric features by name."""
+"""Measures of numeric features, by name."""
 
 OF_FEW = "l_infinity"
-"""The measure of numbers of which there are few different ones, that of strings too."""
+"""Measure of numbers with few different values, as of strings."""
 
 CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
     "l_infinity": l_infinity,
@@ -166,11 +161,11 @@ CATEGORICAL: dict[str, Callable[[Array, Array], Array]] = {
     "population_stability_index": stability_index_of_counts,
     "normalized_abs_difference": normalized_difference,
 }
-"""The measures of string features by name."""
+"""Measures of string features, by name."""
 
 
 def measures_of(distribution: Distribution) -> Iterable[str]:
-    """The measures of such a feature by name."""
+    """Returns the names of a feature's measures."""
     if isinstance(distribution, Vectors):
         return (MEASURE,)
     if isinstance(distribution, Numbers):
@@ -179,9 +174,10 @@ def measures_of(distribution: Distribution) -> Iterable[str]:
 
 
 def measurable(measure: str, reference: Distribution | None, current: Distribution | None) -> str:
-    """Returns the measure, or the next best one where statistics do not say how often each number occurs.
+    """Returns the measure, or the next best one if the statistics do not count each number.
 
-    Those of TFDV and of older versions do not, and none says it of a reference that has many different ones by now.
+    TFDV's statistics and those of older versions do not; nor does a reference that has too many different numbers by
+    now.
     """
     uncounted = any(isinstance(side, Numbers) and not side.frequent for side in (reference, current))
     if isinstance(reference, Numbers) and reference.frequent:
@@ -190,10 +186,10 @@ def measurable(measure: str, reference: Distribution | None, current: Distributi
 
 
 def score(reference: Distribution, current: Distribution, measure: str) -> float:
-    """The score of a feature by one measure.
+    """Returns the score of a feature by a measure.
 
-    Of strings it is by the values that the statistics list, as TFDV does it. The Kolmogorov-Smirnov distance of a
-    :func:`rough` feature is the least that it can be.
+    Strings are measured by the values that the statistics list, as in TFDV. A :func:`rough` feature gets the smallest
+    possible Kolmogorov-Smirnov distance.
     """
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         if measure == "kolmogorov_smirnov" and rough(reference, current):
@@ -209,7 +205,7 @@ def score(reference: Distribution, current: Distribution, measure: str) -> float
 
 
 def every_score(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
-    """Every measure of a feature by name; ``wasserstein_normalized`` is by the reference's standard deviation."""
+    """Returns all scores by measure; ``wasserstein_normalized`` is divided by the reference's standard deviation."""
     if reference is None or current is None:
         return {}
     measures = {measurable(measure, reference, current) for measure in measures_of(reference)}
@@ -221,10 +217,10 @@ def every_score(reference: Distribution | None, current: Distribution | None) ->
 
 
 def common_histogram(reference: Distribution | None, current: Distribution | None) -> list[list[Any]]:
-    """Both distributions on the same buckets: ``[low, high, share, share]``, or ``[value, share, share]``.
+    """Returns both distributions on the same buckets: ``[low, high, share, share]``, or ``[value, share, share]``.
 
-    Numbers get equally wide buckets over the range of both, strings the values that are most frequent on either side;
-    of vectors it is their norms.
+    Numbers get equally wide buckets over both ranges, strings the most frequent values of either side, vectors their
+    norms.
     """
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
         return norm_histogram(reference, current, BUCKETS)
@@ -245,14 +241,14 @@ def common_histogram(reference: Distribution | None, current: Distribution | Non
 
 
 def aligned_counts(reference: Values, current: Values) -> tuple[Array, Array]:
-    """The counts of both, ``[1, values]``, over the values that either lists, the reference's first."""
+    """Returns the counts of both sides, ``[1, values]``, over the values that either lists, the reference's first."""
     labels = list(dict.fromkeys([*reference.counts, *current.counts]))
     both = [np.array([[v.counts.get(label, 0.0) for label in labels]]) for v in (reference, current)]
     return both[0], both[1]
 
 
 def _masses(curve: Curve, t: Array) -> Array:
-    """The shares at the points ``t`` and between them, ``[samples, 2 * points - 1]``."""
+    """Returns the shares at the points ``t`` and between them, ``[samples, 2 * points - 1]``."""
     right, left = curve.at(t), curve.at(t, "left")
     again = np.diff(t, axis=1) <= 0
     point = right - left
@@ -262,7 +258,7 @@ def _masses(curve: Curve, t: Array) -> Array:
 
 
 def _jensen_shannon_of_shares(p: Array, q: Array, p_apart: Array | float = 0.0, q_apart: Array | float = 0.0) -> Array:
-    """Returns the distance of shares ``[samples, bins]``; a bin of one side alone has no match on the other."""
+    """Returns the divergence of shares ``[samples, bins]``; the parts ``p_apart`` and ``q_apart`` match nothing."""
     p, q = (
         np.maximum(shares, 0.0) * np.reshape(1.0 - np.asarray(apart), (-1, 1))
         for shares, apart in ((p, p_apart), (q, q_apart))

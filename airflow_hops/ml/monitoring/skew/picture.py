@@ -1,4 +1,4 @@
-"""A picture of what has drifted: both histograms of each feature, as an SVG that needs nothing else."""
+"""Draws both histograms of each drifted feature as a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLOURS = ("#8a94a6", "#d9480f")
 
 
 def draw(report: SkewReport) -> str:
-    """Draws the drifted features, the most moved first, twelve at most; where none has drifted, a line that says so."""
+    """Draws up to twelve drifted features, the most moved first; without drift, a line that says so."""
     names = report.drifted[:_MOST]
     rows = max(1, -(-len(names) // _COLUMNS))
     width, height = _WIDTH * _COLUMNS, 30 + _HEIGHT * rows
@@ -49,7 +49,7 @@ def _panel(name: str, skew: FeatureSkew) -> str:
 
 
 def _stairs(buckets: list[list[Any]]) -> list[str]:
-    """Shares of numbers by their bucket, as stairs over one axis, each side over all of it."""
+    """Draws shares of numbers by bucket, as a staircase for each side."""
     lowest, highest = buckets[0][0], buckets[-1][1]
     scale = (_WIDTH - 20) / ((highest - lowest) or 1.0)
     peak = max(max(bucket[2:]) for bucket in buckets) or 1.0
@@ -67,7 +67,7 @@ def _stairs(buckets: list[list[Any]]) -> list[str]:
 
 
 def _bars(buckets: list[list[Any]]) -> list[str]:
-    """Shares of the values that are most frequent on either side."""
+    """Draws shares of the values that are most frequent on either side."""
     frequent = sorted(buckets, key=lambda bucket: -max(bucket[1:]))[:_VALUES]
     peak = max(max(bucket[1:]) for bucket in frequent) or 1.0
     step = (_WIDTH - 20) / len(frequent)

@@ -1,22 +1,20 @@
-"""The null hypothesis: one population for both samples, and samples drawn from it.
+"""Null hypothesis of the tests: one population for both samples, and samples drawn from it.
 
-The population is what the two samples have in common, as in a permutation test: the maximum-likelihood distribution of
-all their values together. Statistics know values only by buckets, and the two samples' buckets are not the same ones.
-So :func:`pool_numbers` goes this way:
+The population is the maximum-likelihood distribution of all values of both samples together, as in a permutation test.
+Statistics only know values by buckets, which differ between the samples, so :func:`pool_numbers` works as follows:
 
-1. Each sample's histograms become one list of knots, with a share of the values at each knot and between it and the
-   next (:class:`Steps`).
-2. The knots of both samples cut the line into *cells*: each boundary is one, and each open interval between two. A
-   sample knows the shares only of *groups* of cells, those between its own knots (:class:`Groups`).
-3. The shares of the cells under which both samples' groups are likeliest are found by expectation maximisation
+1. Each sample's histograms become one list of knots, with a share of the values at each knot and between neighbours
+   (:class:`Steps`).
+2. The knots of both samples cut the line into *cells*: each knot, and each open interval between two. A sample only
+   knows the shares of *groups* of cells, those between its own knots (:class:`Groups`).
+3. Expectation maximisation finds the shares of the cells under which the groups of both samples are likeliest
    (Turnbull, "The empirical distribution function with arbitrarily grouped, censored and truncated data", 1976).
-4. What the next sample may have below the least and above the greatest value that were seen is added from a fitted tail
-   (:mod:`~airflow_hops.ml.monitoring.skew.tails`). Without it, values of heavy tails look changed too often: of 20
-   unchanged windows of 10,000 lognormal values, 6 had a p-value of at most 0.01, and none with it.
+4. A fitted tail (:mod:`~airflow_hops.ml.monitoring.skew.tails`) adds what the next sample may have beyond the smallest
+   and the largest value seen. Without it, heavy tails look changed too often: of 20 unchanged windows of 10,000
+   lognormal values, 6 had a p-value of at most 0.01, and none with it.
 
-A sample is drawn as counts of cells, and turned into the histograms that TFDV would have made of its rows
-(:meth:`NumericPopulation.sample`): they begin and end at the sample's own least and greatest value, which is what moves
-most from one sample to the next.
+A sample is drawn as counts of cells, and turned into the histograms that TFDV would make of its rows
+(:meth:`NumericPopulation.sample`). They begin and end at the sample's own extremes, which vary most between samples.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from airflow_hops.ml.monitoring.skew.tails import LEAST, Tail, fit_tail
 from airflow_hops.ml.statistics.frequent_numbers import RESOLUTION
 
 _ITERATIONS = 20
-"""Rounds of expectation maximisation: more change the shares by less than sampling does."""
+"""Rounds of expectation maximisation: further ones change the shares by less than sampling does."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,9 @@ class NumericPopulation:
     """Cells of the real line: ``points``, and the open intervals between them.
 
     Attributes:
-        points: Boundaries in ascending order, ``[points]``.
-        shares: Of the first point, the interval behind it, the next point, and so on, ``[2 * points - 1]``.
-        infinite: The share of infinite values.
+        points: Bounds in ascending order, ``[points]``.
+        shares: Shares of the first point, the interval after it, the next point, and so on, ``[2 * points - 1]``.
+        infinite: Share of infinite values.
     """
 
     points: Array
@@ -49,7 +47,7 @@ class NumericPopulation:
     infinite: float
 
     def sample(self, like: Numbers, draws: int, random: np.random.Generator, measure: str) -> Numbers:
-        """Draws samples as large as ``like``, to be measured so; with as many buckets as its histograms have."""
+        """Draws samples of the size of ``like`` with as many buckets, as far as ``measure`` needs them."""
         rows = max(1, round(like.count * (1.0 - self.infinite)))
         used = np.flatnonzero(self.shares > 0)
         counts = np.zeros((draws, len(self.shares)))
@@ -91,7 +89,7 @@ class NumericPopulation:
         return NumericPopulation(-self.points[::-1], self.shares[::-1], self.infinite)
 
     def _end(self, counts: Array, random: np.random.Generator) -> Array:
-        """The least value of each sample: in the first cell that has any, the least of that many uniform ones."""
+        """Draws the smallest value of each sample: the smallest of uniform values in its first filled cell."""
         first = np.argmax(counts > 0, axis=1)
         inside = np.take_along_axis(counts, first[:, None], 1)[:, 0]
         left = self.points[first // 2]
@@ -99,7 +97,7 @@ class NumericPopulation:
         return left + width * (1.0 - random.random(len(counts)) ** (1.0 / inside))
 
     def _quantiles(self, reached: Array, levels: Array) -> Array:
-        """The value below which ``levels`` of each sample lie, ``[samples, levels]``, by cumulative counts of cells."""
+        """Returns the quantiles of each sample, ``[samples, levels]``, from cumulative counts of cells."""
         draws, cells = reached.shape
         rows = reached[0, -1]
         # The least whole number of rows that is at least each level: counts are compared with it exactly.
@@ -119,12 +117,12 @@ class NumericPopulation:
 
 @dataclass(frozen=True)
 class Groups:
-    """The cells of one sample's histograms.
+    """Cells of one sample's histograms.
 
     Attributes:
-        of_cell: The group that each cell is part of, ``[cells]``.
+        of_cell: Group of each cell, ``[cells]``.
         shares: The sample's share of each group, ``[groups]``; the last two lie below and above the sample.
-        start: The shares of the cells by this sample alone, a group's spread evenly over its width, ``[cells]``.
+        start: Shares of the cells from this sample alone, each group spread evenly over its width, ``[cells]``.
     """
 
     of_cell: NDArray[np.intp]
@@ -133,7 +131,7 @@ class Groups:
 
 
 def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
-    """The population of two samples of a numeric feature."""
+    """Returns the population of two samples of a numeric feature."""
     samples = reference, current
     low, high = min(s.low for s in samples), max(s.high for s in samples)
     # An end that both samples share is a value that repeats.
@@ -164,7 +162,7 @@ def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
 
 @dataclass(frozen=True)
 class Steps:
-    """A sample's distribution: its share at each of its knots, and between each and the next."""
+    """Distribution of a sample: its share at each knot, and between neighbours."""
 
     knots: Array
     at: Array
@@ -172,14 +170,14 @@ class Steps:
     rows: float
 
     def cuts(self) -> list[Array]:
-        """The knots, and points in both tails."""
+        """Returns the knots, the middles between them, and points in both tails."""
         lower, upper = self.tails()
         middles = (self.knots[:-1] + self.knots[1:]) / 2
         cuts = [self.knots, middles, *([-lower.points()] if lower else []), *([upper.points()] if upper else [])]
         return [np.clip(points, self.knots[0], self.knots[-1]) for points in cuts]
 
     def tails(self) -> tuple[Tail | None, Tail | None]:
-        """The lower tail, of the mirrored distribution, and the upper one."""
+        """Returns the lower tail, of the mirrored distribution, and the upper one."""
         above = 1.0 - self.upto
         mirrored = np.append(0.0, np.cumsum(self.at[:-1] + self.between))
         return (
@@ -189,11 +187,11 @@ class Steps:
 
     @property
     def upto(self) -> Array:
-        """The share up to and including each knot."""
+        """Share up to and including each knot."""
         return np.cumsum(self.at + np.append(0.0, self.between))
 
     def below(self, points: Array) -> Array:
-        """The share below each point."""
+        """Returns the share below each point."""
         # Of what lies between the knots: what lies at them is counted apart.
         smooth = np.append(0.0, np.cumsum(self.between))
         jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
@@ -207,7 +205,7 @@ class Steps:
 
 
 def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array, Array]:
-    """The same with what lies above the greatest value that has been seen: by the tail of the sample that has it."""
+    """Adds what lies above the largest value seen, by the tail of the sample that has this value."""
     if tail is None:
         return points, shares
     beyond = tail.least * np.array([0.6, 0.36, 0.2, 0.1, 0.04])
@@ -218,7 +216,7 @@ def _with_beyond(points: Array, shares: Array, tail: Tail | None) -> tuple[Array
 
 
 def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
-    """The knots of both histograms, with what is known of single values put at them instead of between them."""
+    """Returns the knots of both histograms; shares of known single values lie at knots instead of between them."""
     curve = sample.curve
     knots = np.unique(curve.x)
     upto, below = curve.at(knots[None])[0], curve.at(knots[None], "left")[0]
@@ -253,7 +251,7 @@ def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
 
 
 def _groups(points: Array, steps: Steps) -> Groups:
-    """The sample's groups among the cells: its intervals, its knots that have a share, and what lies outside."""
+    """Returns the sample's groups: its intervals, its knots that have a share, and what lies outside."""
     knots, at, between = steps.knots, steps.at, steps.between
     intervals, outside = len(between), len(between) + len(knots)
     middles = (points[:-1] + points[1:]) / 2

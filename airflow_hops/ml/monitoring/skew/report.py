@@ -1,4 +1,4 @@
-"""The result of comparing two distributions, and of a step of the skew stage."""
+"""Results of comparing two distributions, and of a step of the skew stage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FeatureSkew:
-    """The drift of a feature.
+    """Drift of a feature.
 
     Attributes:
-        measure: What ``score`` measures: a name of :data:`~airflow_hops.ml.monitoring.skew.measures.NUMERIC` or
-            :data:`~airflow_hops.ml.monitoring.skew.measures.CATEGORICAL`.
+        measure: Name of a :data:`~airflow_hops.ml.monitoring.skew.measures.NUMERIC` or
+            :data:`~airflow_hops.ml.monitoring.skew.measures.CATEGORICAL` measure.
         score: The measure's value, without missing values; None if one side has no values.
         threshold: The score above which there is drift: the schema's threshold or, without one, the score that
             unchanged samples of these sizes rarely exceed; None if neither is known.
@@ -38,8 +38,8 @@ class FeatureSkew:
         effect: How much the drift moves a prediction on average; None if unknown.
         histogram_reference: Buckets of the reference: ``[low, high, count]`` or ``[value, count]``.
         histogram_current: Buckets of the current rows.
-        common_histogram: Both on the same buckets, as shares: ``[low, high, reference, current]`` or
-            ``[value, reference, current]``.
+        common_histogram: Both on the same buckets, as shares: ``[low, high, reference, current]`` or ``[value,
+            reference, current]``.
     """
 
     measure: str
@@ -66,7 +66,7 @@ class FeatureSkew:
 
     @property
     def excess(self) -> float:
-        """The score divided by the threshold."""
+        """Score divided by the threshold."""
         if self.score is None or self.threshold is None:
             return 0.0
         return self.score / self.threshold if self.threshold else math.inf if self.score else 0.0
@@ -74,7 +74,7 @@ class FeatureSkew:
 
 @dataclass(frozen=True)
 class SkewReport:
-    """The result of a comparison.
+    """Result of a comparison.
 
     Attributes:
         verdict: "insufficient" if there are too few rows; "pipeline_fault" if a drifted feature looks like a broken
@@ -100,16 +100,16 @@ class SkewReport:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Names of the features with values in the reference, but none now."""
+        """Names of features that have values in the reference, but none now."""
         return tuple(name for name, skew in self.features.items() if skew.cause == "all_missing")
 
     @property
     def causes(self) -> dict[str, Cause]:
-        """The probable cause of each feature's drift."""
+        """Probable causes by feature."""
         return {name: cause for name in self.drifted if (cause := self.features[name].cause)}
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value: infinities and NaN, which JSON lacks, are None."""
+        """Returns the JSON value; infinities and NaN, which JSON lacks, become None."""
         value: dict[str, Any] = _strict({**asdict(self), "lost": list(self.lost), "causes": self.causes})
         return value
 
@@ -132,19 +132,19 @@ class SkewReport:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison and what is known of its sides.
+    """Comparison with the statistics of both sides, and the facts that the artifact records.
 
     Attributes:
-        report: What came of it.
-        reference: The reference's statistics.
-        current: The current rows' statistics; None if there were too few rows.
-        origin: Where the reference comes from.
-        facts: What is known of the current rows; ``window_end`` at least.
+        report: Result of the comparison.
+        reference: Statistics of the reference.
+        current: Statistics of the current rows; None if there were too few rows.
+        origin: Source of the reference.
+        facts: Properties of the current rows; at least ``window_end``.
         rows: Row counts of the artifact.
-        attribution: Effects on predictions; None if they were not looked for.
-        row_skew: The comparison of single rows; None if there was none.
-        notes: Why something is not there.
-        done: To be called when the artifact is committed.
+        attribution: Effects on predictions; None if they were not computed.
+        row_skew: Comparison of single rows; None if there was none.
+        notes: Reasons why a part is missing.
+        done: Called when the artifact is committed.
     """
 
     report: SkewReport
@@ -160,12 +160,12 @@ class Compared:
 
     @property
     def effects(self) -> dict[str, float]:
-        """How much the drift of each feature moves a prediction, where that was computed."""
+        """Mean change of a prediction by each feature's drift, if computed."""
         return {name: result.effect for name, result in self.attribution.effects.items()} if self.attribution else {}
 
     @property
     def properties(self) -> SkewProperties:
-        """The properties of the artifact."""
+        """Properties of the artifact."""
         report, effects = self.report, self.effects
         return SkewProperties(
             verdict=report.verdict,

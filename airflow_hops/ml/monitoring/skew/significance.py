@@ -1,8 +1,8 @@
-"""How likely a score is when nothing has changed.
+"""Probability of a score if nothing has changed.
 
-A score depends on the sizes of both samples: of windows of 100 rows every second one scores above what would be a large
-change of 100,000. So each score is held against those of simulated pairs of samples, both drawn from one population,
-each as large as the one that it stands for.
+A score depends on the sizes of both samples: half of all windows of 100 rows score above what would be a large change
+of 100,000. Each score is therefore compared with those of simulated pairs of samples of the same sizes, both drawn from
+one population.
 """
 
 from __future__ import annotations
@@ -28,29 +28,27 @@ from airflow_hops.ml.monitoring.skew.vectors import MEASURE, KernelMatrix
 from airflow_hops.ml.statistics.frequent_numbers import RESOLUTION
 
 DRAWS = 2000
-"""Simulated pairs of samples where the p-value matters."""
+"""Simulated pairs of samples if the p-value matters."""
 FIRST_DRAWS = 200
-"""Simulated pairs after which a feature is left alone that is clearly unchanged, or clearly changed."""
+"""Simulated pairs that suffice for a feature that is clearly unchanged, or clearly changed."""
 
 _BESIDES = 0.1
-"""The part of the bound on false alarms that other tests than the measure's have."""
+"""Part of the bound on false alarms that is left to the exact tests."""
 _TESTED, _LEAST_Z = 5, 3.0
-"""Single values that are tested exactly: so many, and those that have moved by so many standard deviations."""
+"""Limits of the exact tests of single values: their number, and how many standard deviations a value has moved."""
 _TAIL = 0.025
 _SURE = 1e-6
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A score, and how likely it is under no change.
+    """Score, and its probability without a change.
 
     Attributes:
-        measure: The measure that was tested.
-        score: The score that was tested.
-        null: Scores of simulated pairs, ascending; none if the score does not matter.
-        at_least: A p-value by which the samples have not changed, whatever the score; 0 if there is none.
-        p_besides: The p-value of exact tests: of the share of the single value that has moved most, and of numbers of
-            the Kolmogorov-Smirnov distance, which shows what a measure of ten buckets does not.
+        null: Scores of simulated pairs, ascending; empty if the score does not matter.
+        at_least: Lower bound of the p-value; 0 if there is none.
+        p_besides: p-value of the exact tests: of the single value whose share moved most and, for numbers, of the
+            Kolmogorov-Smirnov distance, which shows what a measure of ten buckets does not.
     """
 
     measure: str
@@ -61,18 +59,18 @@ class Judgement:
 
     @property
     def p_value(self) -> float:
-        """How likely the change is without one, by the measure or by the exact tests.
+        """p-value of the measure or of the exact tests, whichever is smaller.
 
-        The lesser p-value counts, and the bound on false alarms is divided between them (weighted Bonferroni). The
-        exact tests need little of it: their p-values are tiny where they find something.
+        They divide the bound on false alarms between them (weighted Bonferroni). The exact tests need little of it:
+        their p-values are tiny if they find something.
         """
         return min(1.0, self._p_of_score / (1 - _BESIDES), self.p_besides / _BESIDES)
 
     @property
     def _p_of_score(self) -> float:
-        """The share of unchanged pairs of samples that score as high.
+        """Share of unchanged pairs of samples that score as high.
 
-        Beyond the simulated scores, by an exponential tail through the highest of them, which is on the safe side for
+        Beyond the simulated scores an exponential tail through the highest of them is used. It is conservative for
         scores that fall off faster, as sums of squares and distances of shares do (Knijnenburg and others, "Fewer
         permutations, more accurate P-values", 2009).
         """
@@ -87,7 +85,7 @@ class Judgement:
         return max(beyond, self.at_least, 1e-12)
 
     def critical_score(self, p: float) -> float:
-        """The score that unchanged samples exceed with probability ``p``."""
+        """Returns the score that unchanged samples exceed with probability ``p``."""
         if p * len(self.null) >= 10:
             return float(np.quantile(self.null, 1 - p))
         start, share, mean_excess = self._tail()
@@ -107,23 +105,17 @@ def judge_numbers(
 ) -> Judgement:
     """Judges a numeric feature by a measure (:data:`~airflow_hops.ml.monitoring.skew.measures.NUMERIC`) or by shares.
 
-    Buckets of equal width begin and end with a sample's extremes: on a single row hangs whether a boundary lies before
-    or behind a frequent value. So a change by such buckets, and any change of a
-    :func:`~airflow_hops.ml.monitoring.skew.measures.rough` feature, must also show in what the histograms leave no room
-    to
-    doubt: the least Kolmogorov-Smirnov distance that samples with such histograms can have, by the test that holds for
-    any distribution.
+    Equally wide buckets begin and end at a sample's extremes, so a single row decides on which side of a bound a
+    frequent value lies. A change by such buckets, and any change of a
+    :func:`~airflow_hops.ml.monitoring.skew.measures.rough` feature, must therefore also show in the smallest
+    Kolmogorov-Smirnov distance that samples with these histograms can have, by the test that holds for any
+    distribution.
 
-    Histograms hardly show single values, such as the ones of a rare flag or zeros among other numbers, and do not place
-    infinities: the shares of those are tested besides (:func:`value_p_value`).
+    Histograms hardly show single values, such as a rare flag or zeros among other numbers, and do not place infinities:
+    their shares are tested separately (:func:`value_p_value`).
 
-    Args:
-        reference: The reference.
-        current: The current sample.
-        measure: The measure.
-        random: Draws the samples.
-        matters: Whether the score is above a fixed threshold, if there is one: else only the exact tests are made, by
-            which a fault may be significant.
+    If the score does not exceed the fixed threshold (``matters`` is false), only the exact tests are made, which may
+    still find a fault.
     """
     if measure == OF_FEW:
         return judge_values(reference.values, current.values, measure, random, matters=matters)
@@ -153,11 +145,11 @@ def judge_numbers(
 def judge_values(
     reference: Values, current: Values, measure: str, random: np.random.Generator, *, matters: bool = True
 ) -> Judgement:
-    """Judges a string feature by one of :data:`~airflow_hops.ml.monitoring.skew.measures.CATEGORICAL`, as with numbers.
+    """Judges a string feature by a :data:`~airflow_hops.ml.monitoring.skew.measures.CATEGORICAL` measure, like numbers.
 
-    Statistics list the most frequent values. Where that is not all, what is judged is the L-infinity distance of shares
-    of all values, a value that only one side lists being counted on the other as often as it can be without being
-    listed, if that is nearer.
+    Statistics list the most frequent values. If values are missing from a list, the L-infinity distance of all values
+    is judged instead: a value on one list only counts on the other side as often as it can occur there unlisted, if
+    that is nearer.
     """
     counts = _completed(reference, current)
     rest = [max(0.0, sample.total - c.sum()) for sample, c in zip((reference, current), counts, strict=True)]
@@ -179,9 +171,9 @@ def judge_values(
 
 
 def value_p_value(reference: Values, current: Values) -> float:
-    """The least p-value of a single value's share by Fisher's exact test, times the number of values (Bonferroni).
+    """Returns the smallest p-value of a value's share by Fisher's exact test, times the number of values (Bonferroni).
 
-    Where a sample does not know a count exactly, it is as near to the other sample's share as it can be.
+    An inexact count is taken as near to the other sample's share as it can be.
     """
     n, m = reference.total, current.total
     tables, z = [], []
@@ -206,31 +198,23 @@ def value_p_value(reference: Values, current: Values) -> float:
 def judge_vectors(reference: Vectors, current: Vectors, random: np.random.Generator) -> Judgement:
     """Judges a feature of vectors by their maximum mean discrepancy.
 
-    Unchanged samples are those that come of dealing out the vectors of both again: a permutation test, whose p-values
-    hold exactly for any distribution and any sizes.
+    Unchanged samples are random divisions of all vectors: a permutation test, exact for any distribution and any sizes.
     """
     kernel = KernelMatrix.of(reference, current)
     return _judge(MEASURE, kernel.score(), lambda draws: kernel.permuted(draws, random))
 
 
 def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> float:
-    """Fisher's exact test of two missing rates: the probability of tables no likelier than the one observed.
-
-    Args:
-        reference: Rows in which the feature is missing, and all rows.
-        current: The same of the current rows.
-    """
+    """Returns the p-value of two missing rates by Fisher's exact test, from missing rows and all rows of each side."""
     if not (reference[0] or current[0]):
         return 1.0
     return float(stats.fisher_exact([[missing, rows - missing] for missing, rows in (reference, current)]).pvalue)
 
 
 def kolmogorov_p_value(distance: float, rows: float) -> float:
-    """The probability of a Kolmogorov-Smirnov distance as large, of continuous values; of others it is less.
+    """Returns the p-value of a Kolmogorov-Smirnov distance of continuous values; for others it is an upper bound.
 
-    Args:
-        distance: The distance.
-        rows: Of one sample its size, of two the product of their sizes by their sum.
+    ``rows`` is the size of the sample; for two samples, the product of their sizes divided by the sum.
     """
     # Stephens, "Use of the Kolmogorov-Smirnov, Cramér-von Mises and related statistics without extensive tables", 1970.
     return float(special.kolmogorov((rows**0.5 + 0.12 + 0.11 / rows**0.5) * distance))
@@ -245,7 +229,7 @@ def _judge(measure: str, score: float, draw: Callable[[int], Array], at_least: f
 
 
 def _completed(reference: Values, current: Values) -> tuple[Array, Array]:
-    """The aligned counts with the values that are not listed, as near to each other as the lists allow."""
+    """Returns aligned counts; values that a side does not list count as near to the other side as its list allows."""
     before, now = aligned_counts(reference, current)
     scale = reference.total / current.total
     for sample, counts, likely in ((reference, before, now * scale), (current, now, before / scale)):

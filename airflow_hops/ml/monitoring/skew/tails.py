@@ -1,9 +1,9 @@
-"""The tails of a distribution, of which its histograms say little.
+"""Tails of a distribution, of which its histograms show little.
 
-The outermost bucket of a long-tailed feature reaches over most of its range and holds few values, most of them at its
-inner end. A generalised Pareto distribution is what the values beyond a high threshold tend to, whatever the
-distribution (Pickands, "Statistical inference using extreme order statistics", 1975). Three points fix it: a knot that
-a quarter of the values exceed, one half-way to the end, and the sample's extreme value.
+The outermost bucket of a long-tailed feature covers most of its range and holds few values, most of them at its inner
+end. Beyond a high threshold, values of any distribution tend to a generalised Pareto distribution (Pickands,
+"Statistical inference using extreme order statistics", 1975). Three points fix it: a knot that a quarter of the values
+exceed, one half-way to the end, and the sample's extreme value.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from airflow_hops.ml.monitoring.skew.distribution import Array
 
 START = 0.25
-"""The share of the values that makes a tail."""
+"""Share of the values that belongs to a tail."""
 LEAST = 0.7
-"""The number of a sample's rows expected above its greatest value's median place in the distribution."""
+"""Expected rows of a sample beyond the median position of its largest value."""
 POINTS = 16
-"""Points that cut a tail into cells."""
+"""Number of points that cut a tail into cells."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """A generalised Pareto distribution of what lies above ``start``, up to where a sample ends.
+    """Generalised Pareto distribution of the values above ``start``, up to a sample's largest value.
 
     Attributes:
-        start: Where the tail begins, in the feature's units.
-        share: The share of the values above it.
-        scale: Of the Pareto distribution, in the feature's units.
-        shape: Of the Pareto distribution: above 0 for heavy tails, below 0 for those that end.
-        least: The share above the sample's greatest value.
+        start: Start of the tail, in the feature's units.
+        share: Share of the values above it.
+        scale: Scale of the Pareto distribution, in the feature's units.
+        shape: Shape of the Pareto distribution: above 0 for heavy tails, below 0 for tails that end.
+        least: Share above the sample's largest value.
     """
 
     start: float
@@ -41,29 +41,26 @@ class Tail:
     least: float
 
     def above(self, x: Array) -> Array:
-        """The share above ``x``."""
+        """Returns the share above ``x``."""
         base = np.maximum(1.0 + self.shape * np.maximum(x - self.start, 0.0) / self.scale, 1e-300)
         return self.share * base ** (-1.0 / self.shape)
 
     def points(self) -> Array:
-        """Points ever farther apart, at which the tail is cut into cells."""
+        """Returns points at increasing distances, at which the tail is cut into cells."""
         return self.exceeded_by(np.geomspace(self.share, self.least, POINTS)[1:-1])
 
     def exceeded_by(self, shares: Array) -> Array:
-        """The values that are exceeded by such shares."""
+        """Returns the values that such shares exceed."""
         return self.start + self.scale * ((shares / self.share) ** -self.shape - 1.0) / self.shape
 
 
 def fit_tail(knots: Array, above: Array, least: float) -> Tail | None:
-    """The tail through a knot that a quarter of the values exceed, one half-way, and the end.
+    """Fits a tail through a knot that a quarter of the values exceed, one half-way, and the end; None for few knots.
 
     Args:
         knots: Knots in ascending order.
-        above: The share above each.
-        least: The share above the greatest value of a sample.
-
-    Returns:
-        The tail; None if there are too few knots for one.
+        above: Share above each knot.
+        least: Share above the largest value of a sample.
     """
     inside = np.flatnonzero((above <= START) & (above > least))
     inside = inside[inside < len(knots) - 1]

@@ -1,4 +1,4 @@
-"""The training data of a model, and the comparison of rows with it."""
+"""Training data of a model, and the comparison of rows with it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 Read = Callable[[Sequence[str]], Iterable[Any]]
 _FEATURES_AT_ONCE = 100
-"""Features whose statistics are computed together: of more, a batch has fewer rows, and each batch costs time."""
+"""Features whose statistics are computed together: with more, batches have fewer rows, and each batch costs time."""
 _OF_TIMES_ALONE = {"rows", "wrong_times", "wrong_time"}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, and what it was trained on.
+    """A model and its training data.
 
     Attributes:
         model: The model.
-        stored: The statistics of its training data.
-        origin: The same, as artifacts name it.
-        statistics: They, of the split that rows are compared with.
+        stored: Statistics of its training data.
+        origin: Name of these statistics in artifacts.
+        statistics: Statistics of the split that rows are compared with.
         schema: The schema; only features that the model takes have skew comparators.
-        types: TFDV's type (INT, FLOAT, STRING) by name of the features that are compared.
-        served: The model as a server has it, where it is loaded already.
+        types: TFDV's type (INT, FLOAT, STRING) by name of the compared features.
+        served: The model as a server loads it, if it is loaded already.
     """
 
     model: Artifact
@@ -67,10 +67,10 @@ class Trained:
         origin: SkewReference,
         split: str,
     ) -> Trained:
-        """Reads it from the store.
+        """Reads the statistics and schema of a model from the store.
 
         Raises:
-            BadInput: the statistics are not those that the model was trained on.
+            BadInput: the model was trained on other statistics.
         """
         of = ModelProperties.of(model)
         trained_on = of.statistics_fingerprint
@@ -92,7 +92,7 @@ class Trained:
         return cls(model, stored, origin, statistics, loaded, types)
 
     def files(self, store: ArtifactStore, split: str) -> list[RowsFile]:
-        """The files of the examples that the statistics were computed from.
+        """Returns the files of the examples that the statistics were computed from.
 
         Raises:
             BadInput: they are not known, or gone.
@@ -113,16 +113,16 @@ def compare_rows(
     unwell: tuple[str, ...] = (),
     notes: Sequence[str] = (),
 ) -> Compared:
-    """Compares rows with what a model learnt from; ``insufficient`` if there are too few for a verdict.
+    """Compares rows with a model's training data; the verdict is ``insufficient`` if there are too few.
 
     Args:
-        store: Where the model and its examples are, by which effects on predictions are found.
-        trained: What it learnt from.
-        span: How many rows there are, and of what time.
-        read: Yields record batches of some of their features, given their names; a missing value is null.
-        options: How they are compared.
-        unwell: What is wrong with the monitor itself, in words.
-        notes: What else is to be said of the rows.
+        store: Store of the model and its examples, from which effects on predictions are computed.
+        trained: The training data.
+        span: Number and times of the rows.
+        read: Yields record batches of the named features; a missing value is null.
+        options: Options of the comparison.
+        unwell: Faults of the monitor itself, in words.
+        notes: Other notes on the rows.
 
     Raises:
         BadInput: a feature is missing from them, or is of another type; or there is nothing to compare.
@@ -155,7 +155,7 @@ def compare_rows(
 
 
 def files_of(folder: Path, split: str) -> list[RowsFile]:
-    """The files of a split of examples.
+    """Returns the files of a split of examples.
 
     Raises:
         BadInput: there are none.
@@ -166,7 +166,7 @@ def files_of(folder: Path, split: str) -> list[RowsFile]:
 
 
 def _statistics(read: Read, names: Sequence[str]) -> Any:
-    """The statistics of features, some at a time, so that what a feature takes does not depend on their number."""
+    """Computes the statistics of some features at a time, so that their number does not change the cost of each."""
     statistics, *more = (
         generate_statistics(read(names[start : start + _FEATURES_AT_ONCE]), options=comparable_options())
         for start in range(0, max(len(names), 1), _FEATURES_AT_ONCE)
@@ -186,7 +186,7 @@ def _keep_comparators(schema: Any, features: Any) -> None:
 def _attribute(
     store: ArtifactStore, trained: Trained, read: Read, options: SkewOptions, report: SkewReport, notes: list[str]
 ) -> Attribution | None:
-    """Effects on the model's predictions; None, and a note, where it or its examples are gone."""
+    """Computes effects on predictions; None, and a note, if the model or its examples are gone."""
     from airflow_hops.ml.monitoring.skew.attribution import attribute_drift
 
     try:

@@ -1,8 +1,8 @@
-"""How far two samples of vectors are apart: the maximum mean discrepancy.
+"""Distance of two samples of vectors: the maximum mean discrepancy.
 
 Gretton, Borgwardt, Rasch, Schölkopf and Smola, "A kernel two-sample test" (2012): the distance of the means of both
-samples in the space of a Gaussian kernel, 0 only where the distributions are equal. It sees what no single number of
-the vectors shows, as when they come to hang together otherwise.
+samples in the space of a Gaussian kernel, 0 only if the distributions are equal. It also detects changes that no single
+number of the vectors shows, such as new correlations.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MEASURE = "maximum_mean_discrepancy"
 
 @dataclass(frozen=True)
 class KernelMatrix:
-    """The kernel of all pairs of the vectors of two samples.
+    """Kernel of all pairs of vectors of two samples.
 
     Attributes:
         values: ``[rows, rows]``, the reference's rows first; 0 on the diagonal.
-        reference_rows: How many rows are the reference's.
+        reference_rows: Number of rows of the reference.
     """
 
     values: Array
@@ -31,10 +31,10 @@ class KernelMatrix:
 
     @classmethod
     def of(cls, reference: Vectors, current: Vectors) -> KernelMatrix:
-        """Compares two samples.
+        """Computes the kernel of two samples.
 
-        Each number counts by its standard deviation over both samples, so that none outweighs the others by its unit;
-        the kernel is as wide as the median distance between two vectors.
+        Each dimension is divided by its standard deviation over both samples, so that units do not matter; the kernel
+        is as wide as the median distance between two vectors.
         """
         pooled = np.concatenate([reference.rows, current.rows]).astype(np.float64)
         deviations = pooled.std(axis=0)
@@ -48,18 +48,18 @@ class KernelMatrix:
         return cls(values, len(reference.rows))
 
     def score(self) -> float:
-        """The discrepancy of the two samples; below 0 if they are nearer than two of one population mostly are."""
+        """Returns the discrepancy; below 0 if the samples are nearer than most samples of one population."""
         is_reference = np.arange(len(self.values)) < self.reference_rows
         return float(self._scores(is_reference[:, None].astype(np.float64))[0])
 
     def permuted(self, draws: int, random: np.random.Generator) -> Array:
-        """Discrepancies of as many random divisions of all vectors into samples of the same sizes, ``[draws]``."""
+        """Returns discrepancies of random divisions of all vectors into samples of the same sizes, ``[draws]``."""
         is_reference = np.zeros((len(self.values), draws))
         is_reference[: self.reference_rows] = 1.0
         return self._scores(random.permuted(is_reference, axis=0))
 
     def _scores(self, is_reference: Array) -> Array:
-        """The square root of the unbiased estimate, with its sign, by columns of 0 and 1."""
+        """Returns the signed square root of the unbiased estimate for each column of 0 and 1."""
         m, n = self.reference_rows, len(self.values) - self.reference_rows
         if min(m, n) < 2:
             return np.zeros(is_reference.shape[1])
@@ -72,7 +72,7 @@ class KernelMatrix:
 
 
 def norm_histogram(reference: Vectors, current: Vectors, buckets: int) -> list[list[Any]]:
-    """The Euclidean norms of both samples on the same buckets: ``[low, high, share, share]``."""
+    """Returns Euclidean norms of both samples on the same buckets: ``[low, high, share, share]``."""
     sides = [side.norms for side in (reference, current)]
     edges = np.histogram_bin_edges(np.concatenate(sides), buckets)
     shares = [np.histogram(norms, edges)[0] / len(norms) for norms in sides]

@@ -1,8 +1,8 @@
-"""Row-level skew: served rows, compared value by value with the training rows of the same identifiers.
+"""Compares served rows value by value with the training rows of the same identifiers (row-level skew).
 
-It finds what TFDV's feature-skew detector finds (``tensorflow_data_validation.skew``), without Beam, with a hash join
+It finds what TFDV's feature-skew detector finds (``tensorflow_data_validation.skew``), without Beam, by a hash join
 over Arrow batches in three passes: the identifiers of the serving rows; the training rows, of which those that were
-also served go to files, by the stretch of serving rows that they meet; and the serving rows, batch by batch.
+also served are written to files, by the stretch of serving rows that they match; and the serving rows, batch by batch.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def detect_row_skew(
     Values are compared as in ``tf.Example``: 32-bit floats, NaN equal to NaN, lists in order. A feature that one side
     lacks counts as missing there. Identifiers are joined by a 64-bit hash, as in TFDV.
 
-    Memory holds some tens of bytes for each row of both sides, the training rows that 131,072 serving rows meet, and a
-    batch of serving rows; the other training rows that were served lie in a temporary folder.
+    Memory holds some tens of bytes for each row of both sides, the training rows that 131,072 serving rows match, and a
+    batch of serving rows; the other training rows that were served are in a temporary folder.
 
     Args:
-        training: A source as :func:`~airflow_hops.ml.statistics.generate_statistics` takes; or a function
-            of column names (None for all) that yields Arrow record batches, at each call in the same order.
-        serving: The same, of what was served.
+        training: A source as :func:`~airflow_hops.ml.statistics.generate_statistics` takes; or a function of column
+            names (None for all) that yields Arrow record batches, in the same order at each call.
+        serving: The same for the served rows.
         identifiers: Features that together identify a row. Rows that lack one are counted, but not compared.
         ignore: Features that are not compared.
         float_rounding: Digits after the decimal point to which floats are rounded before the comparison; None for no
@@ -84,7 +84,7 @@ def detect_row_skew(
 
 @dataclass
 class _Counted:
-    """The counts of a feature."""
+    """Counts of a feature."""
 
     outcomes: Any = field(default_factory=lambda: np.zeros(len(Outcome), np.int64))
     types: list[str | None] = field(default_factory=lambda: [None, None])
@@ -128,8 +128,8 @@ class _Comparison:
         """Compares all serving rows.
 
         Raises:
-            BadInput: a feature of ``confusion`` is not there, is no string, or has several values in a row; or the
-                serving rows have come in another order than before.
+            BadInput: a feature of ``confusion`` is missing, is not a string, or has several values in a row; or the
+                serving rows came in another order than before.
         """
         seen = 0
         for batch in serving.batches():
@@ -204,7 +204,7 @@ def _take(rows: Any, name: str, places: Any) -> Any:
 
 
 def _met(name: str, base: Any, test: Any) -> dict[tuple[bytes, bytes], int]:
-    """How often a training value met a serving value."""
+    """Counts the pairs of a training value and a serving value."""
     table = pa.table({"base": _single(name, base), "test": _single(name, test), "pairs": np.ones(len(base), np.int64)})
     counted = table.group_by(["base", "test"]).aggregate([("pairs", "sum")])
     return {(row["base"], row["test"]): row["pairs_sum"] for row in counted.to_pylist()}

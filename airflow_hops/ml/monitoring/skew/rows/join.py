@@ -21,15 +21,15 @@ STRETCH_ROWS = 131_072
 
 
 class ReadAnew(Exception):
-    """A column turned out to be of a wider type than it began with; a source has to be read again."""
+    """A column has a wider type than it began with; the source must be read again."""
 
 
 class Rows:
-    """One side of the comparison, readable as often as it takes.
+    """One side of the comparison, which can be read repeatedly.
 
     Args:
         source: A source of statistics, or a function of column names (None for all) that yields record batches.
-        side: What it is, for messages.
+        side: Name of the side for messages.
     """
 
     def __init__(self, source: Any, side: str) -> None:
@@ -39,10 +39,10 @@ class Rows:
         self._plans: dict[Any, Any] = {}
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Canonical record batches of some columns, or of all.
+        """Yields canonical record batches of some columns, or of all.
 
         Raises:
-            ReadAnew: what was read so far is to be forgotten.
+            ReadAnew: the batches so far must be discarded.
         """
         for batch in self._source(columns) if callable(self._source) else self._read(columns):
             if batch.num_rows:
@@ -67,11 +67,11 @@ class Rows:
 
 
 class Identifiers:
-    """The features that tell a row, and their hash.
+    """Features that identify a row, and their hash.
 
     Args:
         names: The features.
-        rounding: Digits to which floats are rounded; None for none.
+        rounding: Digits to which floats are rounded; None for no rounding.
     """
 
     def __init__(self, names: Sequence[str], rounding: int | None) -> None:
@@ -79,10 +79,10 @@ class Identifiers:
         self._kinds: dict[str, tuple[str, str]] = {}
 
     def hash(self, batch: pa.RecordBatch, side: str) -> tuple[Any, Any]:
-        """Hashes of the rows' identifiers, uint64, and which rows have all of them.
+        """Returns hashes of the rows' identifiers, uint64, and which rows have all of them.
 
         Raises:
-            BadInput: the batch lacks one, or has it of another type than the other side.
+            BadInput: the batch lacks one, or has it with another type than the other side.
         """
         columns = []
         for name in self.names:
@@ -99,17 +99,17 @@ class Identifiers:
 
 
 def no_column(name: str, where: str, found: Iterable[str]) -> BadInput:
-    """The error that a column is not there."""
+    """Returns the error for a missing column."""
     return BadInput(f"{where}: there is no column {name!r}; there are {', '.join(found)}")
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The training rows that a stretch of the serving rows meets.
+    """Training rows that match a stretch of the serving rows.
 
     Attributes:
-        keys: Their hashed identifiers, ascending, uint64.
-        rows: The rows in that order.
+        keys: Hashed identifiers, ascending, uint64.
+        rows: The rows in the same order.
     """
 
     keys: Any
@@ -118,14 +118,14 @@ class TrainingRows:
 
 @dataclass
 class Join:
-    """The training rows that were served too, in files: one for each stretch of :data:`STRETCH_ROWS` serving rows.
+    """Training rows that were also served, in files: one for each stretch of :data:`STRETCH_ROWS` serving rows.
 
     Attributes:
-        matches: How many rows found each other.
-        schema: The columns of the training rows, less those that are not compared.
-        pairs: How many pairs are to be compared.
+        matches: Counts of the join.
+        schema: Compared columns of the training rows.
+        pairs: Number of pairs to compare.
         left_out: Identifiers whose rows are not compared, ascending, uint64.
-        folder: Where the files are.
+        folder: Folder of the files.
     """
 
     matches: RowMatches
@@ -136,7 +136,7 @@ class Join:
     _loaded: tuple[int, TrainingRows] | None = None
 
     def stretches(self, begin: int, end: int) -> Iterator[tuple[int, int, TrainingRows]]:
-        """The training rows that serving rows ``begin`` to ``end`` meet: the first and last of these, and the rows."""
+        """Yields the training rows that match a part of the serving rows: first and last serving row, and the rows."""
         for number in range(begin // STRETCH_ROWS, -(-end // STRETCH_ROWS)):
             if self._loaded is None or self._loaded[0] != number:
                 self._loaded = None  # one after the other in memory
@@ -160,15 +160,7 @@ class Join:
 
 
 def pairs_of(known: Any, keys: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of equal keys, some :data:`PAIRS_AT_ONCE` at once.
-
-    Args:
-        known: Keys in ascending order.
-        keys: Others.
-
-    Yields:
-        Places in ``known`` and places in ``keys``, of the same length.
-    """
+    """Yields places of equal keys in ``known``, which ascends, and in ``keys``; about :data:`PAIRS_AT_ONCE` at once."""
     first = np.searchsorted(known, keys, "left")
     counts = np.searchsorted(known, keys, "right") - first
     ends = np.cumsum(counts)
@@ -186,14 +178,14 @@ def pairs_of(known: Any, keys: Any) -> Iterator[tuple[Any, Any]]:
 def join_rows(
     training: Rows, serving: Rows, identifiers: Identifiers, folder: Path, *, duplicates: bool, ignore: set[str]
 ) -> Join:
-    """Reads the identifiers of both sides, and writes the training rows that were served too to files.
+    """Reads the identifiers of both sides, and writes the training rows that were also served to files.
 
     Args:
         training: The training rows.
         serving: The serving rows.
-        identifiers: What they are joined by.
+        identifiers: Features to join by.
         folder: An empty folder for the files.
-        duplicates: Whether rows are compared whose identifiers occur more than once on a side.
+        duplicates: Whether to compare rows whose identifiers occur more than once on a side.
         ignore: Columns that are not compared.
     """
     keys, stretches, test_lacking = _served(serving, identifiers)
@@ -233,7 +225,7 @@ def join_rows(
 
 
 def _served(serving: Rows, identifiers: Identifiers) -> tuple[Any, Any, int]:
-    """The hashed identifiers of the serving rows, ascending, the stretches that they are in, and how many lack one."""
+    """Returns the hashed identifiers of the serving rows, ascending, their stretches, and how many rows lack one."""
     keys, stretches, seen, lacking = [], [], 0, 0
     for batch in serving.batches(identifiers.names):
         hashed, whole = identifiers.hash(batch, serving.side)

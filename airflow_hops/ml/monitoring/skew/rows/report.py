@@ -1,4 +1,4 @@
-"""The result of comparing single rows."""
+"""Results of comparing single rows."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RowSkewReport:
         return tuple(name for name, skew in self.features.items() if skew.diff_count)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value."""
+        """Returns the JSON value."""
         features = {name: {**asdict(skew), "diff_count": skew.diff_count} for name, skew in self.features.items()}
         return {**asdict(self), "skewed": list(self.skewed), "features": features}
 

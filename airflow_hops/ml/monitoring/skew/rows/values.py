@@ -1,7 +1,7 @@
-"""Values of single rows, as TFDV's feature-skew detector sees them: compared, hashed and shown.
+"""Compares, hashes and shows values of single rows as TFDV's feature-skew detector does.
 
-The detector works on ``tf.Example``: a feature has integers, floats of 32 bits, or bytes, or no value (a null, an empty
-list). Two features are equal when their encodings are: floats bit by bit, so that NaN equals NaN, and 0.0 is not -0.0.
+The detector works on ``tf.Example``: a feature has integers, 32-bit floats, or bytes, or no value (a null, an empty
+list). Two features are equal if their encodings are: floats bit by bit, so that NaN equals NaN, and 0.0 is not -0.0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Outcome(IntEnum):
-    """The outcome of comparing a feature of a training row with that of a serving row."""
+    """Outcome of comparing a feature of a training row with that of a serving row."""
 
     BOTH_MISSING = 0
     MATCH = 1
@@ -35,13 +35,13 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a feature, by rows.
+    """Values of a feature by row.
 
     Attributes:
         kind: "INT", "FLOAT" or "BYTES"; None if the column has no type.
-        present: Which rows have a value, bool of shape ``[rows]``.
-        hashes: Hashes of 64 bits of the rows' values, uint64 of shape ``[rows]``; of single numbers, and of lists of
-            one, different values have different ones.
+        present: Which rows have a value, bool ``[rows]``.
+        hashes: 64-bit hashes of the rows' values, uint64 ``[rows]``; different for different single numbers and lists
+            of one.
     """
 
     kind: str | None
@@ -50,10 +50,10 @@ class Values:
 
 
 def canonical(batch: Any, where: str) -> Any:
-    """A record batch with the types that a ``tf.Example`` has: int64, float32, bytes, and lists of those.
+    """Casts a record batch to the types of a ``tf.Example``: int64, float32, bytes, and lists of those.
 
     Raises:
-        BadInput: a column is of a type that has no place in a ``tf.Example``.
+        BadInput: a column has another type.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
@@ -70,12 +70,7 @@ def canonical(batch: Any, where: str) -> Any:
 
 
 def values_of(column: Any, rounding: int | None = None) -> Values:
-    """The values of a canonical column.
-
-    Args:
-        column: The column.
-        rounding: Digits after the point to which floats are rounded first; None for none.
-    """
+    """Returns the values of a canonical column, floats rounded to ``rounding`` digits after the point unless None."""
     kind = kind_of(column.type)
     if not _is_list(column.type):
         return Values(kind, np.asarray(column.is_valid()), _hashes(column, kind, rounding))
@@ -89,7 +84,7 @@ def values_of(column: Any, rounding: int | None = None) -> Values:
 
 
 def singles(column: Any) -> Any:
-    """A canonical column with one value a row, a missing list being null; None if a row has several."""
+    """Returns a canonical column with one value per row, null for an empty list; None if a row has several values."""
     if not _is_list(column.type):
         return column
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -103,8 +98,8 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
 
     Args:
         base: The feature in training rows.
-        test: The same feature in the serving rows that were matched with them.
-        rounding: Digits after the point to which floats are rounded first; None for none.
+        test: The feature in the matching serving rows.
+        rounding: Digits after the point to which floats are rounded first; None for no rounding.
 
     Returns:
         An :class:`Outcome` for each row, uint8.
@@ -120,11 +115,7 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
 
 
 def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any, Any]:
-    """Hashes of 64 bits of rows, over several canonical columns.
-
-    Returns:
-        The hashes, uint64 of shape ``[rows]``, and which rows have a value in every column.
-    """
+    """Returns 64-bit hashes of rows over several canonical columns, and which rows have a value in every column."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     whole = np.ones(len(hashes), bool)
     for column in columns:
@@ -135,7 +126,7 @@ def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any,
 
 
 def shown(column: Any, row: int) -> Any:
-    """A value as JSON has it: text cut after 200 characters, lists after 20 values, NaN and infinities as text."""
+    """Returns a value for JSON: text cut after 200 characters, lists after 20 values, NaN and infinities as text."""
     value = column[row].as_py()
     if isinstance(value, list):
         return [_shown(single) for single in value[:_SHOWN_VALUES]]
@@ -172,13 +163,13 @@ def _is_list(kind: Any) -> bool:
 
 
 def kind_of(kind: Any) -> str | None:
-    """The kind of a canonical type: "INT", "FLOAT" or "BYTES", of a list that of its values; None for nulls."""
+    """Returns the kind of a canonical type, or of a list's values: "INT", "FLOAT" or "BYTES"; None for nulls."""
     kinds = {pa.int64(): "INT", pa.float32(): "FLOAT", pa.large_binary(): "BYTES"}
     return kinds.get(kind.value_type if _is_list(kind) else kind)
 
 
 def _hashes(flat: Any, kind: str | None, rounding: int | None) -> Any:
-    """Hashes of single values; of numbers, different ones have different hashes."""
+    """Hashes single values; different numbers have different hashes."""
     if kind is None:
         return np.zeros(len(flat), np.uint64)
     if kind == "BYTES":
