@@ -48,14 +48,7 @@ def jvm_options(runtime: Path) -> list[str]:
 def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
     """Makes the archive by a rehearsal of Spark's work, unless this was tried before or Java is too old.
 
-    An empty file marks a failure.
-
-    Args:
-        runtime: Folder of the runtime environment.
-        say: Called with progress, and with the reason of a failure.
-
-    Returns:
-        Whether it was tried.
+    An empty file marks a failure, whose reason goes to ``say``. Returns whether it was tried.
     """
     java = find_java(runtime)
     if java is None or not java.supported or java.version < _FIRST_JAVA or (runtime / ARCHIVE).exists():

@@ -42,9 +42,7 @@ class Java:
 def find_java(runtime: Path | None = None, environment: Mapping[str, str] | None = None) -> Java | None:
     """Returns the Java for steps: the first supported one, else the first of any version, else None.
 
-    Args:
-        runtime: Folder of the runtime environment, which may include a Java.
-        environment: Variables with JAVA_HOME and PATH; this process's by default.
+    ``environment`` has JAVA_HOME and PATH; by default it is this process's.
     """
     candidates = list(_candidates(runtime, os.environ if environment is None else environment))
     return next((java for java in candidates if java.supported), candidates[0] if candidates else None)

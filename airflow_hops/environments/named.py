@@ -40,14 +40,7 @@ _CONVERTER = "onnxmltools"
 
 @dataclass(frozen=True)
 class NamedEnvironment:
-    """An existing named environment.
-
-    Attributes:
-        name: Name of the environment.
-        folder: Its folder.
-        requirements: Requirements that it was asked to add.
-        state: State of the installation.
-    """
+    """An existing named environment, with the requirements that it was asked to add."""
 
     name: str
     folder: Path
@@ -187,15 +180,9 @@ def make_named(
 def resolve(
     base: Path, requirements: Sequence[str], pins: Path, *, uv: str, say: Say = print, before: Sequence[str] = ()
 ) -> list[str]:
-    """Returns the packages that these requirements would add to an environment, as ``name==version``.
+    """Returns the packages that requirements would add to the environment ``base``, as ``name==version``.
 
-    Args:
-        base: Folder of the environment.
-        requirements: Requirements to add.
-        pins: The environment's pinned requirements, beside which uv's settings are.
-        uv: The uv program.
-        say: Called with each line of uv's output.
-        before: Previously locked packages, whose versions are preferred.
+    Versions of ``before``, the previously locked packages, are preferred. uv's settings are beside the ``pins``.
 
     Raises:
         HopsError: they conflict with the environment's packages; uv's output went to ``say``.

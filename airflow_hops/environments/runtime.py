@@ -98,12 +98,7 @@ def added_requirements(path: Path) -> list[str]:
 
 
 def environment_state(path: Path, expected: str) -> EnvironmentState:
-    """Checks an environment without starting its Python.
-
-    Args:
-        path: Folder of the environment.
-        expected: Fingerprint of the pins that it should hold.
-    """
+    """Checks an environment without starting its Python; ``expected`` is the fingerprint of its pins."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return EnvironmentState("absent", f"{path} does not exist")
     if not (path / "pyvenv.cfg").exists():
@@ -222,12 +217,7 @@ def create_environment(
 def add_requirements(path: Path, pins: Path, requirements: Sequence[str], *, uv: str, say: Say = print) -> None:
     """Installs packages without changing those of the pins; :func:`create_environment` keeps them.
 
-    Args:
-        path: Folder of the environment.
-        pins: Its pinned requirements.
-        requirements: Requirements in pip's syntax: ``scikit-image``, ``shap==0.46``.
-        uv: The uv program.
-        say: Called with each line of progress.
+    Requirements are in pip's syntax: ``scikit-image``, ``shap==0.46``.
 
     Raises:
         BadInput: there is no complete environment of these pins, or a requirement does not begin with a package's name.
@@ -257,14 +247,8 @@ def write_added(path: Path, requirements: Sequence[str]) -> None:
 def find_python(uv: str, requested: str | None, version: tuple[int, int], say: Say = print) -> str:
     """Returns the path of an interpreter: the requested one, this process's own, or one that uv finds or downloads.
 
-    Args:
-        uv: The uv program.
-        requested: Path or name of the interpreter; None for any.
-        version: Required version.
-        say: Called with each line of progress.
-
     Raises:
-        BadInput: ``requested`` is not such a Python.
+        BadInput: ``requested``, a path or name, is not a Python of this version.
         HopsError: this machine has none, and uv could not download one.
     """
     wanted = ".".join(map(str, version))
@@ -300,12 +284,7 @@ def find_python(uv: str, requested: str | None, version: tuple[int, int], say: S
 
 
 def build_tools_missing(python: str, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Lists the missing Debian packages that Horovod's build needs; CMake comes from the package index.
-
-    Args:
-        python: The interpreter to build for.
-        environment: ``PATH`` and ``CXX``; this process's by default.
-    """
+    """Lists the missing Debian packages for building Horovod for ``python``; CMake comes from the package index."""
     search = (environment or os.environ).get("PATH")
     compiler = (environment or os.environ).get("CXX") or "g++"
     missing = [name for name in (compiler, "make") if shutil.which(name, path=search) is None]

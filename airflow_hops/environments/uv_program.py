@@ -101,13 +101,9 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
 
 
 def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | None = None) -> None:
-    """Runs uv to its end.
+    """Runs uv to its end, and passes each line of output to ``say``.
 
-    Args:
-        command: The program and its arguments.
-        settings: A ``uv.toml`` used in addition to the user's own; it need not exist.
-        say: Called with each line of output.
-        build: Settings of Horovod's build.
+    The ``settings``, a ``uv.toml`` which need not exist, are used in addition to the user's own.
 
     Raises:
         HopsError: uv failed.

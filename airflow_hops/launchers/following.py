@@ -87,15 +87,10 @@ def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
 
 
 def end_job(job: Job, store: ArtifactStore, given_up: Callable[[], bool] = lambda: False) -> None:
-    """Ends a job on any machine, and returns when it has ended.
+    """Ends a job on any machine, and returns when it has ended, or when ``given_up`` returns True.
 
     A job of another machine is asked to end through the store. It counts as dead when its record has not changed for
     :attr:`airflow_hops.core.store.jobs.Job.silence_s`: a job that cannot reach the store ends by itself before that.
-
-    Args:
-        job: The job.
-        store: The artifact store.
-        given_up: Polled; returns whether to stop waiting.
     """
     if job.is_here:
         kill_step(job.id, _session(job))

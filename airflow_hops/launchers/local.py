@@ -70,11 +70,9 @@ def runtime_python(runtime: Path) -> Path:
 
 
 def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
-    """Returns this process's environment without variables that would mix the two environments, for a runtime process.
+    """Returns this process's environment for a runtime process, without variables that would mix the two environments.
 
-    Args:
-        runtime: Folder of the runtime environment; its ``bin`` comes first on ``PATH``.
-        code_paths: Folders of user code, which come after the package.
+    The runtime's ``bin`` comes first on ``PATH``; the folders of user code come after the package.
     """
     # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
     dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")

@@ -21,12 +21,7 @@ _DRAIN_S = 0.2
 
 @dataclass(frozen=True)
 class Detached:
-    """Describes a step that outlives the process that starts it.
-
-    Attributes:
-        step_id: Id of the step, known in advance.
-        log: File that its output goes to.
-    """
+    """Id and log file of a step that outlives the process that starts it."""
 
     step_id: str
     log: Path
@@ -51,14 +46,7 @@ class StepProcess:
     def start(
         cls, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, detached: Detached | None = None
     ) -> StepProcess:
-        """Starts a command as a step, in its own session.
-
-        Args:
-            command: Program and arguments.
-            env: Complete environment of the process; the step's id is added.
-            cwd: Working directory.
-            detached: Id and log of the step, if it outlives this process.
-        """
+        """Starts a command as a step, in its own session; the step's id is added to the complete ``env``."""
         step_id = detached.step_id if detached else new_step_id()
         read_end, write_end = open_output(detached)
         try:
@@ -150,13 +138,7 @@ def new_step_id() -> str:
 
 
 def kill_step(step_id: str, pid: int | None, *, grace_s: float = GRACE_S) -> None:
-    """Ends every process of a step.
-
-    Args:
-        step_id: Value of the step's environment variable, which all its processes inherit.
-        pid: The step's first process, whose session counts too.
-        grace_s: Seconds between SIGTERM and SIGKILL.
-    """
+    """Ends every process of a step: those with its id in the environment, and those in the session of ``pid``."""
     end_marked(f"{STEP_ID_VARIABLE}={step_id}", pid, grace_s=grace_s)
 
 

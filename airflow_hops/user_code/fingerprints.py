@@ -30,9 +30,7 @@ def package_fingerprint() -> str:
 def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
     """Returns the user code of a step for its record: :class:`~airflow_hops.user_code.files.UserFiles` with contents.
 
-    Args:
-        spec: The step.
-        runtime: Folder of the step's environment; None counts only the files beside the DAG file.
+    Without the environment ``runtime``, only the files beside the DAG file count.
     """
     from airflow_hops.user_code.files import UserFiles, read_file
     from airflow_hops.user_code.libraries import Libraries

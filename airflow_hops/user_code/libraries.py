@@ -44,12 +44,10 @@ class Libraries:
     def key(self, mentions: Callable[[Iterable[str]], bool]) -> str:
         """Returns the part of a step's cache key for the libraries that it can depend on.
 
-        These are the pinned, added and locked ones, except added testing tools; libraries that the code mentions; the
-        requirements of all these, including optional ones; and libraries that Python or a library loads by itself.
-        Others, such as a pytest that was installed by hand, make no difference.
-
-        Args:
-            mentions: Returns whether any of some names occurs in the step's code.
+        These are the pinned, added and locked ones, except added testing tools; libraries that the code mentions
+        (``mentions`` returns whether it contains any of some names); requirements of all these, also optional ones; and
+        libraries that Python or a library loads by itself. Others, such as a pytest that was installed by hand, make no
+        difference.
         """
         states = []
         for info in (self._infos[name] for name in self._counted(mentions)):

@@ -43,9 +43,7 @@ class References:
 def references(source: bytes | str, package: Sequence[str] = ()) -> References:
     """Returns the references of a source; none if it does not parse, since then it cannot be imported either.
 
-    Args:
-        source: The source.
-        package: Names of the packages that the module is in.
+    ``package`` names the packages that the module is in.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # of the user's code, which tells them when it runs

@@ -25,13 +25,9 @@ _MESSAGE_BYTES = 1 << 20
 
 
 def fork(run: Callable[[], int | None]) -> int:
-    """Forks a process that calls a function and exits; the kernel ends it when its parent has ended.
+    """Forks a process that calls a function and exits; returns the pid. The kernel ends it when its parent has ended.
 
-    Args:
-        run: Returns the exit code, or None for 0. An exception is printed, and makes the code 1.
-
-    Returns:
-        The pid.
+    ``run`` returns the exit code, or None for 0. An exception is printed, and makes the code 1.
     """
     parent = os.getpid()
     _flush()
@@ -86,13 +82,7 @@ class Children:
         return ended
 
     def serve(self, commands: socket.socket, obey: Callable[[], bool], reap: Callable[[], None]) -> None:
-        """Handles commands and ends of forks, until there are no more commands.
-
-        Args:
-            commands: Socket that commands come from.
-            obey: Handles a command; returns whether others may follow.
-            reap: Handles the forks that have ended.
-        """
+        """Handles commands and ends of forks, until ``obey``, which handles a command, returns False."""
         with selectors.DefaultSelector() as selector:
             selector.register(commands, selectors.EVENT_READ)
             selector.register(self, selectors.EVENT_READ)

@@ -25,9 +25,7 @@ def adopt_orphans() -> None:
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Makes the kernel signal this process when the thread of ``parent`` that started it has ended.
 
-    Args:
-        parent: Pid of the parent; if it has already ended, the signal is sent at once.
-        number: Number of the signal.
+    If the parent has already ended, the signal is sent at once.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -40,10 +38,9 @@ def own_identity() -> str:
 
 
 def end_with(identity: str) -> None:
-    """Ends this process and its descendants when another process, not necessarily its parent, has ended.
+    """Ends this process and its descendants when the process of an :func:`own_identity` has ended.
 
-    Args:
-        identity: The other's :func:`own_identity`; empty for none.
+    It need not be the parent. An empty identity is ignored.
     """
     pid, _, started = identity.partition(":")
 

@@ -72,11 +72,8 @@ def open_folder(folder: Path) -> int:
 def lock_folder(folder: Path, *, shared: bool = False) -> int:
     """Locks a folder for as long as the returned descriptor is open, here or in a fork.
 
-    On a file system without such locks it is only opened: no other process can lock it either.
-
-    Args:
-        folder: The folder.
-        shared: Waits for an exclusive holder, and shares the lock with other shared ones.
+    A shared lock waits for an exclusive one. On a file system without such locks the folder is only opened: no other
+    process can lock it either.
 
     Raises:
         BlockingIOError: another process has locked it.
@@ -93,12 +90,10 @@ def lock_folder(folder: Path, *, shared: bool = False) -> int:
 
 
 def lock_for_process(path: Path) -> int | None:
-    """Locks a file until this process ends or closes the returned descriptor; forks do not inherit the lock.
+    """Locks a file until this process ends or closes the returned descriptor; None if another process has locked it.
 
-    Any other open and close of the file by the locking process would release the lock (see fcntl(2)).
-
-    Returns:
-        The file's descriptor, or None if another process has locked it.
+    Forks do not inherit the lock. Any other open and close of the file by the locking process would release it (see
+    fcntl(2)).
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

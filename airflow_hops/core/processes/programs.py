@@ -30,9 +30,7 @@ def kernel_command(python: str | Path) -> list[str]:
 def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:
     """Returns an environment in which Python imports this very package.
 
-    Args:
-        environment: Environment of the process; entries of its ``PYTHONPATH`` come last.
-        paths: Folders between the package and ``PYTHONPATH``.
+    ``paths`` come next, entries of the environment's own ``PYTHONPATH`` last.
     """
     named = [PATH_ENTRY, *paths, *environment.get("PYTHONPATH", "").split(os.pathsep)]
     # An empty entry would be the working directory.

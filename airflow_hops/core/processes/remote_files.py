@@ -43,13 +43,7 @@ class RemoteFiles:
         return content
 
     def write(self, address: str, content: bytes, *, staging: str = "") -> None:
-        """Writes a file atomically.
-
-        Args:
-            address: Address of the file.
-            content: The complete content.
-            staging: Name of a temporary file beside it, the same for every try.
-        """
+        """Writes a file atomically; ``staging`` names a temporary file beside it, the same for every try."""
         if not self._renames:
             self.fs.pipe_file(address, content)
             return
@@ -79,13 +73,7 @@ class RemoteFiles:
         return listed
 
     def publish(self, files: Mapping[str, Path], folder: str, last: Collection[str]) -> None:
-        """Uploads a folder.
-
-        Args:
-            files: Local files by their paths in the folder.
-            folder: Address of the folder.
-            last: Paths to upload last, because readers recognize a complete folder by them.
-        """
+        """Uploads files by their paths in a folder; last those in ``last``, by which readers recognize it."""
         for path in sorted(files, key=lambda path: path in last):
             address = f"{folder}/{path}"
             if path in last:
@@ -97,13 +85,7 @@ class RemoteFiles:
         self.fs.invalidate_cache()
 
     def clear(self, folder: str, *, first: Collection[str] = (), kept: Collection[str] = ()) -> None:
-        """Removes a folder's files.
-
-        Args:
-            folder: Address of the folder.
-            first: Paths to remove first, because readers recognize the folder by them.
-            kept: Paths that stay.
-        """
+        """Removes a folder's files except ``kept``; first those in ``first``, by which readers recognize it."""
         for path in first:
             self.remove(f"{folder}/{path}")
         self.fs.invalidate_cache()

@@ -52,10 +52,7 @@ log = logging.getLogger(__name__)
 def temporary_folder(kind: str, name: str = "", *, root: Path | None = None) -> Iterator[Path]:
     """Yields a new folder that only this user can enter, and removes it at the end of the ``with`` block.
 
-    Args:
-        kind: Purpose of the folder.
-        name: Human-readable part of the folder's name.
-        root: Parent folder; None for the system's temporary folder.
+    ``name`` makes the folder's name readable. ``root`` is its parent, by default the system's temporary folder.
     """
     folder, lock = make_temporary_folder(kind, name, root=root)
     try:
@@ -109,11 +106,8 @@ def full_place(error: BaseException) -> str | None:
 def socket_root(length: int) -> Path | None:
     """Returns a folder for temporary folders with Unix sockets, whose paths have at most 107 bytes (unix(7)).
 
-    Args:
-        length: Bytes of the longest path of a socket below it.
-
-    Returns:
-        ``/tmp`` if the path of the system's temporary folder is too long, else None for the latter.
+    It is ``/tmp`` if ``length`` more bytes make the path of the system's temporary folder too long, else None for the
+    latter.
     """
     return Path("/tmp") if len(os.fsencode(tempfile.gettempdir())) + length > _SOCKET_PATH_BYTES else None
 

@@ -12,14 +12,11 @@ from airflow_hops.ml.stages.notebook.source import read_notebook
 
 
 def launch(spark: Any, notebook: str) -> str:
-    """Runs the code of a notebook on every rank, and saves the notebook with the experiment.
+    """Runs the code of a notebook on every rank; returns the folder of the experiment, which includes the notebook.
 
     Args:
         spark: A ``SparkSession``, or None.
         notebook: Path of the notebook in the project, or beside the DAG file.
-
-    Returns:
-        The experiment's folder in the store.
 
     Raises:
         BadInput: the notebook does not exist, or has no code that runs without IPython.

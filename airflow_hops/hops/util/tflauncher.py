@@ -9,11 +9,6 @@ from airflow_hops.hops.util import experiment
 def launch(spark: Any, map_fun: Callable[..., Any], args_dict: Mapping[str, Sequence[Any]] | None = None) -> str:
     """Calls a function once, or for each combination of arguments; returns the experiment's folder in the store.
 
-    Args:
-        spark: A ``SparkSession``, or None.
-        map_fun: The function.
-        args_dict: Lists of equal length, as :func:`airflow_hops.hops.util.util.grid_params` returns.
-
     Raises:
         BadInput: as :func:`airflow_hops.hops.util.experiment.launch`.
         HopsError: a call failed.

@@ -26,10 +26,7 @@ def lists_of(given: Any, argument: str) -> dict[str, list[Any]]:
 
 
 def grid_params(args_dict: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """Returns all combinations of values, as a list for each argument; the last argument varies fastest.
-
-    Args:
-        args_dict: A list of values for each argument.
+    """Returns all combinations of lists of values, as a list for each argument; the last argument varies fastest.
 
     Raises:
         BadInput: there are no arguments, or one has no values.

@@ -43,9 +43,7 @@ class ModelServer:
     """A running server.
 
     Attributes:
-        at: Its address.
         places: Folders and files that it shares with the worker.
-        store: The artifact store.
         folders: Folders of its models' versions.
         configs: Its config, with the models and versions to serve.
         shares: Its split of the traffic.
@@ -60,11 +58,9 @@ class ModelServer:
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
-        """Returns the server of the connection.
+        """Returns the server of the connection, from a step's services.
 
-        Args:
-            services: A step's services.
-            store: The artifact store, which holds the config of a server without a config file.
+        The store holds the config of a server without a config file.
 
         Raises:
             BadInput: a field of the connection is missing or invalid.
@@ -112,13 +108,7 @@ class ModelServer:
             return client.status(model_name, version)
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Copies a model of any format to its version's folder, atomically.
-
-        Args:
-            model: Folder of the model.
-            model_name: Model name.
-            version: Version number.
-            fingerprint: Fingerprint of the model artifact, which is stored in the folder.
+        """Copies a model of any format to its version's folder, atomically, with the model artifact's fingerprint.
 
         Returns:
             False if the folder already existed with the same model.
@@ -132,10 +122,7 @@ class ModelServer:
     def serve(self, model_name: str, versions: list[int], labels: Mapping[str, int] | None = None) -> Any:
         """Makes the server serve some versions of a model; returns the model's previous config for :meth:`restore`.
 
-        Args:
-            model_name: Model name.
-            versions: Version numbers.
-            labels: Label to version; None keeps the labels of versions that stay.
+        If ``labels`` (label to version) is None, the labels of versions that stay are kept.
         """
 
         def put(message: Any) -> Any:

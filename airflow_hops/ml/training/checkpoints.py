@@ -78,14 +78,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A finished checkpoint on disk.
-
-    Attributes:
-        path: Folder of the checkpoint.
-        position: Position of the training.
-        ranks: Number of ranks that it was saved with.
-        history: Metrics of each epoch done.
-    """
+    """A finished checkpoint on disk, which was saved with ``ranks`` ranks."""
 
     path: Path
     position: Position
@@ -131,15 +124,7 @@ def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[An
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
-    """Writes a checkpoint, and removes the oldest beyond ``keep``.
-
-    Args:
-        folder: Folder of the checkpoints; it is created.
-        snapshot: State of the training.
-        keep: Number of checkpoints to keep.
-
-    Returns:
-        The checkpoint's folder.
+    """Writes a checkpoint and returns its folder; removes the oldest checkpoints, and keeps ``keep``.
 
     Raises:
         HopsError: it cannot be written; earlier ones remain.
@@ -195,16 +180,10 @@ def load_snapshot(checkpoint: Checkpoint) -> Snapshot:
 
 
 def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, where: str = "the checkpoint") -> None:
-    """Sets the variables of a model and its optimizer to those of a snapshot, saved with any number of ranks.
-
-    Args:
-        snapshot: State of the training.
-        model: A Keras model, built.
-        optimizer: Its optimizer, if it was not compiled with one.
-        where: Source of the snapshot, for the error.
+    """Sets the variables of a built model and its optimizer to those of a snapshot, saved with any number of ranks.
 
     Raises:
-        BadInput: the snapshot is of another architecture.
+        BadInput: the snapshot, which ``where`` names, is of another architecture.
     """
     variables, values = _variables(model, optimizer), snapshot.variables
     for name in [*variables, *values]:
@@ -226,10 +205,7 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
 class CheckpointWriter:
     """Writes checkpoints in a thread, one at a time, so that training does not wait for the disk.
 
-    Args:
-        folder: Folder of the checkpoints.
-        keep: Number of checkpoints to keep.
-        on_written: Called in the thread with the folder of each complete checkpoint.
+    ``on_written`` is called in the thread with the folder of each complete checkpoint.
     """
 
     def __init__(self, folder: Path, keep: int, on_written: Callable[[Path], None]) -> None:

@@ -47,12 +47,7 @@ class _GeneratorAtFirstUse:
 
 
 def gather_rank_states(model: Any, optimizer: Any = None) -> tuple[bytes, ...]:
-    """Returns the states of all ranks, by rank; every rank must call it.
-
-    Args:
-        model: The Keras model that is trained.
-        optimizer: Its optimizer, if it was not compiled with one.
-    """
+    """Returns the states of all ranks, by rank; every rank must call it."""
     own = _own_variables(model)
     if not hvd.is_initialized() or hvd.size() == 1:
         return (_capture(own),)

@@ -219,14 +219,10 @@ def _of_types(table: pa.Table, schema: pa.Schema, file: str) -> pa.Table:
 def raw_specs(
     folder: str, others: Sequence[str | None], *, storage_options: Mapping[str, Any] | None = None
 ) -> dict[str, OutputSpec]:
-    """Returns the specifications of the raw features of a split of examples, by name, from its first file.
+    """Returns the specifications of the raw features of a split, by name, from its first file.
 
-    If all vectors of a feature are missing in the first file, its length comes from later files.
-
-    Args:
-        folder: The split's folder.
-        others: Columns that are not features: label, key, time, weight.
-        storage_options: Options for fsspec.
+    If all vectors of a feature are missing in the first file, its length comes from later files. ``others`` are columns
+    that are not features: label, key, time, weight.
 
     Raises:
         BadInput: the file cannot be read, or a column is neither a number, a string nor a vector of numbers.

@@ -30,7 +30,6 @@ class TrainingState:
     """The state of a training on one rank, which its ``TrainContext`` saves and restores.
 
     Attributes:
-        position: Position of the training.
         history: Metrics of each epoch, including those before the checkpoint.
         snapshot: The snapshot to restore from, once :meth:`restore` has read it.
         is_restored: Whether :meth:`restore` was called.

@@ -36,10 +36,9 @@ class _Process:
     """A forked rank.
 
     Attributes:
-        pid: Process id.
         streams: Read ends of its pipes, to the kind of their events.
         pending: Incomplete last line, by pipe.
-        exit_code: Exit code of its process, once that has been reaped.
+        exit_code: None until the process has been reaped.
     """
 
     pid: int
@@ -52,15 +51,15 @@ class _Process:
 class ForkedCrew(Crew):
     """Ranks forked from this process, which has imported TensorFlow and Horovod but not used them.
 
+    If this host has GPUs, each slot (local rank) gets its own, leased until the crew and its ranks have ended; a job's
+    ``cpu_ranks`` get none.
+
     Args:
         placements: Placements of the ranks, all on this machine.
         work: Work of the ranks.
         environments: Variables of each, by rank.
         private: Descriptors of this process that ranks must close.
         on_end: Called when the ranks have ended, or could not be started.
-
-    If this host has GPUs, each slot (local rank) gets its own, leased until the crew and its ranks have ended; a job's
-    ``cpu_ranks`` get none.
 
     Raises:
         BadInput: there are GPUs, but fewer than slots.

@@ -25,12 +25,7 @@ _CLOSED = -1
 
 
 class Frames:
-    """One end of a stream of frames. Several threads may send, only one may receive.
-
-    Args:
-        reading: Descriptor that frames come from.
-        writing: Descriptor that frames go to; by default the same.
-    """
+    """One end of a stream of frames, on one or two descriptors. Several threads may send, only one may receive."""
 
     def __init__(self, reading: int, writing: int | None = None) -> None:
         self.reading, self.writing = reading, reading if writing is None else writing
@@ -57,10 +52,7 @@ class Frames:
             self._write(data)
 
     def receive(self, timeout_s: float | None = None) -> tuple[dict[str, Any], bytes]:
-        """Waits for a frame, and returns its message and body.
-
-        Args:
-            timeout_s: Maximum seconds without a byte.
+        """Waits for a frame, for at most ``timeout_s`` seconds without a byte, and returns its message and body.
 
         Raises:
             EOFError: the other end is gone, or sends something other than frames.

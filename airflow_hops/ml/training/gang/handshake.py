@@ -21,12 +21,7 @@ TIMEOUT_S = 10.0
 
 
 def call_driver(address: tuple[str, int], secret: bytes, words: dict[str, Any]) -> socket.socket:
-    """Connects a task to the driver.
-
-    Args:
-        address: Host and port of the driver.
-        secret: Secret of the gang.
-        words: Description of the task; JSON values.
+    """Connects a task to the driver, and sends it ``words``, the task's description.
 
     Raises:
         OSError: the driver cannot be reached.

@@ -22,12 +22,7 @@ FOLDER_VARIABLE = "HOPS_GPU_LEASES"
 
 
 class GpuLeases:
-    """Leased GPUs.
-
-    Args:
-        gpus: GPUs to choose from.
-        count: Number of GPUs to lease.
-        holder: Name of the lessee, for the errors of others.
+    """``count`` leased GPUs; errors of other tasks name the ``holder``.
 
     Attributes:
         ids: Names of the GPUs in ``CUDA_VISIBLE_DEVICES``.

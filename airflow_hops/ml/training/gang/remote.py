@@ -222,11 +222,8 @@ class _Agent:
     """The state of an agent; a thread reads its stream.
 
     Attributes:
-        line: Stream to the agent.
-        placements: Placements of its ranks.
         left: Ranks that have not ended.
         state: Last of ``hello``, ``ready``, ``ended`` that was received.
-        versions: Versions of its libraries.
         failure: Error of the agent, or of receiving its messages.
         over: Set when no more events will follow.
     """

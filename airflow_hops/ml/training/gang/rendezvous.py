@@ -58,12 +58,7 @@ def stall_environment(stall_timeout_s: float) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> Iterator[tuple[int, Callable[[], None]]]:
-    """Yields the port of Horovod's rendezvous server, and a function that starts it once ranks are forked.
-
-    Args:
-        placements: Placements of the gang's ranks.
-        address: Address of this machine that it listens on.
-    """
+    """Yields the port of Horovod's rendezvous server, and a function that starts it once ranks are forked."""
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -85,10 +80,7 @@ def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> I
 class SharedValues:
     """Values that ranks share without a collective, on the rendezvous server of a rank's environment.
 
-    Args:
-        scope: Namespace of the values.
-        placement: Placement of the rank.
-        channel: Gets signs of life while the rank waits, so that a long wait is not a stall.
+    ``scope`` is their namespace. While the rank waits, it sends signs of life, so that a long wait is not a stall.
     """
 
     def __init__(self, scope: str, placement: Placement, channel: Channel) -> None:

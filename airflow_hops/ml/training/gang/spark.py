@@ -110,11 +110,7 @@ class SparkRanks:
 class AgentTask:
     """A task that has called the driver back.
 
-    Attributes:
-        partition: Number of the task in the barrier job.
-        host: Name of its host.
-        host_hash: Equal for tasks that share a host's memory and devices.
-        connection: Connection to the task.
+    ``host_hash`` is equal for tasks that share a host's memory and devices.
     """
 
     partition: int
@@ -129,12 +125,7 @@ class AgentTask:
 
 
 class BarrierJob:
-    """A barrier job that runs in a thread of the driver.
-
-    Args:
-        context: The ``SparkContext``.
-        tasks: Number of tasks.
-    """
+    """A barrier job with a number of tasks, which runs in a thread of the driver."""
 
     def __init__(self, context: Any, tasks: int) -> None:
         self._context, self._tasks = context, tasks

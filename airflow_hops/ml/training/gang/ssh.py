@@ -90,12 +90,7 @@ class SshSettings:
 
 @dataclass(frozen=True)
 class SshRanks:
-    """Ranks on hosts that are reached over SSH.
-
-    Attributes:
-        hosts: The hosts, in the order in which they are filled.
-        settings: Settings of the SSH client.
-    """
+    """Ranks on hosts that are reached over SSH, and filled in order."""
 
     hosts: Sequence[Host]
     settings: SshSettings = field(default_factory=SshSettings)

@@ -128,14 +128,9 @@ def run_gang(
 
 
 class Supervisor:
-    """Watches a gang.
+    """Watches a gang; arguments as those of :func:`run_gang`.
 
-    Args:
-        crew: The ranks.
-        logs: Folder of the log files.
-        stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
-        on_message: Called with the rank and each of its messages, except signs of life.
-        oom_kills: :func:`count_oom_kills` before the ranks began.
+    ``oom_kills`` is :func:`count_oom_kills` before the ranks began.
     """
 
     def __init__(

@@ -23,12 +23,7 @@ DISCARD = "discard"
 
 
 class FileSender:
-    """Sends the files of a folder.
-
-    Args:
-        frames: Stream to the receiver.
-        root: The folder.
-    """
+    """Sends the files of the folder ``root``."""
 
     def __init__(self, frames: Frames, root: Path) -> None:
         self._frames, self._root = frames, root
@@ -143,13 +138,9 @@ def send_file(frames: Frames, file: Path, name: str) -> None:
 
 
 def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) -> None:
-    """Sends a single file, or the files in a folder, following links.
+    """Sends a single file, or the files in a folder, following links; ``name`` is its path at the other end.
 
-    Args:
-        frames: Stream to the receiver.
-        folder: The folder, or the file.
-        name: Its path at the other end.
-        code: Whether to skip compiled files, environments and version control.
+    With ``code``, it skips compiled files, environments and version control.
 
     Raises:
         BadInput: the folder does not exist.

@@ -53,11 +53,7 @@ def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int =
 
 
 def examine(context: StepContext, *, where: Where) -> list[str]:
-    """Tests a connection as a step: starts a rank on every host, and lets the ranks meet.
-
-    Args:
-        context: Context of the step.
-        where: As in :func:`rank_launcher`; of kind ``ssh`` or ``local``.
+    """Tests a connection of kind ``ssh`` or ``local`` as a step: a rank on every host meets the others.
 
     Returns:
         A description of each host.

@@ -132,12 +132,8 @@ def _trained_weights(model: Any) -> list[Any]:
 def check_weights(model: Any, when: str) -> str:
     """Compares the SHA-256 of the weights across ranks, and returns it; every rank must call it.
 
-    Args:
-        model: A Keras model.
-        when: Time of the check for the error, such as ``at the end of training``.
-
     Raises:
-        BadInput: the ranks' weights differ; each rank raises the same.
+        BadInput: the ranks' weights differ; the same error, with ``when``, on each rank.
     """
     checksum = weights_checksum(model)
     if hvd.size() == 1:
@@ -150,13 +146,7 @@ def check_weights(model: Any, when: str) -> str:
 
 
 def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadInput:
-    """Returns the error that names the ranks whose weights differ, and the likely cause.
-
-    Args:
-        checksums: Checksums by rank.
-        when: Time of the check, such as ``after step 12 of epoch 3``.
-        optimizer: The model's optimizer.
-    """
+    """Returns the error that names the ranks whose weights differ, and the likely cause."""
     ranks: dict[str, list[int]] = {}
     for rank, checksum in enumerate(checksums):
         ranks.setdefault(checksum, []).append(rank)

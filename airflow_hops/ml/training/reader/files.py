@@ -139,15 +139,10 @@ def _neighbours(uri: str, storage_options: Mapping[str, Any] | None) -> str:
 
 
 class FileCache:
-    """A folder of fetched files, which processes share.
+    """A folder of fetched files of at most ``max_bytes``, which processes share.
 
     A file is named by its address, size and version, so that a changed file is fetched again. The fetching process
     holds a lock, which is released if it dies; the next process overwrites its partial file.
-
-    Args:
-        fs: The fsspec file system that the files are on.
-        folder: The cache.
-        max_bytes: Maximum size of the cache.
     """
 
     def __init__(self, fs: Any, folder: str | Path, max_bytes: int) -> None:
@@ -169,7 +164,7 @@ class FileCache:
         """Returns the local copy, after fetching it if it does not exist.
 
         Raises:
-            BadInput: the file is larger than the complete cache.
+            BadInput: the file is larger than the maximum size of the cache.
             HopsError: it cannot be fetched, or changed in the meantime.
         """
         if (path := self.find(file)) is not None:

@@ -25,14 +25,8 @@ class PassPlan:
     """Divides a pass into windows of complete batches. Their contents depend only on seed, rank and epoch.
 
     A share in memory is shuffled as a whole. Otherwise its pieces (row groups) are shuffled, and then the rows of each
-    window, which consists of several pieces.
-
-    Args:
-        share: The rank's rows.
-        rank: The rank.
-        steps: Batches of a pass.
-        seed: Seed of the order; None for the order of the files.
-        window_rows: Approximate number of rows of a window.
+    window, which consists of several pieces (about ``window_rows`` rows). Without a seed, rows are in the order of the
+    files.
     """
 
     def __init__(self, share: Share, rank: int, steps: int, seed: int | None, window_rows: int) -> None:
@@ -101,9 +95,7 @@ Window = Mapping[str, Arrays]
 class WindowsAhead:
     """The windows of a pass: the current one, from which batches are cut, and the next, which is read in the meantime.
 
-    Args:
-        load: Reads a window of an epoch.
-        windows: Number of windows.
+    ``load`` reads a window of an epoch.
     """
 
     def __init__(self, load: Callable[[int, int], Window], windows: int) -> None:

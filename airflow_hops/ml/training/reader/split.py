@@ -258,10 +258,6 @@ _CHECKSUM_BYTES = 4
 def check_images(column: Any, where: str) -> None:
     """Checks the checksums of PNG images (https://www.w3.org/TR/png/), and the first and last bytes of JPEG images.
 
-    Args:
-        column: Arrow column of encoded images; nulls are not checked.
-        where: File and column, for the error.
-
     Raises:
         BadInput: an image is damaged, or in a format that TensorFlow does not decode; the message names the row.
     """
