@@ -110,11 +110,7 @@ def _of_label(known: ModelProperties, label: str | None) -> tuple[ModelPropertie
 
 
 def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int, Predictions]]:
-    """Returns the end of the window in microseconds, and its predictions by version.
-
-    Raises:
-        BadInput: there are none.
-    """
+    """Returns the window's end in microseconds, and its predictions by version; raises BadInput if it is empty."""
     if not joined.versions:
         raise BadInput(f"no request of model {options.model_name!r} was captured yet")
     earliest = min(int(each.time_us.min()) for each in joined.versions.values())

@@ -132,11 +132,7 @@ def _split(plan: Any, schema: Any, good: Path, quarantine: Path, environment: st
 
 
 def _batches(plan: Any, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the batches of all parts with all columns; a column missing in a file is null.
-
-    Raises:
-        TypesDoNotFit: a row has a column that the plan does not know yet.
-    """
+    """Yields all batches with all columns, null if a file lacks them; raises TypesDoNotFit for new columns."""
     for part in plan.parts:
         for batch in plan.read(part):
             if new := {c.name: c.type for c in batch.schema if _is_new(c, plan.types.get(c.name))}:
