@@ -35,11 +35,11 @@ def jvm_options(runtime: Path) -> list[str]:
     return [
         *JVM_OPTIONS,
         f"-XX:SharedArchiveFile={archive}",
-        # By default it is moved to a random address, and so read and copied as a whole, 80 MiB.
+        # By default the archive is relocated to a random address, which reads and copies all 80 MiB.
         "-XX:+UnlockDiagnosticVMOptions",
-        "-XX:+IgnoreUnrecognizedVMOptions",  # which Java 11 does not know, and need not
+        "-XX:+IgnoreUnrecognizedVMOptions",  # for Java 11, which does not have the next option
         "-XX:ArchiveRelocationMode=0",
-        # An archive of another Java is passed over; nobody needs to be told at every step.
+        # An archive of another Java is ignored, without a warning at every step.
         "-Xlog:cds=off",
         "-Xlog:cds+dynamic=off",
     ]

@@ -47,12 +47,12 @@ def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str
         "HOROVOD_NCCL_LINK": "SHARED",
         "HOROVOD_WITHOUT_NVTX": "1",
         "LDFLAGS": f"-Wl,-rpath,{_BESIDE_HOROVOD}",
-        "HOPS_NCCL": nccl,  # read by nobody: another NCCL is another build
+        "HOPS_NCCL": nccl,  # not read by the build, but makes uv build again for another NCCL
     }
     if toolkit:
         variables["HOROVOD_CUDA_HOME"] = str(toolkit)
     else:
-        variables["HOPS_CUDA_COMPILER"] = hashlib.sha256(compiler.read_bytes()).hexdigest()  # so is another compiler
+        variables["HOPS_CUDA_COMPILER"] = hashlib.sha256(compiler.read_bytes()).hexdigest()  # so does another compiler
     with temporary_folder("uv") as folder:
         files = [] if toolkit else ["--requirement", str(compiler.resolve())]
         say(f"Horovod with NCCL: {nccl}, and the CUDA compiler of {toolkit or compiler.name}")
@@ -60,11 +60,11 @@ def horovod_with_nccl(pins: Path, python: Path, toolkit: Path | None, *, uv: str
         run_uv([uv, "pip", "install", "--quiet", *target, nccl, *files], pins.with_name("uv.toml"), say)
         nccl_home = folder / "nvidia" / "nccl"
         (nccl_home / "lib" / "libnccl.so").symlink_to("libnccl.so.2")
-        # For CMake a folder of LIBRARY_PATH is the compiler's own, which it does not write into the library.
+        # CMake takes folders of LIBRARY_PATH for the compiler's own, and does not write them into the library's RPATH.
         places = {"HOROVOD_NCCL_HOME": str(nccl_home), "LIBRARY_PATH": str(nccl_home / "lib")}
         if toolkit is None:
             toolkit = next(folder.glob("nvidia/cu*"))
-            # What a toolkit that was not installed from wheels has.
+            # Adds names that a toolkit from other sources has.
             (toolkit / "lib64").symlink_to("lib")
             (toolkit / "lib" / "libcudart.so").symlink_to(next(toolkit.glob("lib/libcudart.so.*")).name)
             places |= {"HOROVOD_CUDA_HOME": str(toolkit), "CPATH": str(toolkit / "include" / "cccl")}

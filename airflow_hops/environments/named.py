@@ -164,7 +164,7 @@ def make_named(
         run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(folder)], settings, say)
         (site,) = folder.glob("lib/python3*/site-packages")
         (base_site,) = base.glob("lib/python3*/site-packages")
-        # As a site folder of its own, so that what its own .pth files say holds here, too.
+        # As a site folder, so that its own .pth files apply as well.
         (site / _LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
     write_stamp(folder, pins, UNFINISHED)
     (folder / BASE_NAME).write_text(f"{base}\n")

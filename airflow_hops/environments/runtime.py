@@ -183,7 +183,7 @@ def create_environment(
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
     settings = pins.with_name("uv.toml")
     added = added_requirements(path)
-    # Of the same version, uv would keep the Horovod that is there, with NCCL or without.
+    # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
     other_kind = ((_read_stamp(path) or ("", "", ""))[2] or PINS_NAME) != pins.name
     if force or other_kind or state.name not in ("unfinished", "stale", "good"):
         interpreter = find_python(uv, python, version, say)

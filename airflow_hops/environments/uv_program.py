@@ -50,8 +50,8 @@ def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment for uv: the caller's, without variables that would change the installation."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
     inherited = {name: value for name, value in environment.items() if name not in dropped}
-    # Started by make, Horovod's build would take make's flags for its own, and compile on one core.
-    # Package index, links and certificates that pip was told of: uv does not read pip's configuration
+    # Under make, Horovod's build would inherit make's flags, and compile on one core.
+    # Takes package index, links and certificates from pip's configuration, which uv does not read.
     home = Path(environment.get("HOME") or "~").expanduser()
     user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
     settings = configparser.ConfigParser(interpolation=None, strict=False)
@@ -67,7 +67,7 @@ def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
     if index and not has_settings and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
         settings_of_pip["UV_DEFAULT_INDEX"] = index
     links = environment.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
-    # Of a folder that is not there, pip says a word, and uv gives up.
+    # uv fails if a folder does not exist, where pip only warns.
     found_links = [link for link in links.split() if "://" in link or Path(link).expanduser().exists()]
     if found_links and "UV_FIND_LINKS" not in environment:
         settings_of_pip["UV_FIND_LINKS"] = ",".join(found_links)
@@ -88,7 +88,7 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
     the variables, so that a home that several machines share, or that outlives an upgrade, holds a build for each.
     """
     said = b""
-    with contextlib.suppress(OSError, ValueError):  # no such compiler: Horovod's build says so
+    with contextlib.suppress(OSError, ValueError):  # no such compiler, which Horovod's build reports
         compiler = shlex.split(environment.get("CXX") or "g++")
         said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
     toolchain = _toolchain().read_text()
@@ -109,8 +109,8 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
         HopsError: uv failed.
     """
     environment = {**uv_environment(os.environ), **(build.places if build else {})}
-    # uv reads the settings of its working directory, or of the project around it where there is one (and an installed
-    # package is often inside of one); --config-file would hide the user's own settings, such as the package index.
+    # uv reads the settings of its working directory, or of a project around it (an installed package is often inside
+    # one); --config-file would hide the user's own settings, such as the package index.
     with temporary_folder("uv") as folder:
         if settings.exists():
             variables = {"HOPS_BUILD": _build_fingerprint(environment), **(build.variables if build else {})}
@@ -130,7 +130,7 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                # The list of every package says nothing that the pins do not; nor does that of Horovod's files.
+                # The lists of packages and of Horovod's files are noise.
                 if not line.startswith((" + ", " - ", " ~ ")) and not line.lstrip().startswith(
                     ("copying ", "creating ")
                 ):

@@ -95,7 +95,7 @@ __all__ = [
     "z_score",
 ]
 
-refuse_pickled_types()  # no file that is read may run code
+refuse_pickled_types()  # files must not run code when they are read
 
 
 def __getattr__(name: str) -> Any:

@@ -104,7 +104,7 @@ def end_job(job: Job, store: ArtifactStore, given_up: Callable[[], bool] = lambd
         now = _record(job, store)
         if now != last:
             last, changed_at = now, time.monotonic()
-    time.sleep(min(1.0, job.beat_s))  # it writes its last word just before its end
+    time.sleep(min(1.0, job.beat_s))  # the job writes its last record just before it ends
 
 
 def discard_job(job: Job, store: ArtifactStore) -> None:
@@ -112,9 +112,9 @@ def discard_job(job: Job, store: ArtifactStore) -> None:
     is_here = job.is_here
     if is_here:
         shutil.rmtree(job.path, ignore_errors=True)
-    with contextlib.suppress(Exception):  # what counts is how the job ended
+    with contextlib.suppress(Exception):  # cleanup must not hide the job's outcome
         store.remove_text(job.record)
-        if is_here:  # elsewhere the request to end stays, for a machine that comes back from the dead
+        if is_here:  # elsewhere the request to end stays, in case the machine comes back
             store.remove_text(job.takeover)
 
 
@@ -125,7 +125,7 @@ class JobProcess(StepProcess):
     """
 
     def __init__(self, job: Job, store: ArtifactStore) -> None:
-        super().__init__(job.id, _session(job), None, self._exit_code)  # the session is that of the first process
+        super().__init__(job.id, _session(job), None, self._exit_code)  # the first process's pid is the session's id
         self.job, self._store = job, store
         self._token = uuid.uuid4().hex
         self._lock: int | None = None
@@ -185,7 +185,7 @@ class JobProcess(StepProcess):
                 stream.readline()
             pending = b""
             while True:
-                ended = self.poll() is not None  # asked before the look at what it wrote
+                ended = self.poll() is not None  # polled before reading, so that no output is missed
                 if chunk := stream.read(1 << 16):
                     *complete, pending = (pending + chunk).split(b"\n")
                     yield from (line.decode(errors="replace") for line in complete)
@@ -209,10 +209,10 @@ class JobProcess(StepProcess):
         if self._started is not None and code is None:
             return None
         state = state_of(self.job, self._store)
-        if state == "running":  # where a start that was given up came first, the second one ends at once
+        if state == "running":  # if an abandoned start came first, the second one ends at once
             return None
         if code is None:
-            # Nobody saw how it ended: without a result, it was killed, or its machine was.
+            # The exit status is unknown: without a result, the job or its machine was killed.
             code = 0 if state == "succeeded" else 1 if result_of(self.job, self._store) else -signal.SIGKILL
         return code
 
@@ -235,7 +235,7 @@ def _session(job: Job) -> int | None:
 
 
 def _record(job: Job, store: ArtifactStore) -> JobRecord | None:
-    with contextlib.suppress(BadInput):  # of another store
+    with contextlib.suppress(BadInput):  # written for another store
         return JobRecord.read(job, store)
     return None
 

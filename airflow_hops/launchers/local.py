@@ -58,7 +58,7 @@ def runtime_python(runtime: Path) -> Path:
             "[hops] runtime"
         )
     base = base_of(runtime)
-    for folder in (base, runtime):  # a named environment is as good as what it lies upon
+    for folder in (base, runtime):  # a named environment needs a good base
         state = environment_state(base, pins_fingerprint(base)) if folder == base else named_state(folder)
         if state.name in ("absent", "unfinished", "stale"):
             name = environment_name(folder)
@@ -74,11 +74,11 @@ def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[s
 
     The runtime's ``bin`` comes first on ``PATH``; the folders of user code come after the package.
     """
-    # The worker's secrets and settings are Airflow's; TensorFlow's and Spark's Python must find only their own.
+    # Steps must not get Airflow's secrets and settings, nor another Python's paths.
     dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), environment.get("PATH", os.defpath)])
-    # onnxruntime's telemetry writes through a file of a fixed name in the temporary folder, even another user's link.
+    # onnxruntime's telemetry writes to a fixed name in the temporary folder, and follows another user's link.
     return {"ORT_DISABLE_TELEMETRY": "1", **with_package(environment, code_paths), "PATH": ":".join(programs)}
 
 
@@ -94,7 +94,7 @@ def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str,
         "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),
-        # TensorFlow and Google's clients greet every import with lines that alarm and mean nothing; what fails raises.
+        # TensorFlow and Google's clients log alarming but harmless lines at import; real failures raise.
         "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "3"),
         "PYTHONWARNINGS": "ignore::FutureWarning",
         "TF_ENABLE_ONEDNN_OPTS": environment.get("TF_ENABLE_ONEDNN_OPTS", "0"),

@@ -33,10 +33,10 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _ON_THIS_MACHINE = {
-    # Neither the host's name need resolve, nor can another host connect.
+    # The host's name need not resolve, and other hosts cannot connect.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Spark's 200 are for clusters; what is large is split further by the stages themselves.
+    # Spark's default of 200 is for clusters; stages split large data further themselves.
     "spark.sql.shuffle.partitions": "8",
 }
 
@@ -88,7 +88,7 @@ class SparkLauncher(Launcher):
         Raises:
             BadInput: the runtime environment, a Java that Spark supports, or the connection does not exist.
         """
-        # Imported here, since it takes longer to import than all of this package, at every parsing of a DAG.
+        # Imported here, because it would slow down parsing of DAGs: it takes longer than this whole package.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         runtime_python(self.runtime)
@@ -110,8 +110,8 @@ class SparkLauncher(Launcher):
         folder = spec_path.parent
         archive = folder / "code.zip"
         _zip_sources([Path(path) for path in code_paths], archive)
-        # The stub stands apart from the package: Spark puts the script's own folder first on the path, and the
-        # package's stages bear names of the standard library (statistics).
+        # The stub is outside of the package: Spark puts the script's folder first on the path, and the package's stages
+        # have names of the standard library (statistics).
         driver = folder / "driver" / "step.py"
         driver.parent.mkdir(exist_ok=True)
         driver.write_text(_DRIVER)
@@ -125,7 +125,7 @@ class SparkLauncher(Launcher):
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
         if master == THIS_MACHINE:
-            hook._connection["master"] = master  # of a missing connection, the hook makes YARN
+            hook._connection["master"] = master  # the hook uses YARN if the connection is missing
         command = hook._build_spark_submit_command(str(driver))
         if on_this_machine and self.warm is not None:
             arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
@@ -154,7 +154,7 @@ def _zip_sources(folders: Sequence[Path], archive: Path) -> None:
     tops += [top for folder in folders if folder.is_dir() for top in sorted(folder.iterdir())]
     with zipfile.ZipFile(archive, "w") as bundle:
         packed: set[str] = set()
-        for top in tops:  # rglob does not enter links, and the package may be one
+        for top in tops:  # rglob does not follow links, and the package may be one
             for path in [top] if top.is_file() else sorted(top.rglob("*.*")):
                 name = path.relative_to(top.parent).as_posix()
                 if path.suffix in _PACKED and name not in packed:

@@ -56,7 +56,7 @@ class WarmStart:
         }
         try:
             private_folder(self.path.parent)
-        except BadInput:  # others could put a socket there, and read steps' environments
+        except BadInput:  # other users could create a socket there, and read steps' environments
             return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(_CONNECT_TIMEOUT_S)
@@ -81,7 +81,7 @@ class WarmStart:
     def _start_warm_process(self) -> None:
         if self.python is None:
             return
-        # One starter at a time: the lock is inherited, and held for as long as the process lives.
+        # One warm process at a time: it inherits the lock, and holds it until it ends.
         lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             if try_lock(lock):  # else another task is starting it
@@ -136,7 +136,7 @@ class _Status:
                     json.loads(self._connection.makefile("rb", 0).readline())["status"]
                 )
             except (OSError, ValueError):
-                self._code = -9  # the warm process is gone, and its children with it
+                self._code = -9  # the warm process has ended, and its children with it
             with contextlib.suppress(OSError):
                 self._connection.close()
         return self._code

@@ -62,7 +62,9 @@ class UserFiles:
         self._sources: list[str] = []
         self._texts = [json.dumps([spec.params, [a.properties for values in spec.inputs.values() for a in values]])]
         for value in _values(spec.params):
-            if isinstance(value, dict) and {"source", "function", "wants_context"} <= value.keys():  # it ships one
+            if (
+                isinstance(value, dict) and {"source", "function", "wants_context"} <= value.keys()
+            ):  # a function with its source
                 self._follow(references(value["source"]))
         self._add_script(next((str(spec.params[name]) for name in FILE_PARAMS if spec.params.get(name)), None))
         self._follow(References(files=frozenset(value for value in _values(spec.params) if isinstance(value, str))))
@@ -100,7 +102,7 @@ class UserFiles:
         """Adds a module by its dotted name; returns whether it exists."""
         self._seen.add(name)
         top, *_ = parts = name.split(".")
-        if top == airflow_hops.__name__:  # package_fingerprint() has that
+        if top == airflow_hops.__name__:  # covered by package_fingerprint()
             return True
         in_places = [self._add_module(place, folder, parts) for place, folder in self._search.items()]
         if any(in_places):
@@ -124,7 +126,7 @@ class UserFiles:
                 self._add_file(place, file, parts[:depth])
             inside = inside / part
             if not inside.is_dir():
-                # What follows may be a name in the module; a folder without modules is only of the same name.
+                # The rest may be a name in the module; a folder without modules only has the same name.
                 is_there = bool(files) and depth + 1 == len(parts)
                 if not files and not any(self._is_package(package) for package, _ in packages):
                     packages = []
@@ -175,7 +177,7 @@ class UserFiles:
         if name in self.files or not file.is_file():
             return
         if file.name.endswith(".pyc") and f"{file.name[:-1]}" in self._entries(self._folder(place, parts)):
-            return  # Python takes the source
+            return  # Python prefers the source
         self.files[name] = file
         if file.name.endswith(".py"):
             self._follow(references(read_file(file) or b"", parts), place, parts)
@@ -240,7 +242,7 @@ class UserFiles:
         for name, file in sorted(self.files.items()):
             if name == self.script:
                 continue
-            if (content := read_file(file, left)) is None:  # too large, and another content never has the same state
+            if (content := read_file(file, left)) is None:  # too large: its state changes with its content
                 try:
                     status = Path(str(file)).stat()
                     state = (status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)

@@ -51,7 +51,7 @@ class Libraries:
         """
         states = []
         for info in (self._infos[name] for name in self._counted(mentions)):
-            # Where a distribution came from a path or an address, not from an index, its files count, too.
+            # Files count too if a distribution came from a path or URL instead of an index.
             origin = hashlib.sha256(_text(info, "RECORD").encode()).hexdigest() if info in self._origins else ""
             states.append(f"{info.name} {origin}")
         counted = "\n".join(sorted(states))
@@ -90,7 +90,7 @@ class Libraries:
             info = self._infos[name]
             record = _text(info, "RECORD")
             is_added = name in added and not _TEST_TOOL.search(_text(info, "METADATA"))
-            # Python may start it, and without a record it may be anything.
+            # Python may load it by itself; without a record, this is unknown.
             acts_by_itself = name in _UNNAMED or not record or _STARTED_BY_PYTHON.search(record)
             if is_added or acts_by_itself or _ENTRY_POINTS.search(_text(info, "entry_points.txt")):
                 counted.add(name)
@@ -120,7 +120,7 @@ class Libraries:
         for site in self._site_packages:
             lines = [line.strip() for file in sorted(site.glob("*.pth")) for line in file.read_text().splitlines()]
             folders += [site / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
-            for finder in sorted(site.glob("__editable__*_finder.py")):  # setuptools' own, for other layouts
+            for finder in sorted(site.glob("__editable__*_finder.py")):  # of setuptools, for other layouts
                 folders += [Path(path).parent for path in _MAPPED.findall(_text(site, finder.name))]
         for origin in self._origins.values():
             if origin.get("dir_info", {}).get("editable"):
@@ -162,6 +162,6 @@ class Libraries:
 def _text(info: Path, name: str) -> str:
     """Returns a file of a distribution's metadata; empty if it does not exist."""
     try:
-        return (info / name).read_bytes().decode("latin-1")  # ten times as fast as UTF-8; what is sought is ASCII
+        return (info / name).read_bytes().decode("latin-1")  # ten times as fast as UTF-8; only ASCII is searched for
     except (FileNotFoundError, NotADirectoryError):
         return ""

@@ -70,7 +70,7 @@ def find_or_make(
             (scratch / _PINS).write_text(pins_text)
             shutil.copy(pins_file().with_name("uv.toml"), scratch)
             create_environment(folder, scratch / _PINS, uv=find_uv(), force=folder.exists(), say=say)
-        (folder / STAMP_NAME).unlink()  # it is of no pins that this package has
+        (folder / STAMP_NAME).unlink()  # its pins are none of this package's
     if changed := changed_packages(lock, packages_of(folder)):
         raise HopsError(f"{folder}: made for the lock, but differs from it in {', '.join(changed)}")
     return folder

@@ -46,7 +46,7 @@ def references(source: bytes | str, package: Sequence[str] = ()) -> References:
     ``package`` names the packages that the module is in.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # of the user's code, which tells them when it runs
+        with warnings.catch_warnings(action="ignore"):  # the user's code shows its warnings when it runs
             nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError):
         return References()
@@ -114,7 +114,7 @@ def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
         return ""
     name = (_pattern(arguments[0]) if arguments else None) or "*"
     first, is_computed, _ = name.partition("*")
-    if name.startswith(".") and package:  # of the own package, which counts as a whole
+    if name.startswith(".") and package:  # in its own package, which counts as a whole
         return ""
     return (first.rpartition(".")[0] or None) if is_computed else first
 

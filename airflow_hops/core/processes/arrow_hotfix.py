@@ -57,7 +57,7 @@ class _FixingFinder(MetaPathFinder):
 def _fix(pyarrow: ModuleType) -> None:
     pickled_type = getattr(pyarrow, "PyExtensionType", None)
     if pickled_type is None or hasattr(pickled_type, "set_auto_load"):
-        return  # a release that refuses by itself
+        return  # this release refuses pickled types itself
     try:
         importlib.import_module("pyarrow_hotfix")
     except ModuleNotFoundError as error:

@@ -25,7 +25,7 @@ def descendants(pid: int) -> Iterator[int]:
 def children(pid: int) -> Iterator[int]:
     """Yields the processes that a process has started or adopted."""
     listings: list[Path] = []
-    with contextlib.suppress(OSError):  # it ends while its threads are listed
+    with contextlib.suppress(OSError):  # the process may end meanwhile
         listings += Path(f"/proc/{pid}/task").glob("*/children")
     for listing in listings:
         with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def end_process(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> N
 
 def kill_descendants(spared: Collection[int] = ()) -> None:
     """Kills all descendants of this process, except those with pids in ``spared``."""
-    for _ in range(5):  # one may fork while it is being killed
+    for _ in range(5):  # a process may fork while it is being killed
         left = set(descendants(os.getpid())).difference(spared)
         for pid in left:
             send_signal(pid, signal.SIGKILL)
@@ -72,7 +72,7 @@ def end_everything() -> NoReturn:
     """Ends all descendants of this process, its process group, and this process."""
     for pid in list(descendants(os.getpid())):
         send_signal(pid, signal.SIGKILL)
-    if os.getpgrp() == os.getsid(0):  # a group of its own; a notebook's is not
+    if os.getpgrp() == os.getsid(0):  # not for a notebook, which shares its group
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
@@ -102,11 +102,11 @@ def _find(mark: str, session: int | None) -> dict[int, int]:
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
         try:
-            # The session finds forks, whose recorded environment is their parent's; the mark those that left it.
+            # Forks have the session, but their parent's recorded environment; processes that left it have the mark.
             is_theirs = (session is not None and os.getsid(number) == session) or (
                 mark.encode() in (folder / "environ").read_bytes()
             )
-        except OSError:  # it is gone, or another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if is_theirs and number != os.getpid():
             for pid in (number, *descendants(number)):
@@ -122,7 +122,7 @@ def _signal_all(processes: Mapping[int, int], number: int) -> None:
 
 
 def _wait_until_gone(processes: Mapping[int, int], timeout_s: float) -> None:
-    # They are looked at, not waited for: exit codes are for those who started them.
+    # Polls instead of waiting for them, since only their parents may take their exit codes.
     deadline = time.monotonic() + timeout_s
     while any(started_at(pid) == started for pid, started in processes.items()) and time.monotonic() < deadline:
         time.sleep(0.01)

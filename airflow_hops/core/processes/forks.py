@@ -142,7 +142,7 @@ def take_streams(*streams: int) -> None:
     for stream in set(streams):
         if stream > 2:
             os.close(stream)
-    if not isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's, which its kernel reads
+    if not isinstance(sys.stdout, io.TextIOWrapper):  # a notebook's stream, which its kernel reads
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
 
 
@@ -151,7 +151,7 @@ def take_environment(environment: Mapping[str, str], folder: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
-    tempfile.tempdir = None  # which an import had it look up already: there may be another TMPDIR now
+    tempfile.tempdir = None  # an import may have cached it for another TMPDIR
     os.chdir(folder)
 
 

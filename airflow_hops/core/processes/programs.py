@@ -18,7 +18,7 @@ PATH_ENTRY = str(Path(airflow_hops.__file__).parent / "path_entry")
 
 def module_command(python: str | Path, module: str, *arguments: str | Path) -> list[str]:
     """Returns the command line that runs a module of this package in an environment of :func:`with_package`."""
-    # -P: nothing is imported from the working directory, in which anybody may have put a module.
+    # -P prevents imports from the working directory, where other users may have put modules.
     return [str(python), "-P", "-m", module, *map(str, arguments)]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-# Stores in which an object appears whole once it is written; elsewhere a file is renamed into place.
+# Stores with atomic writes; elsewhere a file is renamed into place.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 
 
@@ -29,7 +29,7 @@ class RemoteFiles:
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        import fsspec  # not of the standard library, which is enough for everything else here
+        import fsspec  # the only import outside of the standard library here
 
         self.fs: Any
         self.fs, root = fsspec.url_to_fs(url, **(storage_options or {}))

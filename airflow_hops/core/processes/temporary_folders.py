@@ -71,7 +71,7 @@ def make_temporary_folder(kind: str, name: str = "", *, root: Path | None = None
     assert kind in _KINDS, kind
     root = root or Path(tempfile.gettempdir())
     remove_left_behind(root)
-    # It has its name once it is locked: others would take it for one that was left behind.
+    # Renamed once it is locked, because others would remove an unlocked folder of that name.
     hidden = Path(tempfile.mkdtemp(prefix=f".hops-{kind}-{f'{name[:20]}-' if name else ''}", dir=root))
     lock = lock_folder(hidden)
     return hidden.rename(root / f"{hidden.name.removeprefix('.')}{_LOCKED}"), lock
@@ -94,7 +94,7 @@ def full_place(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, FileNotFoundError) and "No usable temporary directory" in text:
         return f"no temporary folder can be written ({text}); free some space, or name another in TMPDIR"
-    # Spark's errors of the JVM have no number, but these words.
+    # Errors of Spark's JVM have no errno, but this text.
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     if not (is_full or "No space left on device" in text):
         return None
@@ -137,7 +137,7 @@ def _remove_unlocked(folder: Path, age_s: float) -> None:
     except OSError:
         return
     try:
-        if try_lock(descriptor):  # else its process lives
+        if try_lock(descriptor):  # otherwise its process still runs
             shutil.rmtree(folder)
             log.info("removed %s, which a process that was killed had left", folder)
     except OSError as error:

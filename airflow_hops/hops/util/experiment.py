@@ -302,5 +302,5 @@ def _common_options(name: str, resources: Sequence[str] | None, description: str
         "name": name,
         "versioned_resources": tuple(resources or ()),
         "description": description,
-        "executors": max(int(instances or 0), 0) or None,  # Spark that allocates them as needed says 0
+        "executors": max(int(instances or 0), 0) or None,  # 0 if Spark allocates executors dynamically
     }

@@ -75,7 +75,7 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
                 store.create_text(taken, _beat())
                 if _newest(store, folder) == number + 1:
                     break
-                store.remove_text(taken)  # too late: this number had come and gone before
+                store.remove_text(taken)  # too late: this number was taken and removed before
         if time.monotonic() > deadline_s:
             raise HopsError(f"{what}: another task has held {_lease(folder, number)} for {timeout_s:g} s")
         time.sleep(_STORE_POLL_S)
@@ -93,7 +93,7 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
 
 def _keep_beating(store: ArtifactStore, lease: str, done: threading.Event) -> None:
     while not done.wait(_BEAT_S):
-        with contextlib.suppress(Exception):  # the next beat may succeed; without any, another task takes over
+        with contextlib.suppress(Exception):  # the next beat may succeed; otherwise another task takes over
             store.write_text(lease, _beat())
 
 
@@ -110,7 +110,7 @@ def _state(store: ArtifactStore, folder: str, number: int) -> str:
         return _RELEASED
     try:
         return store.read_text(_lease(folder, number))
-    except FileNotFoundError:  # its successor was taken and removed it meanwhile
+    except FileNotFoundError:  # the next holder has removed it meanwhile
         return f"gone {number}"
 
 

@@ -67,7 +67,7 @@ def request_inputs(folder: Path) -> dict[str, RequestInput] | None:
             results[name] = RequestInput(tensors.BY_NUMBER[info.dtype].name, sizes)
         return results or None
     except (SignatureFileError, ValueError, KeyError, OSError, DecodeError):
-        return None  # opening it says what is wrong
+        return None  # loading it reports the error
 
 
 def other_types(champion: Mapping[str, RequestInput] | None, model: Mapping[str, RequestInput] | None) -> list[str]:
@@ -113,5 +113,5 @@ def _names(model: Artifact) -> set[str] | None:
     of = ModelProperties.of(model)
     if of.inputs is not None:
         return set(of.inputs)
-    # Models of before there were 'inputs' take every raw feature, and the time.
+    # Models without 'inputs' are older, and take every raw feature and the time.
     return None if of.features is None else {*of.features, *filter(None, [of.time])}

@@ -100,7 +100,7 @@ class ConfigByRpc:
             try:
                 self._reload(client, message)
             except BadInput:
-                # A server that has started anew has not loaded yet what the labels name.
+                # A restarted server has not loaded the labelled versions yet.
                 if not any(model.version_labels for model in message.model_config_list.config):
                     raise
                 unlabelled = type(message)()
@@ -114,7 +114,7 @@ class ConfigByRpc:
         try:
             client.reload_config(message, timeout_s=self._load_timeout_s)
         except ModelServerError as error:
-            # Otherwise a version does not load, or not in time: the version's state says so, and why.
+            # Otherwise a version did not load, or not in time, which its state reports with the reason.
             if isinstance(error, BadInput) or error.code.name == "UNAVAILABLE":
                 raise
 

@@ -99,8 +99,8 @@ class RemoteFolders:
             return False
         marker = _marker(version, fingerprint)
         files = {p.relative_to(model).as_posix(): p for p in sorted(model.rglob("*")) if p.is_file()}
-        self._files.clear(folder, kept=() if present != marker else {*files, _MARKER})  # what another try left
-        self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, where there is none
+        self._files.clear(folder, kept=() if present != marker else {*files, _MARKER})  # removes files of another try
+        self._files.fs.makedirs(folder, exist_ok=True)  # and the bucket, if it does not exist
         self._files.write(f"{folder}/{_MARKER}", marker.encode())
         files.pop(_MARKER, None)
         self._files.publish(files, folder, last=model_files())

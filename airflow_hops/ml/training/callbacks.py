@@ -133,7 +133,7 @@ def _join(join: Callable[[], Any]) -> None:
     numbers of steps then hang, and each reports its position.
     """
     try:
-        # A function of its own each time: TensorFlow takes the operation for one without effects, and would reuse it.
+        # A new function each time, because TensorFlow would reuse an operation that it considers free of side effects.
         tf.function(join).get_concrete_function()()
     except tf.errors.InvalidArgumentError as error:
         if "No OpKernel was registered" not in error.message:

@@ -156,7 +156,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
             "complete"
         ) from error
     for old in sorted(folder.glob(CHECKPOINT_GLOB))[:-keep]:
-        hidden = old.rename(folder / f".{old.name}")  # who copies it meanwhile finds it whole or gone
+        hidden = old.rename(folder / f".{old.name}")  # a concurrent copy sees it complete or not at all
         shutil.rmtree(hidden, ignore_errors=True)
     return path
 
@@ -197,7 +197,7 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
             )
     for name, variable in variables.items():
         array = values[name]
-        if array.dtype.kind == "V":  # NumPy forgets the names of bfloat16 and its like
+        if array.dtype.kind == "V":  # NumPy does not save the names of types such as bfloat16
             array = array.view(variable.numpy().dtype)
         variable.assign(array)
 

@@ -43,7 +43,7 @@ def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
     gpus: list[Gpu] = []
     for name in filter(None, (part.strip() for part in assigned.split(","))):
         if name == "-1" or (result and name.isdigit() and int(name) >= len(result)):
-            break  # as CUDA itself: what comes after an invalid one does not count
+            break  # like CUDA, ignores devices after an invalid one
         gpus.append(_named(name, result))
     return gpus
 
@@ -59,7 +59,7 @@ def _by_nvml() -> list[Gpu]:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no library of that name, no driver, or one that does not answer: no GPU either way
+    except Exception:  # pynvml is missing, or the driver is missing or fails: no GPU
         return []
     try:
         gpus = []

@@ -97,7 +97,7 @@ def fit_model(
     ``number`` counts the trainings of this training function before this one. Keras's ``fit`` takes one number of steps
     for all epochs. The rest of a resumed epoch is therefore a separate ``fit``; the callbacks see both as one training.
     """
-    if context.is_measured:  # of which neither the user's callbacks nor an evaluation should know
+    if context.is_measured:  # without the user's callbacks and evaluation
         validation_split, callbacks = None, ()
     columns = input_names(model, context.feature_outputs)
     reader, steps = context.reader(split, columns), context.steps(split, batch_size)
@@ -105,7 +105,7 @@ def fit_model(
     validation = None
     if validation_split is not None and context.can_share(validation_split):
         row_bytes = 4 * sum(math.prod(output.shape) for output in context.feature_outputs.values())
-        # Large for speed, except for images.
+        # Large batches for speed, except for images.
         rows = max(1, context.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
         validation = context.examples(validation_split, rows, columns=columns)
     _prepare(context, model, context.examples(split, batch_size, columns=columns))
@@ -186,7 +186,7 @@ def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
 def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
     """Builds what Keras builds only at the first batch, and disables ``jit_compile`` on several ranks."""
     if context.size > 1 and model.jit_compile:
-        # Keras turns it on by itself where it can; XLA has no all-reduce of Horovod's.
+        # Keras enables it by default if it can, but XLA has no Horovod all-reduce.
         log.info("jit_compile is turned off: XLA has no Horovod all-reduce")
         model.jit_compile = False
     if model.built and not context.position.batch:
@@ -195,4 +195,4 @@ def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
     if not model.built:
         model(features)
     if context.position.batch:
-        model.test_on_batch(features, *labels)  # makes the metrics' variables, whose values the checkpoint holds
+        model.test_on_batch(features, *labels)  # creates the metrics' variables, which the checkpoint restores

@@ -39,7 +39,7 @@ class _GeneratorAtFirstUse:
 
     @cached_property
     def _generator(self) -> tf.random.Generator:
-        with tf.init_scope():  # its variable is of no function that is being traced
+        with tf.init_scope():  # creates its variable outside of a function that is being traced
             return tf.random.Generator.from_seed(self._seed)
 
     def __getattr__(self, name: str) -> Any:

@@ -75,7 +75,7 @@ class TrainingState:
                     self._context.size,
                     self.position,
                 )
-            self.snapshot = replace(snapshot, variables={})  # they take as much memory as the model
+            self.snapshot = replace(snapshot, variables={})  # variables take as much memory as the model
         broadcast_weights(model)
         self.restore_own_state(model, optimizer)
         return self.position

@@ -74,7 +74,7 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
     """
     writing = reading if writing is None else writing
     adopt_orphans()
-    # A host that has lost its power leaves what it was sent.
+    # A host that lost power still has the files that it received.
     remove_left_behind(Path(tempfile.gettempdir()), "agent", age_s=_STALE_S)
     scratch, lock = (scratch, lock_folder(scratch)) if scratch else make_temporary_folder("agent")
     strangers = set(descendants(os.getpid()))
@@ -89,9 +89,9 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
             start_new_session=True,
         )
         try:
-            # Waits until the agent has ended, or the stream has
+            # Waits until the agent or the stream has ended
             poll = select.poll()
-            poll.register(reading, select.POLLRDHUP)  # and POLLHUP and POLLERR, which are always told
+            poll.register(reading, select.POLLRDHUP)  # and POLLHUP and POLLERR, which are always reported
             while agent.poll() is None and not poll.poll(1000 * _LOOK_S):
                 pass
         finally:
@@ -108,7 +108,7 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
 def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
     """Runs in the agent's process; returns its exit code."""
 
-    # The kernel tells the agent when its guard has been killed; it cleans up then.
+    # The kernel signals the agent when its guard has been killed.
     def end(number: int, frame: Any) -> None:
         kill_descendants()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -130,7 +130,7 @@ def main(reading: int, writing: int, scratch: Path, guard: int) -> int:
         agent.relay()
         return 0
     except (EOFError, TimeoutError, BrokenPipeError, ConnectionError):
-        return 1  # the supervisor is gone: the guard does the rest
+        return 1  # the supervisor is gone: the guard cleans up
 
 
 class _Agent:
@@ -185,7 +185,7 @@ class _Agent:
             events = self._crew.events(0 if self._ending.is_set() else _LOOK_S)
             waiting: list[tuple[int, str, Any]] = []
             for event in events:
-                path = None  # the part of the output to send before the event; the empty path stands for all of it
+                path = None  # the part of the output to send before the event; an empty path is all of it
                 if event.rank == 0 and self._has_output:
                     if event.kind == "message" and event.value["type"] == "files":
                         path = str(event.value["path"])
@@ -277,10 +277,10 @@ def own_address(peer: str) -> str:
         HopsError: the other host does not exist or cannot be reached.
     """
     try:
-        # Horovod's rendezvous knows no IPv6.
+        # Horovod's rendezvous does not support IPv6.
         family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(target)  # of a datagram socket: nothing is sent
+            probe.connect(target)  # sends nothing on a datagram socket
             return str(probe.getsockname()[0])
     except OSError as error:
         raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error

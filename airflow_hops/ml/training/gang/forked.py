@@ -110,13 +110,13 @@ class ForkedCrew(Crew):
                         process.exit_code = os.waitstatus_to_exitcode(status)
                 if process.exit_code is not None and not process.gone:
                     process.gone = True
-                    self._read(0, results)  # its last words are in the pipes
+                    self._read(0, results)  # its last output is in the pipes
                     results.append(Event(rank, "exit", process.exit_code))
             if results or time.monotonic() >= deadline:
                 break
         if self._ended:
             for process in self._processes.values():
-                for descriptor in list(process.streams):  # which a process that it has left behind holds open
+                for descriptor in list(process.streams):  # a surviving descendant may hold it open
                     self._close(process, descriptor)
             self._selector.close()
         return results
@@ -183,7 +183,9 @@ class ForkedCrew(Crew):
                 if not chunk:
                     self._close(process, key.fd)
                     lines = [rest] if rest else []
-                elif kind == "output" and len(rest) > _LINE_BYTES:  # a bar of progress, an array: no line ever ends
+                elif (
+                    kind == "output" and len(rest) > _LINE_BYTES
+                ):  # output without line ends, such as a progress bar or an array
                     lines.append(process.pending.pop(key.fd))
                 for line in lines:
                     if kind == "output":
@@ -225,7 +227,7 @@ def _run_rank(
         take_streams(0, output, output)
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        # How a stalled rank is asked where it stands: its stack goes to its log.
+        # On SIGUSR1, a stalled rank writes its stack to its log.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
         os.environ.update(environment)
         channel.send("result", value=work(placement, channel))

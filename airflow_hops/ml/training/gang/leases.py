@@ -82,7 +82,7 @@ class GpuLeases:
         self._descriptors.append(descriptor)
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, f"{holder} (process {os.getpid()})\n".encode(), 0)
-        with contextlib.suppress(OSError):  # another user's file
+        with contextlib.suppress(OSError):  # the file belongs to another user
             os.fchmod(descriptor, 0o666)
         return None
 
@@ -93,7 +93,7 @@ def _open(folder: Path, name: str) -> int:
         is_new = True
     except FileExistsError:
         is_new = False
-    # Anybody may make links below the host's temporary folder: nothing here follows one.
+    # Any user may create links in the host's temporary folder, so they are not followed.
     inside = open_folder(folder)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:

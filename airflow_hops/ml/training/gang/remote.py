@@ -27,7 +27,7 @@ _START_S = 60.0
 _END_S = 2.5
 _LOOK_S = 0.05
 _LOOPBACK = ("127.", "::1")
-# How the libraries compute and what they log is the same on all hosts; which devices they see is each host's affair.
+# Settings of the libraries' computations and logs are sent to all hosts; visible devices are up to each host.
 _LIBRARY_VARIABLE = re.compile(r"(TF|XLA|KERAS|HOROVOD|NCCL|GLOO|OMP|MKL|ORT)_(?!CONFIG$)\w+")
 
 
@@ -169,7 +169,7 @@ class RemoteCrew(Crew):
                     )
 
     def _send_jobs(self, job: RankJob, environment: Mapping[str, str], port: int) -> None:
-        # A host that is this machine reaches it by its loopback, but the other hosts' ranks do not reach that.
+        # An agent on this machine uses the loopback address, which ranks on other hosts cannot reach.
         outside = [agent.line.address for agent in self._agents if not agent.line.address.startswith(_LOOPBACK)]
 
         def send(agent: _Agent) -> None:
@@ -199,7 +199,7 @@ class RemoteCrew(Crew):
             except OSError as error:
                 if error.filename is not None:
                     raise
-                # The stream has ended: that is told with the agent's last words.
+                # The stream has ended, which is reported with the agent's last words.
 
         with ThreadPoolExecutor(len(self._agents)) as pool:
             sending = [pool.submit(send, agent) for agent in self._agents]
@@ -208,7 +208,7 @@ class RemoteCrew(Crew):
                     self._check_agents()
             except BaseException:
                 for agent in self._agents:
-                    agent.line.close()  # a send that nobody takes in ends with its stream
+                    agent.line.close()  # ends a blocked send
                 raise
         for sent in sending:
             sent.result()
@@ -299,7 +299,7 @@ class _Agent:
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.failure = HopsError(f"{self.line.host}: {error}")
         finally:
-            if self.left:  # ranks whose agent is gone are gone, or about to be
+            if self.left:  # ranks end with their agent
                 why = str(self.failure) if self.failure is not None else f"{self.line.host}: {self.why_gone()}"
                 for rank in sorted(self.left):
                     for line in why.splitlines():
@@ -318,5 +318,5 @@ def rendezvous_address(addresses: Sequence[str]) -> str:
     if len(set(addresses)) == 1:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((addresses[0], 0))
-            return addresses[0]  # and none of a translator's
+            return addresses[0]  # bound: not the address of a NAT
     return ""

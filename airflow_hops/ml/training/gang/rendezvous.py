@@ -67,7 +67,7 @@ def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> I
     server.init(
         [SlotInfo(p.host, p.rank, p.local_rank, p.cross_rank, p.size, p.local_size, p.cross_size) for p in placements]
     )
-    # Connections wait in the socket's backlog until the thread starts: a fork must not find threads.
+    # The thread starts after the forks; connections wait in the socket's backlog until then.
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     try:
         yield server.server_address[1], thread.start

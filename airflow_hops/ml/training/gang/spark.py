@@ -163,7 +163,7 @@ class BarrierJob:
                     connection, _ = self._listener.accept()
                     try:
                         words = answer_task(connection, self._secret)
-                    except (OSError, HopsError):  # a port scanner; a task that died
+                    except (OSError, HopsError):  # a port scanner, or a task that died
                         connection.close()
                         continue
                     partition = words["partition"]
@@ -172,7 +172,7 @@ class BarrierJob:
                         raise HopsError(f"Spark started task {partition} of the ranks' job again; it had failed")
                     results[partition] = AgentTask(partition, words["host"], words["host_hash"], connection)
         finally:
-            # Should Spark start a failed task again, it finds nobody: ranks are not started twice.
+            # If Spark restarts a failed task, it cannot connect: ranks are not started twice.
             self._listener.close()
         return sorted(results.values(), key=lambda task: (task.host_hash, task.partition))
 
@@ -191,7 +191,7 @@ class BarrierJob:
         """Cancels the job, whose tasks end within seconds; it may be called more than once."""
         self._listener.close()
         if self._thread.is_alive():
-            with contextlib.suppress(Exception):  # the JVM may have gone
+            with contextlib.suppress(Exception):  # the JVM may have ended
                 self._context.cancelJobGroup(self._group)
             self._thread.join(_END_S)
         for task in self._called.values():

@@ -34,8 +34,8 @@ _NOT_MENDED_BY_A_RETRY = re.compile(
     "|: not found|No such file or directory"
 )
 _NO_PROGRAM = (126, 127)
-# Standard output belongs to the frames, whatever prints at import; the agent's package comes first over standard input.
-# Nothing is imported from the working directory (-P would be unknown to a Python that is too old, and is to say so).
+# Output of imports must not go to standard output, which carries frames. Standard input first carries the package.
+# Drops the working directory from the path; -P would fail on an older Python before its version is reported.
 _BOOTSTRAP = """
 import sys
 sys.path[:]=filter(None,sys.path)
@@ -180,7 +180,7 @@ class _SshClient:
 
     def connect(self) -> AgentLine:
         """Sends the package, and returns the stream to the agent."""
-        with contextlib.suppress(OSError):  # the client is gone: its last words are told with its end
+        with contextlib.suppress(OSError):  # the client has ended, which is reported with its last words
             self._frames.send_bytes(package_archive())
         return AgentLine(
             host=self._host,
@@ -209,7 +209,7 @@ class _SshClient:
         try:
             return own_address(match[1] if match else self._host)
         except HopsError as error:
-            # The client says why, better than this; unless it reaches the host by a way of its own.
+            # The client's error is more precise, unless it reaches the host by another route.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(self._settings.connect_timeout_s + _CLOSE_S)
                 raise HopsError(f"host {self._host} cannot be reached: {self._last_words()}") from None

@@ -171,7 +171,7 @@ class Supervisor:
                 self._take_in(0)
         finally:
             for rank in self.ranks:
-                with contextlib.suppress(OSError):  # what could not be written before is told by then
+                with contextlib.suppress(OSError):  # an earlier write error has been reported
                     rank.log.close()
 
     def _take_in(self, timeout_s: float) -> None:
@@ -197,7 +197,7 @@ class Supervisor:
             rank.stack.append(line.text)
             return
         rank.last_lines.append(line.text)
-        if not _SECOND_HAND.search(line.text):  # a rank that prints lives; Horovod prints that it waits
+        if not _SECOND_HAND.search(line.text):  # output is a sign of life, except Horovod's reports of waiting
             rank.last_alive = time.monotonic()
         if rank.placement.rank == 0:
             print(text, flush=True)
@@ -212,7 +212,7 @@ class Supervisor:
             waited_s = time.monotonic() - began
             failed = [rank for rank in self.ranks if rank.failed]
             first_hand = [rank for rank in failed if not rank.second_hand]
-            # A rank that was killed says nothing; its peers' complaints may come first.
+            # A rank that was killed sends no error; its peers' errors may arrive first.
             killed = [rank for rank in first_hand if rank.killed]
             if killed or (first_hand and waited_s > _CAUSE_GRACE_S):
                 return (killed or first_hand)[0]
@@ -222,7 +222,7 @@ class Supervisor:
 
     def _describe_stall(self, stalled: list[WatchedRank]) -> HopsError:
         """Returns the error of a stall, which names the rank that the others wait for."""
-        # A rank that does not write its stack in time stands still altogether.
+        # A rank that does not write its stack in time is completely blocked.
         asked = [rank for rank in self.ranks if not rank.ended]
         for rank in asked:
             rank.stack = []
@@ -230,7 +230,7 @@ class Supervisor:
         began = time.monotonic()
         while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
             self._take_in(_POLL_S)
-        # Who waits in a collective waits for one who does not, and who may have been heard of a little later.
+        # Ranks in a collective wait for one that is not, whose last sign of life may be later than theirs.
         idle = [rank for rank in self.ranks if not rank.ended and not rank.in_collective]
         others_wait = [rank for rank in stalled if rank in idle] or idle
         culprit = min(others_wait or stalled, key=lambda rank: rank.last_alive)

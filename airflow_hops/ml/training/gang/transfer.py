@@ -106,7 +106,7 @@ class FileReceiver:
         source, target = self._staging / path, self._root / path
         if path and source.is_dir() and not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            source.rename(target)  # all of the folder at once
+            source.rename(target)  # places the complete folder at once
         for file in list(_files(self._staging)):
             place = self._root / file.relative_to(self._staging)
             if not place.parent.resolve().is_relative_to(self._root.resolve()):
@@ -170,7 +170,7 @@ def checked_path(path: str) -> str:
 def _files(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[Path]:
     for place, folders, names in os.walk(folder, followlinks=True):
         here = Path(place).resolve()
-        # A link to a folder above would lead round for ever.
+        # A link to a parent folder would loop forever.
         folders[:] = [f for f in sorted(set(folders) - without) if not here.is_relative_to((here / f).resolve())]
-        # What is no file, or a link to none, cannot be read: an editor's lock, a socket, a pipe.
+        # Skips what cannot be read, such as sockets, pipes, and dangling links (an editor's lock).
         yield from (file for file in (Path(place) / name for name in sorted(names)) if file.is_file())

@@ -69,7 +69,7 @@ class GradientExchange:
             return list(grads)
         return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
 
-    @tf.autograph.experimental.do_not_convert  # converting it, and Horovod, would take a loop of one's own seconds
+    @tf.autograph.experimental.do_not_convert  # converting it and Horovod would take seconds in custom loops
     def combine(self, grads: Sequence[Any]) -> list[Any]:
         """Returns the gradients of all ranks, averaged or summed; None stays None.
 
@@ -85,10 +85,10 @@ class GradientExchange:
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise BadInput(JIT_COMPILE)
         present = [grads[i] for i in values]
-        # Where operations are to be deterministic, TensorFlow has no clock.
+        # TensorFlow has no clock if operations must be deterministic.
         seconds = None if is_op_determinism_enabled() else self.seconds
         if seconds is not None:
-            # All gradients are there before the clock starts: the all-reduce waits for the last of them anyway.
+            # The clock starts after the last gradient, which the all-reduce waits for anyway.
             with tf.device("CPU:0"), tf.control_dependencies(present):
                 began = tf.timestamp()
             with tf.control_dependencies([began]):

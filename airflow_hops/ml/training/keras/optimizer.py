@@ -31,7 +31,7 @@ class _DistributedOptimizer:
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        # Where Keras accumulates gradients it comes here once an update, and what it clips must be the average.
+        # If Keras accumulates gradients, it calls this once per update, and must clip the average.
         if _accumulation_steps(self):
             grads = self._hops_exchange.combine(grads)
         clipped: list[Any] = super()._clip_gradients(grads)  # type: ignore[misc]
@@ -137,7 +137,7 @@ def average_before_loss_scaling(optimizer: Any) -> None:
 
 def _distribute(optimizer: Any, exchange: GradientExchange) -> None:
     kind = type(optimizer)
-    # Under its own name: a saved model must load where this package is not.
+    # Keeps the class's name, because a saved model must load without this package.
     mixed = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     object.__setattr__(optimizer, "__class__", mixed)
     object.__setattr__(optimizer, "_hops_exchange", exchange)

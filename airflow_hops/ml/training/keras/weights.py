@@ -30,8 +30,8 @@ def broadcast_weights(model: Any, root_rank: int = 0) -> None:
 
     def broadcast() -> None:
         for number, variable in enumerate(variables):
-            # Names of our own: Horovod's come from those of layers, which Keras numbers. A rank that has built a model
-            # more than the others would wait for ever.
+            # Horovod's names come from those of layers, which Keras numbers: a rank that has built a model more than
+            # the others would wait forever.
             name = f"hops_weights_{number}"
             variable.assign(hvd.broadcast(variable.value, root_rank, name=name, ignore_name_scope=True))
 
@@ -124,7 +124,10 @@ def _trained_weights(model: Any) -> list[Any]:
     """Returns the weights that layers created as trainable; ``trainable_weights`` lacks those of a frozen layer."""
     made = {id(variable) for variable in model.trainable_weights}
     for layer in model._flatten_layers():
-        for name in ("_trainable_variables", "_trainable_weights"):  # Keras 3 and tf_keras; freezing leaves them alone
+        for name in (
+            "_trainable_variables",
+            "_trainable_weights",
+        ):  # of Keras 3 and of tf_keras; freezing does not change them
             made |= {id(variable) for variable in getattr(layer, name, None) or ()}
     return [variable for variable in model.weights if id(variable) in made]
 

@@ -155,7 +155,7 @@ class FileCache:
             if path.stat().st_size != file.size_bytes:
                 return None
             now_ns = time.time_ns()  # the kernel's own "now" may be some milliseconds old
-            os.utime(path, ns=(now_ns, now_ns))  # how the least recently used is told
+            os.utime(path, ns=(now_ns, now_ns))  # marks the time of the last use
         except FileNotFoundError:
             return None
         return path
@@ -177,7 +177,7 @@ class FileCache:
         path = self._path(file)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            # One of a fixed number of locks, so that none is ever to be removed.
+            # A fixed number of locks, which need not be removed.
             with locked(self._folder / f".lock-{int(path.name[:8], 16) % _LOCKS:02d}"):
                 if (result := self.find(file)) is not None:
                     return result

@@ -121,7 +121,7 @@ def _row_groups(footer: Any, file: int, kinds: Mapping[str, ColumnType]) -> list
         size = 0.0
         for number in range(group.num_columns):
             chunk = group.column(number)
-            path = chunk.path_in_schema  # of a list: <column>.list.<name of its values>
+            path = chunk.path_in_schema  # for a list: <column>.list.<name of its values>
             kind = kinds.get(path) or kinds.get(path.rsplit(".", 2)[0])
             if kind is not None:
                 values = chunk.num_values / group.num_rows

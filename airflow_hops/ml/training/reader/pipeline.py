@@ -141,7 +141,7 @@ def batches(
 
     def begun() -> tuple[Any, Any, Any]:
         epoch, first = begin()
-        # One number says epoch and step.
+        # One number encodes epoch and step.
         return np.int64(first), np.int64(epoch * plan.steps + first), np.int64((epoch + 1) * plan.steps)
 
     def one_pass(_: Any) -> tf.data.Dataset:
@@ -174,7 +174,7 @@ def batches(
     if images:
         dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
     dataset = dataset.prefetch(_PREFETCHED_BATCHES)
-    # Counted behind the prefetch: what has been handed out, not what is ready.
+    # Counts rows after the prefetch: those returned, not those that are ready.
     options = tf.data.Options()
     options.deterministic = True
     options.threading.private_threadpool_size = threads if images else 1
