@@ -1,1 +1,1 @@
-"""Choosing the version that answers: traffic split, shadow traffic, model servers upstream."""
+"""Gateway: traffic split, shadow traffic, and upstream model servers."""

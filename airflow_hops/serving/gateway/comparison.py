@@ -1,4 +1,4 @@
-"""Comparison of two answers to one request."""
+"""Compares two answers to one request."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from airflow_hops.core.serving_api.protocol import Method
 
 @dataclass
 class OutputDifference:
-    """One output of two answers, or of many pairs of them.
+    """Difference of one output between two answers, or its sum over many pairs of answers.
 
     Attributes:
-        rows: Rows of the answer that was returned.
-        rows_differing: Those of them that are apart by more than the tolerance.
-        max_difference: Largest absolute difference; None if there is no number: strings, other shapes, a missing
-            output, NaN against a number.
-        sum_difference: Sum over the rows of each row's largest difference, of those that have one.
-        rows_measured: Rows in that sum.
+        rows: Rows of the returned answer.
+        rows_differing: Rows that differ by more than the tolerance.
+        max_difference: Largest absolute difference; None if there is none: strings, different shapes, a missing output,
+            NaN compared with a number.
+        sum_difference: Sum of the largest absolute difference of each row that has one.
+        rows_measured: Number of rows in that sum.
     """
 
     rows: int
@@ -31,7 +31,7 @@ class OutputDifference:
     rows_measured: int = 0
 
     def add(self, difference: OutputDifference) -> None:
-        """Adds those of one copy, or of many."""
+        """Adds the difference of one pair or of several."""
         self.rows += difference.rows
         self.rows_differing += difference.rows_differing
         self.sum_difference += difference.sum_difference
@@ -40,7 +40,7 @@ class OutputDifference:
         self.max_difference = max(known, default=None)
 
     def report(self) -> dict[str, Any]:
-        """The counts, the share of rows that differ, and the largest and the mean difference."""
+        """Returns the counts, the share of rows that differ, and the largest and the mean difference."""
         return {
             "rows": self.rows,
             "rows_differing": self.rows_differing,
@@ -51,18 +51,17 @@ class OutputDifference:
 
 
 def compare(method: Method, returned: bytes, shadow: bytes, tolerance: float) -> dict[str, OutputDifference]:
-    """Compares two answers output by output.
+    """Compares two serialized answers output by output.
 
     Args:
-        method: What was asked.
-        returned: The answer that was returned, serialized.
-        shadow: The answer that it is compared with, serialized.
-        tolerance: Two numbers are the same when they differ by no more than it, or by no more than that part of the
-            returned one (``numpy.isclose``); NaN is the same as NaN.
+        method: Method of the request.
+        returned: The answer that was returned.
+        shadow: The answer to compare with it.
+        tolerance: Absolute and relative tolerance, as in ``numpy.isclose``; NaN equals NaN.
 
     Returns:
-        By the output's alias; of Classify and Regress ``scores``, ``labels`` and ``value``, of MultiInference those of
-        each task behind ``signature_name.``.
+        Alias to difference. The aliases of Classify and Regress are ``scores``, ``labels`` and ``value``; those of
+        MultiInference are prefixed with ``signature_name.``.
     """
     expected, result = outputs_of(method, returned), outputs_of(method, shadow)
     return {name: _difference(array, result.get(name), tolerance) for name, array in expected.items()} | {
@@ -71,7 +70,7 @@ def compare(method: Method, returned: bytes, shadow: bytes, tolerance: float) ->
 
 
 def outputs_of(method: Method, message: bytes) -> dict[str, np.ndarray]:
-    """Returns an answer as arrays by name, their first dimension the rows."""
+    """Returns an answer as arrays by name, whose first dimension is the rows."""
     if method is Method.PREDICT:
         outputs = protocol.PredictResponse.FromString(message).outputs
         return {alias: tensors.from_proto(outputs[alias]) for alias in outputs}

@@ -1,4 +1,4 @@
-"""Shadow traffic over REST, and as metrics."""
+"""Reports shadow traffic over REST and as metrics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ _EXPECTED = 'expected {"percents": {"3": 50, "canary": 10}} or {"percents": null
 
 
 def add_routes(routes: Routes, catalog: Catalog, read_shadow: ReadShadow) -> None:
-    """Adds ``GET`` and ``POST /v1/models/M:shadow``.
-
-    Args:
-        routes: Where to add them.
-        catalog: Whose shadow traffic is shown and set.
-        read_shadow: Reads its counts.
-    """
+    """Adds ``GET`` and ``POST /v1/models/M:shadow``."""
 
     def answer(model: str) -> HttpResponse:
         percents = catalog.traffic.shadow.get(model)
@@ -73,17 +67,13 @@ def _percents(document: Any) -> dict[int | str, int] | None:
 
 
 class ShadowCollector(Collector):
-    """Metrics of shadow traffic, by model, version and output.
-
-    Args:
-        read_shadow: Reads its counts.
-    """
+    """Metrics of shadow traffic, by model, version and output."""
 
     def __init__(self, read_shadow: ReadShadow) -> None:
         self._read_shadow = read_shadow
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the metrics as they are now."""
+        """Returns the current metrics."""
         labels = ["model_name", "version"]
         requests = CounterMetricFamily(
             "hops_serving_shadow_requests", "Copies of requests, by how they ended.", labels=[*labels, "status"]

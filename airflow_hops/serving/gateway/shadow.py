@@ -1,4 +1,4 @@
-"""Shadow traffic: copies of answered requests go to another version, whose answers are compared and never returned."""
+"""Shadow traffic: sends copies of answered requests to another version, compares its answers, and discards them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _QUEUE_BYTES = 64 * 2**20
 _COPY_TIMEOUT_S = 30.0
-# How long a copy waits at most for requests to be few: under constant load the shadow still sees some.
+# How long a copy waits for load to fall, so that copies are also sent under constant load.
 _PATIENCE_S = 0.05
 _PAUSE_S = 0.002
 
@@ -57,7 +57,7 @@ class ShadowCopy:
 
     @property
     def size(self) -> int:
-        """Bytes that it keeps in memory."""
+        """Size of the copy in bytes."""
         return len(self.call.message) + len(self.reply.message)
 
 
@@ -66,11 +66,11 @@ class ShadowCounts:
     """Counts of the copies for one version.
 
     Attributes:
-        by_code: gRPC status code's name to copies.
-        dropped: Copies that found the queue full.
-        rows: Rows of the answered ones.
-        compared_with: Version that had answered to copies answered.
-        latency: Seconds of the answered ones.
+        by_code: Name of the gRPC status code to copies.
+        dropped: Copies dropped because the queue was full.
+        rows: Rows of answered copies.
+        compared_with: Version that answered the original request to number of answered copies.
+        latency: Latencies of answered copies.
         outputs: Differences by output.
     """
 
@@ -82,7 +82,7 @@ class ShadowCounts:
     outputs: dict[str, OutputDifference] = field(default_factory=dict)
 
     def merge(self, other: ShadowCounts) -> None:
-        """Adds the counts of another."""
+        """Adds other counts."""
         add_counts(self.by_code, other.by_code)
         add_counts(self.compared_with, other.compared_with)
         self.dropped += other.dropped
@@ -92,7 +92,7 @@ class ShadowCounts:
             self.outputs.setdefault(name, OutputDifference(0, 0)).add(counts)
 
     def report(self) -> dict[str, Any]:
-        """As ``GET /v1/stats`` shows it."""
+        """Returns the counts as in ``GET /v1/stats``."""
         requests = sum(self.by_code.values())
         return {
             "requests": requests,
@@ -112,24 +112,24 @@ ReadShadow = Callable[[], dict[str, dict[str, ShadowCounts]]]
 
 
 def shadow_report(versions: Mapping[str, ShadowCounts] | None) -> dict[str, Any]:
-    """Returns what is shown of a model's shadow traffic, by version."""
+    """Returns the report of a model's shadow traffic, by version."""
     return {name: counts.report() for name, counts in sorted((versions or {}).items())}
 
 
 class Shadow:
-    """Sends the copies, in threads of its own that give way to requests.
+    """Sends the copies in background threads, with lower priority than requests.
 
     Args:
-        catalog: Where versions and the shares of shadow traffic are found.
-        flags: How copies are run.
-        capture: Captures the answers of copies if the flags ask for that.
+        catalog: Catalog of versions and shares of shadow traffic.
+        flags: Flags for threads, queue, and tolerance.
+        capture: Captures the answers to copies if the flags ask for that.
     """
 
     def __init__(self, catalog: Catalog, flags: Flags, capture: Capture) -> None:
         self._catalog = catalog
         self._flags = flags
         self._capture = capture if flags.capture_shadow and capture.enabled else None
-        # A copy waits a while as long as so many requests are in flight.
+        # Copies wait while this many requests are in flight.
         self._quiet_in_flight = max(1, flags.request_threads // 2)
         self._changed = threading.Condition()
         self._queue: deque[ShadowCopy] = deque()
@@ -145,7 +145,7 @@ class Shadow:
             thread.start()
 
     def offer(self, request_id: str | None, api: str, model: str, version: int, call: Call, reply: Reply) -> None:
-        """Takes an answered request; a share of them is copied, and never waited for."""
+        """Copies an answered request if it is in the share of shadow traffic; does not block."""
         percents = self._catalog.traffic.shadow.get(model)
         if not percents:
             return
@@ -156,7 +156,7 @@ class Shadow:
             counter = self._offered.get((model, target))
             if counter is None:
                 counter = self._offered.setdefault((model, target), itertools.count())
-            # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+            # Exact, evenly spread shares: the n-th request is copied if the integer part of n * percent / 100 grows.
             turn = next(counter)
             if (turn + 1) * percent // 100 == turn * percent // 100:
                 continue
@@ -171,12 +171,12 @@ class Shadow:
                 self._changed.notify()
 
     def counts(self) -> dict[str, dict[str, ShadowCounts]]:
-        """Returns model to version to counts, since the start, a copy; a label that is not known is its own."""
+        """Returns a copy of the counts, by model and version, or label if its version is unknown."""
         with self._changed:
             return copying.deepcopy(self._counts)
 
     def close(self) -> None:
-        """Lets what waits go."""
+        """Drops the queued copies."""
         with self._changed:
             self._stopping = True
             self._queue.clear()
@@ -231,7 +231,7 @@ class Shadow:
         latency_s = time.perf_counter() - started_s
         version = reply.version or servable.version
         differences = compare(copy.call.method, copy.reply.message, reply.message, self._flags.shadow_tolerance)
-        # Before it is counted: what is counted is captured, too.
+        # Capture the answer before counting it, so that all counted answers are captured.
         if self._capture is not None:
             kind = RequestKind(copy.model, version, copy.call.method.label, copy.api.upper())
             request_id = copy.request_id or self._capture.new_request_id()
@@ -249,7 +249,7 @@ class Shadow:
                 counts.outputs.setdefault(name, OutputDifference(0, 0)).add(difference)
 
     def _number(self, model: str, target: int | str) -> int | str:
-        """The version that a label is on, as far as that is known here."""
+        """Returns the version of a label, or the label if its version is unknown."""
         view = self._catalog.views.get(model)
         return target if isinstance(target, int) or view is None else view.labels.get(target, target)
 

@@ -11,7 +11,7 @@ from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_
 
 
 def add_route(routes: Routes, stats: RequestStats, catalog: Catalog, read_shadow: ReadShadow) -> None:
-    """Adds ``GET /v1/stats``; with ``histograms=1`` each version's ``latency_ms_histogram`` is in it."""
+    """Adds ``GET /v1/stats``; ``histograms=1`` adds ``latency_ms_histogram`` to each version."""
 
     def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         counted = stats.snapshot(histograms=request.query.get("histograms") == "1")

@@ -1,4 +1,4 @@
-"""Versions that another model server has: requests go to it as they came, over TensorFlow Serving's own protocol."""
+"""Versions at upstream model servers: forwards requests unchanged with TensorFlow Serving's protocol."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _AVOID_S = 1.0
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # gRPC would wait up to two minutes before it looks for a server that has come back.
+    # By default gRPC waits up to two minutes before it tries to reconnect.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
 class Upstream:
-    """A model server that requests are handed on to.
+    """A model server that requests are forwarded to.
 
     Args:
         address: ``host:port`` or ``unix:path`` of its gRPC port.
-        tls: Files of a connection by TLS; None for one without.
-        token: File of the token that it is shown; None for none.
+        tls: Files for TLS; None for a connection without TLS.
+        token: File with the token to send; None to send none.
 
     Attributes:
-        is_away: Whether it could not be reached when it was last asked for its models.
-        in_flight: Requests that it has now.
-        avoid_until_s: Others are asked first until then, as of ``time.monotonic()``.
-        statuses: Model to version to what it said last of that; replaced, never changed.
+        is_away: Whether the last poll could not reach the server.
+        in_flight: Number of requests that it is answering.
+        avoid_until_s: Other servers are preferred until then, on the clock of ``time.monotonic()``.
+        statuses: Model to version to last known status; replaced, never changed.
     """
 
     def __init__(self, address: str, tls: TlsFiles | None = None, token: TokenFile | None = None) -> None:
@@ -67,22 +67,17 @@ class Upstream:
         self._channel.close()
 
     def has(self, model: str, version: int | None) -> bool:
-        """Whether it said that a version is available; None asks for any."""
+        """Returns whether the version, or any version if None, was available at the last poll."""
         known = self.statuses.get(model, {})
         if version is None:
             return any(status.state is State.AVAILABLE for status in known.values())
         return version in known and known[version].state is State.AVAILABLE
 
     def answer(self, method: Method, message: bytes, timeout_s: float | None) -> bytes:
-        """Asks for an answer.
-
-        Args:
-            method: The gRPC method.
-            message: The request, serialized.
-            timeout_s: When to give up, seconds; None waits.
+        """Forwards a serialized request; a time limit of None waits forever.
 
         Raises:
-            ServingError: With the server's own code and message, or UNAVAILABLE where it cannot be reached.
+            ServingError: The server's error, or UNAVAILABLE if it cannot be reached.
         """
         with self._lock:
             self.in_flight += 1
@@ -96,14 +91,14 @@ class Upstream:
                 self.in_flight -= 1
 
     def read_statuses(self, model: str, timeout_s: float) -> dict[int, VersionStatus]:
-        """Asks for the states of a model's versions; none where it does not know the model.
+        """Requests the states of a model's versions; returns an empty dict if the server does not know the model.
 
         Raises:
-            ServingError: It cannot be reached.
+            ServingError: The server cannot be reached.
         """
         request = protocol.GetModelStatusRequest()
         request.model_spec.name = model
-        # One at a time: an older answer must not overwrite a newer one.
+        # Send one request at a time, so that an older answer does not overwrite a newer one.
         if not self._asking.acquire(timeout=timeout_s):
             raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, f"{self.address} does not answer")
         try:
@@ -120,7 +115,7 @@ class Upstream:
         return statuses
 
     def is_reachable(self, timeout_s: float) -> bool:
-        """Whether it answers at all, whatever it has."""
+        """Returns whether the server responds."""
         try:
             self._call(self._status, protocol.GetModelStatusRequest(), timeout_s)
         except ServingError as error:
@@ -128,10 +123,10 @@ class Upstream:
         return True
 
     def read_metadata(self, model: str, version: int | None, label: str | None, timeout_s: float) -> tuple[int, bytes]:
-        """Asks for the number of a version or label and its signatures, a serialized ``SignatureDefMap``.
+        """Requests the number of a version or label and its signatures, a serialized ``SignatureDefMap``.
 
         Raises:
-            ServingError: The version or label does not exist, or it cannot be reached.
+            ServingError: The version or label does not exist, or the server cannot be reached.
         """
         request = protocol.GetModelMetadataRequest(metadata_field=["signature_def"])
         request.model_spec.name = model
@@ -143,10 +138,10 @@ class Upstream:
         return response.model_spec.version.value, response.metadata["signature_def"].value
 
     def reload(self, config: Any, timeout_s: float) -> None:
-        """Hands a ``ModelServerConfig`` on.
+        """Forwards a ``ModelServerConfig``.
 
         Raises:
-            ServingError: It refused the config, or cannot be reached.
+            ServingError: The server refused the config or cannot be reached.
         """
         request = protocol.ReloadConfigRequest()
         request.config.CopyFrom(config)
@@ -173,13 +168,13 @@ class Upstream:
     def _error(self, error: Any) -> ServingError:
         code, message = error.code(), error.details() or ""
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            # It is this server that lacks the right, not its client.
+            # The gateway's token is wrong, not the client's.
             return ServingError(grpc.StatusCode.UNAVAILABLE, f"refused by it (--upstream_token_file): {message}")
         return ServingError(code, message)
 
 
 class _Forwarding(Servable):
-    """Hands requests on to whichever upstream has the version."""
+    """Forwards requests to an upstream that has the version."""
 
     def __init__(
         self, model: str, version: int | None, upstreams: Sequence[Upstream], signature_defs: bytes, named: str
@@ -202,7 +197,7 @@ class _Forwarding(Servable):
             except ServingError as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
                     upstream.avoid_until_s = time.monotonic() + _AVOID_S
-                    # Inference changes nothing: what one did not answer, another may.
+                    # Inference has no side effects, so another upstream may be tried.
                     away.append(f"{upstream.address}: {error.message}")
                 elif error.code is grpc.StatusCode.NOT_FOUND:
                     refused = error
@@ -216,7 +211,7 @@ class _Forwarding(Servable):
         raise VersionGone(refused.code, refused.message)
 
     def _in_turn(self) -> list[Upstream]:
-        """Those that have the version first, the least busy first; last those that may be back unnoticed."""
+        """Returns the upstreams to try: those with the version if any, least busy first, unreachable ones last."""
         if len(self._upstreams) == 1:
             return list(self._upstreams)
         now_s = time.monotonic()
@@ -228,34 +223,20 @@ class _Forwarding(Servable):
 
 
 class UpstreamServable(_Forwarding):
-    """A version at one or several upstreams.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        upstreams: All of them.
-        signature_defs: Its signatures, a serialized ``SignatureDefMap``.
-    """
+    """A version at one or several upstreams."""
 
     def __init__(self, model: str, version: int, upstreams: Sequence[Upstream], signature_defs: bytes) -> None:
         super().__init__(model, version, upstreams, signature_defs, f"Specific({model}, {version})")
         self._pin = _head(lambda spec: setattr(spec.version, "value", version))
 
     def answer(self, call: Call) -> Reply:
-        """Answers a request."""
+        """Forwards a request for the version."""
         answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
         return Reply(answer, count_rows(call.method, call.message))
 
 
 class UpstreamLabel(_Forwarding):
-    """A label, which only the upstreams can tell the version of: the answer says which it was.
-
-    Args:
-        model: Model name.
-        label: Label.
-        upstreams: All of them.
-        read_metadata: Asks for its version and signatures, a serialized ``SignatureDefMap``.
-    """
+    """A label whose version only the upstreams know; the answer contains the version."""
 
     def __init__(
         self, model: str, label: str, upstreams: Sequence[Upstream], read_metadata: Callable[[], tuple[int, bytes]]
@@ -265,23 +246,23 @@ class UpstreamLabel(_Forwarding):
         self._read_metadata = read_metadata
 
     def answer(self, call: Call) -> Reply:
-        """Answers a request."""
+        """Forwards a request for the label."""
         answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
         return Reply(answer, count_rows(call.method, call.message), _answering_version(call.method, answer))
 
     def metadata(self) -> tuple[int, bytes]:
-        """Returns the version that the label is on now, and its signatures."""
+        """Returns the current version of the label, and its signatures."""
         return self._read_metadata()
 
     def signature(self, name: str) -> Signature:
-        """Returns the signature of a request; asks an upstream for it first."""
+        """Returns the signature of a request, after reading the signatures from an upstream."""
         if not self.signatures:
             self.signatures = read_signatures(self._read_metadata()[1])
         return super().signature(name)
 
 
 def count_rows(method: Method, message: bytes) -> int:
-    """Returns the rows of a request, with as little of it decoded as that takes; 1 if it has none."""
+    """Returns the number of rows of a request, decoding as little of it as possible; 1 if its inputs are scalars."""
     if method is Method.PREDICT:
         for tensor in protocol.PredictShapes.FromString(message).inputs.values():
             if tensor.tensor_shape.dim:
@@ -301,7 +282,7 @@ def _head(choose: Callable[[Any], None]) -> bytes:
 
 
 def _pinned(call: Call, pin: bytes) -> bytes:
-    """The request with a version or label chosen for it: what is appended to a message overrides what it says."""
+    """Returns the request with a version or label; fields appended to a message override earlier ones."""
     if call.method is not Method.MULTI_INFERENCE:
         return call.message + pin
     request = protocol.MultiInferenceHead.FromString(call.message)

@@ -1,4 +1,4 @@
-"""Keeps the catalog equal to what the model servers upstream have; the loader's counterpart in a gateway."""
+"""Fills the catalog with the models of upstream servers; a gateway uses it instead of the loader."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _MAX_LABELS = 1000
 
 
 class UpstreamWatcher:
-    """Asks every upstream each second which versions it has, in a thread of its own for each.
+    """Polls the versions of every upstream each second, with one thread per upstream.
 
-    A model is known from the config's names, or from the first request for it on. One that an upstream which is away
-    had stays with those that others have; where all are away, everything stays as it was.
+    It polls the models in the config, and others from the first request for them. While an upstream is unreachable, the
+    versions of the others count; if all are unreachable, nothing changes.
 
     Args:
-        catalog: Where available versions are published.
-        flags: The servers, their files of certificates and tokens, and when to poll the traffic file.
-        config: A ``ModelServerConfig`` that names the models to ask for from the start.
+        catalog: Catalog in which available versions are published.
+        flags: Flags for the upstreams, their certificates and tokens, and the traffic file.
+        config: A ``ModelServerConfig`` with the models to poll from the start.
 
     Raises:
-        StartError: A file for the connections is not there.
-        ConfigError: The file of tokens holds none.
+        StartError: A certificate or key file cannot be read.
+        ConfigError: The token file is empty.
     """
 
     def __init__(self, catalog: Catalog, flags: Flags, config: Any) -> None:
@@ -77,29 +77,28 @@ class UpstreamWatcher:
         catalog.discover = self.discover
 
     def current_config(self) -> CurrentConfig:
-        """Returns the config that was last handed on, or the one to start with; an upstream does not show its own."""
+        """Returns the config that was last forwarded, or the initial one; upstreams do not report their config."""
         return self._current
 
     def current_names(self) -> set[str]:
-        """Returns the names of the models in that config."""
+        """Returns the names of the models in the config in effect."""
         return {model.name for model in self._current.config.model_config_list.config}
 
     def start(self) -> None:
-        """Starts asking."""
+        """Starts polling."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stops asking and closes the connections."""
+        """Stops polling and closes the connections."""
         self._stopping.set()
         for upstream in self._upstreams:
             upstream.close()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits until every upstream was asked once, there or not, and then a while for models that they still load.
+        """Waits until every upstream was polled once, and then up to ``GROWING_S`` for models that are still loading.
 
-        Args:
-            stop: Asked now and then; True ends the wait early.
+        The wait also ends when ``stop``, which is polled, returns True.
         """
         with self._changed:
             until_s = time.monotonic() + GROWING_S
@@ -109,13 +108,10 @@ class UpstreamWatcher:
                 self._changed.wait(0.2)
 
     def reload(self, config: Any) -> None:
-        """Hands a new config on to every upstream, and waits until what it adds is available there.
-
-        Args:
-            config: A ``ModelServerConfig``.
+        """Forwards a ``ModelServerConfig`` to every upstream, and waits until the added versions are available there.
 
         Raises:
-            ServingError: The config is not valid, or an upstream refused it or is away.
+            ServingError: The config is not valid, or an upstream refused it or cannot be reached.
         """
         try:
             check_config(config, "HandleReloadConfigRequest")
@@ -135,12 +131,12 @@ class UpstreamWatcher:
             self._ask(upstream, asked)
 
     def discover(self, model: str) -> bool:
-        """Asks all upstreams for a model now; says whether any of them has a version of it.
+        """Polls all upstreams for a model now; returns whether an upstream has a version of it.
 
         Raises:
-            ServingError: None of them can be reached.
+            ServingError: No upstream can be reached.
         """
-        # A request waits for this: for one that is away, which may hang, only as long as one that is back would take.
+        # A request is waiting: upstreams that are away may hang, so they get only a short timeout.
         answered = [
             upstream
             for upstream in self._upstreams
@@ -158,7 +154,7 @@ class UpstreamWatcher:
         return result
 
     def _still_loading(self) -> bool:
-        """Whether a model of the config has no version yet, and may get one: an upstream that starts is away."""
+        """Returns whether a model of the config has no version yet but may get one; starting upstreams are away."""
         if any(upstream.is_away for upstream in self._upstreams):
             return not self.current_names() <= self._catalog.views.keys()
         return any(
@@ -177,7 +173,7 @@ class UpstreamWatcher:
             try:
                 here = self._ask(upstream, models) if models else upstream.is_reachable(_ASK_TIMEOUT_S)
             except Exception:
-                log.exception("upstream %s: a round failed; the next goes on", upstream.address)
+                log.exception("upstream %s: a poll failed; trying again", upstream.address)
                 here = False
             if first:
                 first = False
@@ -192,7 +188,7 @@ class UpstreamWatcher:
             self._catalog.reload_traffic()
 
     def _ask(self, upstream: Upstream, models: Sequence[str], timeout_s: float = _ASK_TIMEOUT_S) -> bool:
-        """Asks one upstream for models and publishes what that changes; False if it cannot be reached."""
+        """Polls models of one upstream and publishes the changes; returns False if it cannot be reached."""
         answered = False
         try:
             for model in models:
@@ -229,7 +225,7 @@ class UpstreamWatcher:
                     raise
                 if error.code is grpc.StatusCode.NOT_FOUND:
                     continue
-                # It answers gRPC all the same; JSON needs the types.
+                # gRPC works without signatures; only JSON needs the types.
                 log.warning("upstream %s: no signatures of %s: %s", upstream.address, model, error)
                 definitions = b""
             servable = UpstreamServable(model, status.version, self._upstreams, definitions)
@@ -244,7 +240,7 @@ class UpstreamWatcher:
             statuses: dict[int, VersionStatus] = {}
             for upstream in here:
                 for status in upstream.statuses.get(model, {}).values():
-                    # A version is as far as the upstream is that has it furthest.
+                    # AVAILABLE at one upstream outweighs other states.
                     if status.version not in statuses or status.state is State.AVAILABLE:
                         statuses[status.version] = status
             available = {

@@ -1,6 +1,6 @@
-"""Models: found on disk, loaded, called, unloaded."""
+"""Finds, loads, calls and unloads models."""
 
 import os
 
-# Else its import writes a file of a fixed name into the temporary folder, through another user's link if one is there.
+# Otherwise importing ONNX Runtime writes a temporary file of a fixed name, which follows another user's symbolic link.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

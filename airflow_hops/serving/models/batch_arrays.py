@@ -1,4 +1,4 @@
-"""The arrays of several requests as one, and back: concatenated once, split as views."""
+"""Concatenates the arrays of several requests, and splits the outputs into views."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from airflow_hops.serving.errors import ServingError, invalid_argument
 
-# As many dimensions as TensorFlow's Pad operation takes.
+# Limit of TensorFlow's Pad operation.
 _MAX_PADDED_RANK = 6
 
 
 def check_rows(feeds: Sequence[np.ndarray]) -> int:
-    """Returns the rows of a request: the first dimension that all of its inputs share.
+    """Returns the number of rows of a request: the size of the first dimension, which all inputs share.
 
     Raises:
-        ServingError: There is no input, one has no dimension, or they are of different lengths.
+        ServingError: There is no input, an input is a scalar, or inputs differ in length.
     """
     if not feeds:
         raise invalid_argument("Batching Run() must have at least one input tensor")
@@ -32,26 +32,26 @@ def check_rows(feeds: Sequence[np.ndarray]) -> int:
 
 
 def row_shapes(feeds: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
-    """Returns the shape of one row of each input: requests that share them can be concatenated."""
+    """Returns the shape of one row of each input; requests with equal shapes can be concatenated."""
     return tuple([feed.shape[1:] for feed in feeds])
 
 
 def joined(arrays: Sequence[np.ndarray], filling: int) -> np.ndarray:
-    """Puts the rows of several requests below each other, in a new array.
+    """Concatenates the rows of several requests in a new array.
 
     Args:
-        arrays: One input of each request, all of one row shape.
-        filling: Rows to add at the end: copies of the first row of the last request, which is valid for the model.
+        arrays: One input of each request; all have the same row shape.
+        filling: Number of rows to append: copies of the first row of the last request, which are valid for the model.
     """
     rows: np.ndarray = np.concatenate([*arrays, np.repeat(arrays[-1][:1], filling, axis=0)] if filling else arrays)
     return rows
 
 
 def padded(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """Pads one input of several requests to the largest shape among them, each with its own first value.
+    """Pads one input of several requests to the largest shape among them; each array is filled with its first value.
 
     Raises:
-        ServingError: They are of different rank, of a rank that cannot be padded, or one that needs it is empty.
+        ServingError: The ranks differ or are over 6, or an array that needs padding is empty.
     """
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) == 1:
@@ -77,15 +77,15 @@ def _padded_to(array: np.ndarray, shape: np.ndarray) -> np.ndarray:
 
 
 def split(values: Sequence[np.ndarray], rows: Sequence[int], total: int) -> list[list[np.ndarray]]:
-    """Splits the outputs of a batch into views for each request.
+    """Splits the outputs of a batch, ``[total, ...]`` each, into views for each request.
 
     Args:
-        values: Outputs, ``[total, ...]`` each.
-        rows: Rows of each request, in the order of the batch.
-        total: Rows of the batch, filling included.
+        values: The outputs.
+        rows: Number of rows of each request, in the order of the batch.
+        total: Number of rows of the batch, including filling.
 
     Raises:
-        ServingError: An output has no row for each row of the inputs.
+        ServingError: The number of rows of an output is not ``total``.
     """
     for value in values:
         if not value.ndim:

@@ -1,9 +1,9 @@
-"""Batching as TensorFlow Serving's: requests that wait for the same model are run as one.
+"""Batches requests for one model, as TensorFlow Serving does.
 
-A queue for each signature and set of outputs holds batches in the making. The batches of all queues of a process share
-``num_batch_threads`` slots: a batch that is due takes a slot or waits its turn for one, and requests join it meanwhile.
-There are no threads beside the requests' own: one request of a batch runs it for all, and passes its slot on to the
-next batch before it wakes the others.
+Each pair of signature and set of outputs has a queue of batches that are being filled. The queues of all models in a
+process share ``num_batch_threads`` slots: a batch that is due takes a slot or waits for one, and can still grow while
+it waits. Batching starts no threads: the thread of one request runs the batch, and passes the slot on to the next
+batch before it wakes the threads of the other requests.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from airflow_hops.serving.models.batching_options import BatchingOptions
 from airflow_hops.serving.models.servable import Signature
 from airflow_hops.serving.monitoring.batch_counts import BATCHES
 
-# Sets of outputs are the clients' choice: beyond this many, empty queues are dropped.
+# Clients choose the set of outputs, so empty queues beyond this number are dropped.
 _MAX_QUEUES = 64
 
 Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequence[np.ndarray]]
 
 
 class _Task:
-    """A request that waits for its part of a batch; all but ``wake`` is touched under the slots' lock."""
+    """A queued request; the lock of the slots guards all attributes except ``wake``."""
 
     __slots__ = ("batch", "deadline_s", "error", "feeds", "leads", "outputs", "queued_s", "rows", "wake")
 
@@ -49,7 +49,7 @@ class _Task:
 
 
 class _Batch:
-    """Requests that run as one. Due: it waits for a slot alone. Started: nobody joins or leaves it any more."""
+    """Requests that run together. A due batch waits only for a slot; a started batch no longer changes."""
 
     __slots__ = ("due", "due_s", "queue", "rows", "started", "tasks")
 
@@ -62,11 +62,7 @@ class _Batch:
 
 
 class BatchSlots:
-    """The right to run a batch, for so many at once.
-
-    Args:
-        count: How many.
-    """
+    """Slots that limit how many batches run at once."""
 
     def __init__(self, count: int) -> None:
         self.lock = threading.Lock()
@@ -74,7 +70,7 @@ class BatchSlots:
         self._due: deque[_Batch] = deque()
 
     def make_due(self, batch: _Batch) -> bool:
-        """Gives a batch a slot, now or when its turn comes; True when it has one now. Called with the lock."""
+        """Gives the batch a slot if one is free, else queues it for one; returns whether it got one. Needs the lock."""
         batch.due = True
         if self._free:
             self._free -= 1
@@ -84,7 +80,7 @@ class BatchSlots:
         return False
 
     def leave(self, task: _Task) -> None:
-        """Takes a request out of its batch, and out of the queues a batch that all have left. Called with the lock."""
+        """Removes a request from its batch, and removes the batch if it is then empty. Needs the lock."""
         batch = task.batch
         batch.tasks.remove(task)
         batch.rows -= task.rows
@@ -94,7 +90,7 @@ class BatchSlots:
                 self._due.remove(batch)
 
     def pass_on(self) -> None:
-        """Gives the slot of a batch that has run to the one that has been due for longest."""
+        """Gives the slot of a finished batch to the batch that has waited longest."""
         with self.lock:
             if self._due:
                 batch = self._due.popleft()
@@ -110,24 +106,24 @@ def _start(batch: _Batch) -> None:
 
 
 def lead(batch: _Batch) -> None:
-    """Has the first request of a started batch run it. Called with the lock."""
+    """Makes the first request of a started batch run it. Needs the lock."""
     batch.tasks[0].leads = True
     batch.tasks[0].wake.release()
 
 
 @functools.cache
 def slots_of_process(count: int) -> BatchSlots:
-    """Returns the slots that all models of this process share."""
+    """Returns the slots shared by all models of this process."""
     return BatchSlots(count)
 
 
 class Batcher:
-    """Runs requests of one version in batches; safe to call from every request thread.
+    """Runs requests of one version in batches; thread-safe.
 
     Args:
-        run: Runs the model once: signature, feeds, aliases of the outputs, deadline.
-        options: Sizes and times.
-        slots: What is shared among the models of the process; None for the process' own.
+        run: Runs the model: takes the signature, the feeds, the aliases of the outputs, and the deadline.
+        options: Batching parameters.
+        slots: Slots shared among models; None for those of the process.
     """
 
     def __init__(self, run: Run, options: BatchingOptions, slots: BatchSlots | None = None) -> None:
@@ -143,17 +139,17 @@ class Batcher:
         """Runs one request together with others.
 
         Args:
-            signature: The signature asked for.
-            feeds: An array for each of ``signature.inputs``, ``[rows, ...]`` with the same rows in all.
-            aliases: Outputs wanted.
-            deadline_s: When the client gives up, as of ``time.monotonic()``.
+            signature: The requested signature.
+            feeds: An array for each of ``signature.inputs``, ``[rows, ...]`` with equal ``rows``.
+            aliases: The requested outputs.
+            deadline_s: Deadline of the client, on the clock of ``time.monotonic()``.
 
         Returns:
             An array for each of ``aliases``, ``[rows, ...]``.
 
         Raises:
-            ServingError: INVALID_ARGUMENT: more rows than a batch, or no rows in common; UNAVAILABLE: the queue is
-                full; RESOURCE_EXHAUSTED: the deadline passed in the queue; or what the model says.
+            ServingError: INVALID_ARGUMENT if there are too many rows or inputs differ in rows; UNAVAILABLE if the queue
+                is full; RESOURCE_EXHAUSTED if the deadline passed in the queue; or the model's error.
         """
         options = self._options
         rows = check_rows(feeds)
@@ -183,7 +179,7 @@ class Batcher:
         return task.outputs
 
     def _enqueue(self, task: _Task, key: tuple[str, tuple[str, ...]]) -> bool:
-        """Puts a request into a batch; True when that has a slot already, and this request is to run it."""
+        """Adds a request to a batch; returns True if the batch got a slot, and so this request must run it."""
         options = self._options
         with self._slots.lock:
             queue = self._queues.get(key)
@@ -210,7 +206,7 @@ class Batcher:
             return not batch.due and is_due and self._slots.make_due(batch)
 
     def _wait(self, task: _Task) -> bool:
-        """Waits until the request has run; True when it is to run its batch."""
+        """Waits until the request has run; returns True if this request must run its batch."""
         while True:
             batch = task.batch
             until_s = task.deadline_s if batch.due else min(task.deadline_s, batch.due_s)
@@ -251,7 +247,7 @@ class Batcher:
                     task.wake.release()
 
     def _groups(self, tasks: list[_Task], now_s: float) -> Iterable[list[_Task]]:
-        """Requests whose clients still wait, by what can be concatenated."""
+        """Returns the requests in groups that can be concatenated, without those whose deadline has passed."""
         groups: dict[object, list[_Task]] = {}
         for task in tasks:
             if task.deadline_s <= now_s:
@@ -271,7 +267,7 @@ class Batcher:
             if len(tasks) == 1:
                 tasks[0].error = error
                 return
-            # Whose fault it is shows when each runs by itself.
+            # Running each request alone shows which of them fails.
             for task in tasks:
                 self._run_group(signature, aliases, [task])
             return

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's ``BatchingParameters``: defaults, file, checks."""
+"""Reads and checks TensorFlow Serving's ``BatchingParameters``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_hops.serving.errors import ServingError, StartError, invalid_argume
 from airflow_hops.serving.flags import Flags
 
 PARAMETERS_FILE = "batching_params.pbtxt"
-"""A version's own parameters, in its folder, where ``--enable_per_model_batching_parameters`` is on."""
+"""File with a version's own parameters, used with ``--enable_per_model_batching_parameters``."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class BatchingOptions:
     """TensorFlow Serving's ``BatchingParameters``, with its defaults.
 
     Attributes:
-        max_batch_size: Rows of a request at most, and of a batch where ``max_execution_batch_size`` is 0.
-        batch_timeout_micros: How long a batch waits for more rows.
-        max_enqueued_batches: Batches that wait in one queue at most.
-        num_batch_threads: Batches that run at once, over all models of the process.
+        max_batch_size: Maximum rows of a request, and of a batch if ``max_execution_batch_size`` is 0.
+        batch_timeout_micros: Maximum time that a batch waits for more rows.
+        max_enqueued_batches: Maximum number of waiting batches in a queue.
+        num_batch_threads: Maximum number of batches that run at once, over all models of the process.
         thread_pool_name: Label of the metrics.
-        allowed_batch_sizes: Sizes to which batches are padded, ascending; empty for any.
-        pad_variable_length_inputs: Whether inputs of unequal shapes are padded to one.
-        enable_large_batch_splitting: Whether a request may be run in parts of ``max_execution_batch_size`` rows.
-        max_execution_batch_size: Rows of a batch at most; 0 for ``max_batch_size``.
+        allowed_batch_sizes: Sizes to which batches are padded, ascending; empty for no padding.
+        pad_variable_length_inputs: Whether inputs of different shapes are padded to one shape.
+        enable_large_batch_splitting: Whether a request may run in parts of ``max_execution_batch_size`` rows.
+        max_execution_batch_size: Maximum rows of a batch; 0 for ``max_batch_size``.
     """
 
     max_batch_size: int = 1000
@@ -46,20 +46,20 @@ class BatchingOptions:
 
     @property
     def batch_rows(self) -> int:
-        """Rows of a batch at most."""
+        """Maximum rows of a batch."""
         return (self.enable_large_batch_splitting and self.max_execution_batch_size) or self.max_batch_size
 
     def padded_rows(self, rows: int) -> int:
-        """Returns the smallest allowed size that holds so many rows."""
+        """Returns the smallest allowed batch size that is at least ``rows``."""
         sizes = self.allowed_batch_sizes
         return next((size for size in sizes if size >= rows), rows) if sizes else rows
 
 
 def batching_options(flags: Flags) -> BatchingOptions | None:
-    """Returns the batching of all models, or None without ``--enable_batching``.
+    """Returns the options for all models, or None without ``--enable_batching``.
 
     Raises:
-        StartError: The file with the parameters is not valid.
+        StartError: The parameter file is not valid.
     """
     if not flags.enable_batching:
         return None
@@ -75,7 +75,7 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
     """Reads ``BatchingParameters`` in protobuf text format.
 
     Raises:
-        ServingError: The file cannot be read, does not parse, or its values do not fit together.
+        ServingError: The file cannot be read or parsed, or its values are invalid.
     """
     message = BatchingParameters()
     try:
@@ -112,11 +112,9 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
 
 
 def version_batching(folder: Path, common: BatchingOptions) -> BatchingOptions | None:
-    """Returns a version's own batching, or None if its folder holds no ``batching_params.pbtxt``.
+    """Returns a version's own options, or None if its folder does not contain ``batching_params.pbtxt``.
 
-    Args:
-        folder: The version's folder.
-        common: Those of the server, whose threads are everybody's.
+    The thread count and the name of the thread pool stay those of ``common``, the options of the server.
 
     Raises:
         ServingError: The file is not valid.

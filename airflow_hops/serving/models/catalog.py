@@ -1,4 +1,4 @@
-"""The models and versions that the server has, and how a request finds its version."""
+"""Catalog of the server's models and versions, which finds the version for a request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True)
 class VersionStatus:
-    """State of one version, and the error that ended it or its last try to load."""
+    """State of one version, and the error of its last failure."""
 
     version: int
     state: State
@@ -43,13 +43,14 @@ class VersionStatus:
 
 @dataclass(frozen=True)
 class ModelView:
-    """A model as requests see it: replaced as a whole at every change, so that they need no lock.
+    """Immutable snapshot of a model, which requests read without a lock; every change replaces it.
 
     Attributes:
         servables: Available versions.
         labels: Label to version.
-        split: Shares of the versions, or None if the latest answers.
-        by_label: What answers a label whose version only a server upstream knows, in place of ``labels``.
+        split: Shares of the versions; None if the latest version answers.
+        by_label: Returns the servable of a label if only an upstream server knows the label's version; used instead of
+            ``labels``.
     """
 
     servables: Mapping[int, Servable] = field(default_factory=dict)
@@ -59,12 +60,12 @@ class ModelView:
 
     @cached_property
     def computes_here(self) -> bool:
-        """Whether whatever version is asked computes in the thread that asks."""
+        """Whether all versions compute in the thread of the request."""
         return all(servable.computes_here for servable in self.servables.values())
 
     @property
     def latest(self) -> int | None:
-        """The highest available version."""
+        """Highest available version."""
         return max(self.servables, default=None)
 
 
@@ -74,8 +75,8 @@ class CurrentConfig:
 
     Attributes:
         config: The ``ModelServerConfig``.
-        source: The file that it was read from, "command line" or "HandleReloadConfigRequest".
-        applied_at: Since when, seconds since 1970 UTC.
+        source: Path of the config file, "command line" or "HandleReloadConfigRequest".
+        applied_at: Time when the config took effect, in seconds since 1970 UTC.
     """
 
     config: Any
@@ -84,22 +85,22 @@ class CurrentConfig:
 
 
 class ModelSource(Protocol):
-    """A source that fills a catalog."""
+    """Fills a catalog with models."""
 
     def start(self) -> None:
-        """Starts filling it, in threads of its own."""
+        """Starts the threads that fill the catalog."""
 
     def stop(self) -> None:
-        """Stops; what is available stays so."""
+        """Stops the threads; available versions stay available."""
 
     def wait_for_first_round(self, stop: Callable[[], bool]) -> None:
-        """Waits until every wanted version was tried once, or ``stop`` says so."""
+        """Waits until loading every wanted version was tried once, or ``stop`` returns True."""
 
     def reload(self, config: Any) -> None:
-        """Takes a ``ModelServerConfig``, the whole truth from now on, and waits until what it adds was tried once.
+        """Replaces the ``ModelServerConfig``, and waits until loading each added version was tried once.
 
         Raises:
-            ServingError: The config is not valid, or what it adds is not available.
+            ServingError: The config is not valid, or an added version is not available.
         """
 
     def current_config(self) -> CurrentConfig:
@@ -110,17 +111,16 @@ class ModelSource(Protocol):
 
 
 class Catalog:
-    """All models by name: written by the loader, read by every request.
+    """All models by name. The loader writes it, and every request reads it.
 
     Args:
-        traffic: The splits and the shadow traffic.
+        traffic: The traffic splits and the shadow traffic.
 
     Attributes:
-        discover: Looks for a model or version that is not known here, and says whether to look it up again; for models
-            that are served elsewhere.
-        on_change: Called after every change of what requests see, before who made it goes on.
-        is_coming: Says whether a model, and the version or label of it that is asked for, is configured and not loaded
-            yet.
+        discover: Searches for an unknown model or version, and returns whether to repeat the look-up; used for models
+            that another server serves.
+        on_change: Called after every change that requests can see, in the thread that makes the change.
+        is_coming: Returns whether the model, and the requested version or label, is configured but not loaded yet.
     """
 
     def __init__(self, traffic: TrafficTable) -> None:
@@ -144,7 +144,7 @@ class Catalog:
         labels: Mapping[str, int],
         by_label: Callable[[str], Servable] | None = None,
     ) -> None:
-        """Makes these the available versions and labels of a model, at once."""
+        """Replaces the available versions and labels of a model atomically."""
         with self._lock:
             views = dict(self._views)
             if servables:
@@ -156,17 +156,17 @@ class Catalog:
         self.on_change()
 
     def replace(self, views: Mapping[str, ModelView], shadow: Mapping[str, Mapping[int | str, int]]) -> None:
-        """Takes all models and the shadow traffic as another process has them, at once."""
+        """Replaces all models and the shadow traffic with those of another process."""
         self.traffic.copy_shadow(shadow)
         self._views = MappingProxyType(dict(views))
 
     def reload_traffic(self) -> None:
-        """Applies the traffic file if it changed."""
+        """Applies the traffic file if it has changed."""
         if self.traffic.reload():
             self._apply_traffic()
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the split of a model, in the traffic file if there is one; in effect on return.
+        """Sets the split of a model, and saves it if there is a traffic file; in effect on return.
 
         Args:
             model: Model name.
@@ -180,7 +180,7 @@ class Catalog:
         self._apply_traffic()
 
     def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
-        """Sets the shadow traffic of a model, as ``set_split`` sets its split."""
+        """Sets the shadow traffic of a model; raises the errors of :meth:`set_split`."""
         self.traffic.set_shadow(model, percents)
         self._apply_traffic()
 
@@ -195,12 +195,12 @@ class Catalog:
         self.on_change()
 
     def set_status(self, model: str, status: VersionStatus) -> None:
-        """Records the state of a version."""
+        """Sets the state of a version."""
         with self._lock:
             self._statuses.setdefault(model, {})[status.version] = status
 
     def set_statuses(self, model: str, statuses: Sequence[VersionStatus]) -> None:
-        """Records the states of all versions of a model; none forgets the model."""
+        """Replaces the states of all versions of a model; an empty list removes the model."""
         with self._lock:
             self._statuses[model] = {status.version: status for status in statuses}
             if not statuses:
@@ -210,7 +210,7 @@ class Catalog:
         """Returns the states of a model's versions, newest version first.
 
         Raises:
-            ServingError: The model, or the version asked for, was never seen.
+            ServingError: The model or version is not known.
         """
         with self._lock:
             known = dict(self._statuses.get(model, {}))
@@ -226,7 +226,7 @@ class Catalog:
         return [known[number] for number in sorted(known, reverse=True)]
 
     def traffic_percent(self, model: str) -> dict[int, float]:
-        """Returns the share of each available version among requests that name none."""
+        """Returns the share of each available version in the requests that name only the model."""
         view = self._views.get(model)
         if view is None or view.latest is None:
             return {}
@@ -236,13 +236,13 @@ class Catalog:
     def acquire(
         self, model: str, version: int | None = None, label: str | None = None, sticky_key: str | None = None
     ) -> Servable:
-        """Finds the version that answers a request, held open until its ``release``.
+        """Finds the version that answers a request, and holds it open until its ``release`` is called.
 
         Args:
             model: Model name.
-            version: The version asked for.
-            label: The label asked for, where no version is.
-            sticky_key: For a split that sends equal keys to one version.
+            version: Requested version.
+            label: Requested label, if no version is given.
+            sticky_key: With a split, requests with equal keys go to the same version.
 
         Raises:
             ServingError: The model, version or label does not exist.
@@ -251,7 +251,7 @@ class Catalog:
             servable = self.find(model, version, label, sticky_key)
             if servable.acquire():
                 return servable
-            # Unloaded between the look-up and here: the view that replaced it is there already, or about to be.
+            # The version was unloaded after the look-up: the next view is published already, or will be soon.
         raise ServingError(grpc.StatusCode.UNAVAILABLE, f"Model {model} is being unloaded")
 
     def find(
@@ -260,7 +260,7 @@ class Catalog:
         """Finds the version that would answer a request, without holding it open.
 
         Raises:
-            ServingError: The model, version or label does not exist; UNAVAILABLE if it has not been loaded yet.
+            ServingError: The model, version or label does not exist; UNAVAILABLE if it is not loaded yet.
         """
         if not model:
             raise invalid_argument("ModelSpec has no name specified.")
@@ -272,7 +272,7 @@ class Catalog:
                     grpc.StatusCode.UNAVAILABLE, f"Servable is not loaded yet: {_wanted(model, version)}"
                 ) from None
             self.discover(model)
-        # Once more: it may have been found, or have become available, since.
+        # Try again: the version may have been discovered or become available meanwhile.
         return self._find(model, version, label, sticky_key)
 
     def _find(self, model: str, version: int | None, label: str | None, sticky_key: str | None) -> Servable:

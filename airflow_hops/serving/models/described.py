@@ -1,4 +1,4 @@
-"""A model that ``signature.json`` describes, whatever runs it: a transform graph may stand before it."""
+"""Base class of models that ``signature.json`` describes, with an optional transform graph."""
 
 from __future__ import annotations
 
@@ -23,21 +23,13 @@ from airflow_hops.serving.models.signature_defs import PREDICT, SIGNATURE_BY_MET
 
 
 class DescribedServable(LocalServable):
-    """A model of a version folder with a signature file.
+    """Model of a version folder with a signature file.
 
-    Requests hold columns or a matrix; Classify and Regress hold ``tf.Example`` messages of the same. Where the folder
-    has a ``transform_graph/``, requests hold the raw features, and what comes of the graph goes into the model.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        folder: The version folder.
-        options: How to open it.
-        signature: What the signature file says.
-        definitions: The signatures, a ``SignatureDefMap``.
+    Predict requests hold columns or a matrix; Classify and Regress hold the same as ``tf.Example`` messages. If the
+    folder contains ``transform_graph/``, requests hold raw features, and the outputs of the graph go into the model.
 
     Raises:
-        ServingError: The transform graph does not load, or is not of that signature.
+        ServingError: The transform graph does not load or does not match the signature.
     """
 
     signature_by_method = MappingProxyType(SIGNATURE_BY_METHOD)
@@ -66,10 +58,10 @@ class DescribedServable(LocalServable):
     def _arranged(
         self, signature: Signature, feeds: Sequence[np.ndarray], deadline_s: float
     ) -> Mapping[str, np.ndarray]:
-        """Returns what the model takes, by its own names, of what a request holds.
+        """Returns the inputs of the model, by the model's own names.
 
         Raises:
-            ValueError: An example lacks something, or inputs differ in rows.
+            ValueError: An example lacks a feature, or inputs differ in rows.
             ServingError: The transform graph refuses the inputs.
         """
         if signature.name == DEFAULT_SIGNATURE:
@@ -82,7 +74,7 @@ class DescribedServable(LocalServable):
 
 
 class _TransformGraph:
-    """The transform graph of a version: raw features to what the model takes of them."""
+    """The transform graph of a version, from raw features to inputs of the model."""
 
     def __init__(
         self, model: str, version: int, folder: Path, options: ModelOptions, signature: ModelSignature
@@ -104,7 +96,7 @@ class _TransformGraph:
         self.computes_here = self._graph.computes_here
 
     def run(self, given: Mapping[str, np.ndarray], deadline_s: float) -> dict[str, np.ndarray]:
-        """Returns the outputs that the model takes; raw features that it does not need are nothing."""
+        """Returns the outputs that the model takes; raw features that the graph does not know are ignored."""
         columns = {name: _as_column(name, values, self._row_shapes.get(name, ())) for name, values in given.items()}
         rows = len(next(iter(columns.values())))
         if any(len(values) != rows for values in columns.values()):
@@ -117,7 +109,7 @@ class _TransformGraph:
         return dict(zip(self._wanted, result, strict=True))
 
     def _unused(self, rows: int, name: str, kind: tensors.TensorType) -> np.ndarray:
-        """Returns a placeholder for a raw feature that the model takes and does not use."""
+        """Returns placeholder values for a raw feature that the request lacks because the model does not use it."""
         return np.full((rows, *self._row_shapes[name]), b"" if kind is tensors.STRING else 0, kind.numpy)
 
     def close(self) -> None:
@@ -155,7 +147,7 @@ def _check_graph(inputs: Signature, signature: ModelSignature, folder: Path) -> 
 
 
 def request_definitions(signature: ModelSignature) -> Any:
-    """Returns a ``SignatureDefMap`` whose ``serving_default`` has the inputs, and no outputs yet."""
+    """Returns a ``SignatureDefMap`` whose ``serving_default`` has the inputs but not yet the outputs."""
     definitions = SignatureDefMap()
     definition = definitions.signature_def[DEFAULT_SIGNATURE]
     definition.method_name = PREDICT

@@ -1,4 +1,4 @@
-"""Inputs of an estimator from the ``tf.Example`` messages of Classify, Regress and MultiInference."""
+"""Reads inputs of an estimator from the ``tf.Example`` messages of Classify, Regress and MultiInference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_hops.core.serving_api.protocol import Example
 from airflow_hops.core.serving_api.tensors import TensorType
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
-# By kind of the column: an integer is a number like others, and a truth value is 0 or 1.
+# NumPy kind of the column to allowed lists: floats may be written as integers, and booleans are 0 or 1.
 _LISTS = {
     "f": ("float_list", "int64_list"),
     "i": ("int64_list",),
@@ -23,19 +23,19 @@ _LISTS = {
 
 
 def read_columns(serialized: Sequence[bytes], inputs: EstimatorInputs) -> dict[str, np.ndarray]:
-    """Reads a feature for each input; others are left aside.
+    """Reads one feature for each input; other features are ignored.
 
     Args:
-        serialized: ``[rows]``: the examples.
-        inputs: What the estimator takes. A column is a feature of one value, and may be missing where it holds floats:
-            it is NaN then, as are all numbers of a vector. A matrix is the feature ``inputs`` of as many values as it
-            is wide.
+        serialized: The examples, ``[rows]``.
+        inputs: Inputs of the estimator. A column is a feature with one value, and a vector is a feature with one value
+            for each element; if they hold floats, they may be missing, and are then NaN. A matrix is the feature
+            ``inputs``, with one value for each of its columns.
 
     Returns:
         Name to array, ``[rows]`` or ``[rows, width]``.
 
     Raises:
-        ValueError: An example does not parse, or lacks a feature, or holds one of another type or length.
+        ValueError: An example cannot be parsed, lacks a feature, or has a feature of the wrong type or length.
     """
     try:
         examples = [Example.FromString(each).features.feature for each in serialized]

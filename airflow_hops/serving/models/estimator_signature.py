@@ -1,4 +1,4 @@
-"""The signature of an estimator: read from ``signature.json`` or MLflow's ``MLmodel``, and made from a sample."""
+"""Signature of an estimator: read from ``signature.json`` or MLflow's ``MLmodel``, or derived from a sample."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MLFLOW_TYPES = {
 
 
 class SignatureFileError(ValueError):
-    """A signature file that is missing or says what cannot be served."""
+    """A signature file is missing or describes a model that cannot be served."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,9 @@ class EstimatorInputs:
     """The inputs of an estimator: columns of a table, or one matrix.
 
     Attributes:
-        columns: Name to type of each column, in the order in which the estimator was fitted; the only one is
-            ``inputs`` where it takes a matrix.
-        width: Columns of the matrix; None if the estimator takes named columns.
-        vectors: Of named columns that hold vectors: how many numbers a row has.
+        columns: Name to type of each column, in the order of training; for a matrix, ``inputs`` is the only key.
+        width: Number of columns of the matrix; None if the estimator takes named columns.
+        vectors: Name to length of the named columns that hold vectors.
     """
 
     columns: Mapping[str, tensors.TensorType]
@@ -48,7 +47,7 @@ class EstimatorInputs:
     vectors: Mapping[str, int] = field(default_factory=dict)
 
     def width_of(self, name: str) -> int | None:
-        """How many values a row has of an input; None for a column of one each."""
+        """Returns the number of values that a row has in an input; None for a column of scalars."""
         return self.vectors.get(name) if self.width is None else self.width
 
     def specs(self) -> list[tuple[str, tensors.TensorType, tuple[int, ...]]]:
@@ -58,19 +57,18 @@ class EstimatorInputs:
         return [(name, tensor_type, shapes[name]) for name, tensor_type in self.columns.items()]
 
     def arrange(self, inputs: Mapping[str, np.ndarray]) -> Any:
-        """Returns what ``predict`` takes: a data frame, or a matrix.
+        """Returns the argument of ``predict``: a data frame, or a matrix.
 
-        Args:
-            inputs: Name to array: ``[batch]`` or ``[batch, 1]`` for a column, ``[batch, width]`` for the matrix.
+        Inputs are ``[batch]`` or ``[batch, 1]`` for a column, ``[batch, width]`` for the matrix.
 
         Raises:
-            ValueError: A shape is another.
+            ValueError: An input has the wrong shape.
         """
         if self.width is not None:
             matrix = next(iter(inputs.values()))
             if matrix.ndim != 2 or matrix.shape[1] != self.width:
                 raise ValueError(f"input has shape {list(matrix.shape)}; expected [batch, {self.width}]")
-            # An estimator may work in place; what lies in a message cannot be written to.
+            # An estimator may work in place, but arrays backed by a message are read-only.
             return np.require(matrix, requirements="W")
         import pandas as pd
 
@@ -82,7 +80,7 @@ class EstimatorInputs:
         return pd.DataFrame(columns)
 
     def to_document(self) -> dict[str, Any]:
-        """Returns the JSON value that a signature file has of it."""
+        """Returns the inputs as a JSON value for the signature file."""
         if self.width is not None:
             (tensor_type,) = self.columns.values()
             return {"matrix": {"type": tensor_type.name, "width": self.width}}
@@ -92,12 +90,12 @@ class EstimatorInputs:
 
     @classmethod
     def from_document(cls, document: Any) -> EstimatorInputs:
-        """The inverse of :meth:`to_document`.
+        """Inverse of :meth:`to_document`.
 
         Raises:
-            ValueError: A type is none that can be served, or there is no column.
-            KeyError: Something is not there.
-            TypeError: Something is of another kind.
+            ValueError: A type cannot be served, or there are no columns.
+            KeyError: A key is missing.
+            TypeError: A value has the wrong type.
         """
         if "matrix" in document:
             matrix = document["matrix"]
@@ -118,13 +116,10 @@ def _column(name: str, values: np.ndarray) -> Any:
 
 
 def read_inputs(folder: Path) -> EstimatorInputs:
-    """Reads what the estimator of a version folder takes.
-
-    Args:
-        folder: A folder with ``signature.json``, or with an ``MLmodel`` that has a signature.
+    """Reads the inputs of the estimator in a version folder from ``signature.json``, or else from ``MLmodel``.
 
     Raises:
-        SignatureFileError: There is neither, or it says what cannot be served.
+        SignatureFileError: Both files are missing, or the file describes inputs that cannot be served.
     """
     path = folder / SIGNATURE_FILE
     try:
@@ -138,15 +133,14 @@ def read_inputs(folder: Path) -> EstimatorInputs:
     except ValueError as error:
         raise SignatureFileError(f"{path}: {error}") from error
     raise SignatureFileError(
-        f"{folder}: neither {SIGNATURE_FILE} nor {MLFLOW_FILE}; expected one that says what the estimator takes"
+        f"{folder}: neither {SIGNATURE_FILE} nor {MLFLOW_FILE}; expected one that describes the estimator's inputs"
     )
 
 
 def inputs_of(sample: Any) -> EstimatorInputs:
-    """Returns what an estimator takes that was fitted on data like a sample.
+    """Returns the inputs of an estimator that was fitted on data like the sample.
 
-    Args:
-        sample: A data frame, or a matrix ``[rows, width]`` of numbers.
+    The sample is a data frame, or a matrix ``[rows, width]`` of numbers.
 
     Raises:
         ValueError: The sample is neither, or a column has a type that cannot be served.

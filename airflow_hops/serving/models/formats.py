@@ -1,4 +1,4 @@
-"""Formats of models: how a folder is recognised as one, and how it is opened."""
+"""Formats of models: recognises the format of a folder, and opens it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from airflow_hops.serving.models.servable import Servable
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """A format of models; an instance is registered as an entry point of the group ``airflow_hops.model_formats``.
+    """A format of models; instances are registered as entry points in the group ``airflow_hops.model_formats``.
 
     Attributes:
-        name: Name for people.
-        files: A version folder holds such a model when one of these files is in it.
-        open: Opens a version: model name, version number, folder, options. It imports its libraries itself, since the
-            format is known to processes that never open a model; it raises ``ServingError`` for a damaged model.
+        name: Display name.
+        files: File names; a version folder that contains one of them holds a model of this format.
+        open: Opens a version: model name, version number, folder, options. Raises ``ServingError`` for a damaged model.
+            It imports its libraries itself, because processes that never open a model load the format, too.
     """
 
     name: str
@@ -34,7 +34,7 @@ class ModelFormat:
 
 
 def _opener(module: str, servable: str) -> Callable[[str, int, Path, ModelOptions], Servable]:
-    """Imports a format's module when a model is opened: a process that opens none never imports TensorFlow."""
+    """Imports a format's module only when a model is opened, so that other processes do not import TensorFlow."""
 
     def open_version(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
         opened: Servable = getattr(import_module(f"airflow_hops.serving.models.{module}"), servable)(
@@ -56,12 +56,12 @@ SCIKIT_LEARN = ModelFormat(
 
 
 def formats() -> tuple[ModelFormat, ...]:
-    """Returns the known formats, in the order in which a folder is tried."""
+    """Returns the known formats, in the order in which they are tried."""
     return tuple(load_all(MODEL_FORMATS, ModelFormat).values())
 
 
 def model_files() -> tuple[str, ...]:
-    """Returns the names of files; a version folder with one of them holds a model."""
+    """Returns the file names that mark a version folder as a model."""
     return tuple(name for known in formats() for name in known.files)
 
 
@@ -81,7 +81,7 @@ def version_opener(flags: Flags) -> OpenVersion:
     """Returns the function that opens versions in this process.
 
     Raises:
-        StartError: A third-party format of models is broken, or the parameters of batching are not valid.
+        StartError: A third-party format is broken, or the batching parameters are not valid.
     """
     try:
         formats()
@@ -93,14 +93,8 @@ def version_opener(flags: Flags) -> OpenVersion:
 def open_model(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
     """Opens a version in this process and warms it up.
 
-    Args:
-        model: Model name.
-        version: Version number.
-        folder: Its folder.
-        options: How.
-
     Raises:
-        ServingError: It does not load, the folder holds no model any more, or a warm-up request fails.
+        ServingError: The model does not load, the folder no longer holds one, or a warm-up request fails.
     """
     from airflow_hops.serving.models.warmup import warm_up
 

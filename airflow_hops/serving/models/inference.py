@@ -1,4 +1,4 @@
-"""Classify, Regress and MultiInference: which outputs of a signature they take, and what they make of them.
+"""Classify, Regress and MultiInference: selects the outputs of signatures, and converts them to results.
 
 The checks and messages are those of TensorFlow Serving's ``classifier.cc``, ``regressor.cc``, ``multi_inference.cc``.
 """
@@ -33,8 +33,7 @@ class Task:
 
     Attributes:
         method_name: ``CLASSIFY`` or ``REGRESS``.
-        signature: The signature.
-        aliases: The outputs that the answer is made of.
+        aliases: The outputs that the result consists of.
     """
 
     method_name: str
@@ -44,14 +43,14 @@ class Task:
 
 @dataclass(frozen=True)
 class ExampleSignatures:
-    """The signatures of a model, as the methods that take examples look at them.
+    """The signatures of a model, for the methods that take examples.
 
     Attributes:
         by_name: The signatures.
-        definitions: The same, a serialized ``SignatureDefMap``; messages show a definition.
-        check_method_names: Whether a signature's method name must be the method's; TensorFlow 2 writes
-            ``tensorflow/serving/predict`` into all.
-        defaults: By method, the signature of a request that names none; ``serving_default`` where it is not there.
+        definitions: The same as a serialized ``SignatureDefMap``, which error messages quote.
+        check_method_names: Whether the method name of a signature must match the method; TensorFlow 2 writes
+            ``tensorflow/serving/predict`` into all signatures.
+        defaults: Method to default signature; ``serving_default`` for methods that are missing.
     """
 
     by_name: Mapping[str, Signature]
@@ -60,14 +59,10 @@ class ExampleSignatures:
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def task(self, method_name: str, name: str) -> Task:
-        """Returns what a Classify or Regress request asks for.
-
-        Args:
-            method_name: ``CLASSIFY`` or ``REGRESS``.
-            name: The signature's key; empty for the default.
+        """Returns the task of a Classify or Regress request; an empty name means the default signature.
 
         Raises:
-            ServingError: There is none of that name, or it does not suit the method.
+            ServingError: The signature does not exist or does not suit the method.
         """
         key = self._key(method_name, name)
         signature = self.by_name.get(key)
@@ -76,13 +71,10 @@ class ExampleSignatures:
         return Task(method_name, signature, self._output_aliases(method_name, signature))
 
     def tasks(self, requested: Sequence[Any]) -> list[Task]:
-        """Returns what a MultiInference request asks for.
-
-        Args:
-            requested: Its ``InferenceTask`` messages.
+        """Returns the tasks of a MultiInference request from its ``InferenceTask`` messages.
 
         Raises:
-            ServingError: They are not of one model and different signatures, or one cannot be answered.
+            ServingError: The tasks differ in model, share a signature, or include one that cannot be answered.
         """
         tasks: dict[str, Task] = {}
         for wanted in requested:
@@ -141,11 +133,11 @@ def read_examples(given: Any) -> np.ndarray:
     """Returns the serialized examples of a ``SerializedInput``, each merged with the context if there is one.
 
     Raises:
-        ServingError: There is none.
+        ServingError: There are no examples.
     """
     if given.WhichOneof("kind") == "example_list_with_context":
         context = given.example_list_with_context.context
-        # Serialized messages end to end are one message, in which what comes later overrides what came before.
+        # Concatenated serialized messages parse as one message, whose later fields override earlier ones.
         examples = [context + example for example in given.example_list_with_context.examples]
     else:
         examples = list(given.example_list.examples)
@@ -157,13 +149,10 @@ def read_examples(given: Any) -> np.ndarray:
 
 
 def joined_signature(tasks: Sequence[Task]) -> Signature:
-    """Returns one signature that gives the outputs of several, so that a model runs once for all of them.
+    """Returns one signature with the outputs of several, so that one run of the model answers all of them.
 
-    Args:
-        tasks: Tasks of one model. In a TensorFlow 2 SavedModel each signature has an input tensor of its own.
-
-    Returns:
-        A signature whose inputs and outputs go by their tensor names.
+    In a TensorFlow 2 SavedModel each signature has its own input tensor. The inputs and outputs of the returned
+    signature are named by their tensors.
     """
     types = {task.signature.inputs[_INPUTS]: task.signature.input_types[_INPUTS] for task in tasks}
     names = sorted({task.signature.outputs[alias] for task in tasks for alias in task.aliases})
@@ -177,16 +166,10 @@ def joined_signature(tasks: Sequence[Task]) -> Signature:
 
 
 def fill_result(result: Any, task: Task, outputs: Mapping[str, np.ndarray], examples: int) -> None:
-    """Writes a ``ClassificationResult`` or a ``RegressionResult``, as the task's method has it.
-
-    Args:
-        result: The empty message.
-        task: What was asked for.
-        outputs: Alias to array, for each alias of the task.
-        examples: Examples in the request.
+    """Fills an empty ``ClassificationResult`` or ``RegressionResult`` for a request with so many examples.
 
     Raises:
-        ServingError: The outputs are not of the types and shapes that the method takes.
+        ServingError: The outputs have types or shapes that the method does not allow.
     """
     if task.method_name == CLASSIFY:
         classes = outputs.get(_CLASSES)

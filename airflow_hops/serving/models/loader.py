@@ -1,4 +1,4 @@
-"""Keeps what is loaded equal to what the config and the base paths ask for, without ever interrupting requests."""
+"""Loads and unloads versions as the config and the base paths require, without interrupting requests."""
 
 from __future__ import annotations
 
@@ -23,20 +23,14 @@ from airflow_hops.serving.models.wanted_models import WantedModels, due_after
 
 log = logging.getLogger(__name__)
 
-# How long a reload and the start wait for a version that is still being written, and for what a store says.
+# How long a reload and the start wait for versions that are being written, and for stores.
 GROWING_S = 10.0
 
 
 class Loader:
-    """Has the versions that are wanted loaded, and no others, in threads of its own.
+    """Loads the wanted versions and unloads all others, in background threads.
 
-    A model that is missing or does not load never holds up another.
-
-    Args:
-        catalog: Where available versions are published.
-        open_version: Opens a version.
-        flags: The config's file, when to poll, and how often to try.
-        config: The ``ModelServerConfig`` to start with.
+    A model that is missing or fails to load does not delay other models.
     """
 
     def __init__(self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: Any) -> None:
@@ -57,7 +51,7 @@ class Loader:
         catalog.is_coming = self._is_coming
 
     def current_config(self) -> CurrentConfig:
-        """Returns the config in effect."""
+        """Returns a copy of the config in effect."""
         with self._changed:
             config = type(self._current.config)()
             config.CopyFrom(self._current.config)
@@ -68,11 +62,11 @@ class Loader:
         return {model.name for model in self._current.config.model_config_list.config}
 
     def start(self) -> None:
-        """Starts watching and loading."""
+        """Starts the loader's thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops watching; versions stay loaded, copies of them are removed, and no further load begins."""
+        """Stops loading: versions stay loaded, but their local copies are removed."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -81,10 +75,9 @@ class Loader:
         self._cache.close()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Waits until every wanted version was tried once, or for as long as the options allow.
+        """Waits until loading every wanted version was tried once, at most ``--first_load_timeout_seconds``.
 
-        Args:
-            stop: Asked now and then; True ends the wait early.
+        The wait also ends when ``stop``, which is polled, returns True.
         """
         with self._changed:
             started_s = time.monotonic()
@@ -102,14 +95,11 @@ class Loader:
             self._is_started = True
 
     def reload(self, config: Any) -> None:
-        """Takes a new config, the whole truth from now on, and waits until what it adds was tried once.
-
-        Args:
-            config: A ``ModelServerConfig``.
+        """Replaces the config, and waits until loading each added version was tried once.
 
         Raises:
-            ServingError: The config is not valid (nothing changes then), a version does not load, or a label names a
-                version that is not available (the labels of that model stay as they were).
+            ServingError: The config is not valid (nothing changes then), a version does not load, or a label points to
+                an unavailable version (the labels of that model do not change then).
         """
         if config.WhichOneof("config") != "model_config_list":
             raise invalid_argument(
@@ -166,9 +156,9 @@ class Loader:
                 try:
                     due_s = self._step()
                 except Exception:
-                    log.exception("the loader failed in a round; it goes on with the next")
+                    log.exception("a round of the loader failed; trying again")
                     due_s = time.monotonic() + 1.0
-                # A round of its own after each change: reload() and the first round wait for it.
+                # Each change gets its own round, for which reload() and wait_for_first_round() wait.
                 self._changed.notify_all()
                 if not self._stopping:
                     self._changed.wait(max(0.0, min(due_s - time.monotonic(), 3600.0)))
@@ -185,7 +175,7 @@ class Loader:
         return min(self._transitions.begin(), self._config_due_s, self._traffic_due_s, self._wanted.due_s)
 
     def _read_config_file(self) -> None:
-        """Takes the config of the file if it has changed; one that is not valid leaves everything as it is."""
+        """Applies the config file if it has changed; an invalid file changes nothing."""
         assert self._config_file is not None
         try:
             content = self._config_file.read_bytes()
@@ -200,7 +190,7 @@ class Loader:
         self._set_config(config, str(self._config_file))
 
     def _write_back(self) -> None:
-        """Writes the config in effect to its file if the flags ask for that, so that a restart has it."""
+        """Writes the config in effect to its file if the flags ask for it, so that it survives a restart."""
         if self._config_file is None or not self._flags.write_back_model_config:
             return
         try:

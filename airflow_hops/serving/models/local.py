@@ -1,4 +1,4 @@
-"""A version that runs in this process: messages to arrays and back, and TensorFlow Serving's own refusals."""
+"""Versions that run in this process: converts messages to arrays and back, with the checks of TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -31,18 +31,11 @@ from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply,
 
 
 class LocalServable(Servable):
-    """A version whose model is called with arrays; what runs them is a subclass's.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        path: Where it was loaded from.
-        signature_defs: Its signatures, a serialized ``SignatureDefMap``.
-        options: How it was opened.
+    """A version whose model is called with arrays; subclasses run the model.
 
     Attributes:
-        signature_by_method: By method name, the signature of a Classify or Regress request that names none, where that
-            is not ``serving_default``.
+        signature_by_method: Method name to the default signature of Classify and Regress requests;
+            ``serving_default`` for methods that are missing.
     """
 
     signature_by_method: Mapping[str, str] = MappingProxyType({})
@@ -69,10 +62,10 @@ class LocalServable(Servable):
         """Runs the model once.
 
         Args:
-            signature: One of its own, or one made of several (``inference.joined_signature``).
-            feeds: An array for each of ``signature.inputs``, in that order, of the types that it names.
-            aliases: Outputs wanted.
-            deadline_s: When the client gives up, as of ``time.monotonic()``.
+            signature: A signature of the model, or one made of several (``inference.joined_signature``).
+            feeds: An array for each of ``signature.inputs``, in that order, of the types in ``signature.input_types``.
+            aliases: The requested outputs.
+            deadline_s: Deadline of the client, on the clock of ``time.monotonic()``.
 
         Returns:
             An array for each of ``aliases``.
@@ -82,14 +75,14 @@ class LocalServable(Servable):
         """
 
     def predict(self, inputs: Mapping[str, np.ndarray], signature: str = DEFAULT_SIGNATURE) -> dict[str, np.ndarray]:
-        """Answers arrays with arrays, as a Predict request is answered, in a process that serves nobody.
+        """Runs the model on arrays like a Predict request, without a server.
 
         Args:
-            inputs: Of the types that the signature names, by alias.
-            signature: Its key.
+            inputs: Alias to array, of the types of the signature.
+            signature: Key of the signature.
 
         Raises:
-            ServingError: The inputs are not the signature's, or the model refuses them.
+            ServingError: The inputs do not match the signature, or the model refuses them.
         """
         asked = self.signature(signature)
         aliases = tuple(asked.outputs)
@@ -106,7 +99,7 @@ class LocalServable(Servable):
     def _predict(self, call: Call) -> Reply:
         request = PredictRequest.FromString(call.message)
         signature = self.signature(request.model_spec.signature_name)
-        # Before anything is decoded: names cost a client less than the tensors that they stand for.
+        # Check before decoding: a request can hold many names that refer to few bytes.
         _check_size(signature, request.inputs.keys())
         inputs = {alias: decode_input(alias, proto) for alias, proto in request.inputs.items()}
         feeds = _feeds(signature, inputs)
@@ -159,7 +152,7 @@ def decode_input(alias: str, proto: Any) -> np.ndarray:
     """Decodes one input of a request.
 
     Raises:
-        ServingError: The tensor's parts do not agree.
+        ServingError: The tensor is malformed.
     """
     try:
         return tensors.from_proto(proto)
@@ -168,7 +161,7 @@ def decode_input(alias: str, proto: Any) -> np.ndarray:
 
 
 def count_rows(inputs: Mapping[str, np.ndarray]) -> int:
-    """Returns the rows of a request: the first dimension of its inputs, 1 if they have none."""
+    """Returns the number of rows of a request: the first dimension of its inputs, or 1 if all are scalars."""
     for array in inputs.values():
         if array.ndim:
             return len(array)
@@ -191,7 +184,7 @@ def _check_size(signature: Signature, names: Collection[str]) -> None:
 
 
 def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Orders the inputs as the callable takes them, or raises TensorFlow Serving's own message."""
+    """Returns the inputs in the order of the signature; errors have TensorFlow Serving's messages."""
     expected = signature.inputs
     _check_size(signature, inputs.keys())
     feeds: list[np.ndarray] = []
@@ -210,7 +203,7 @@ def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.nd
             used += 1
         expected_type = signature.input_types[alias]
         if expected_type is not None and value.dtype != expected_type.numpy:
-            # NumPy would convert silently where TensorFlow refuses.
+            # NumPy would convert silently, but TensorFlow refuses.
             raise invalid_argument(
                 f"Expects arg[{len(feeds)}] to be {expected_type.name} but {tensors.type_of(value).name} is provided "
                 f"(input alias: {alias})"
@@ -225,7 +218,7 @@ def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.nd
 
 
 def _aliases(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:
-    """The outputs wanted: those of a filter, or all."""
+    """Returns the requested outputs: those of the filter, or all."""
     if not output_filter:
         return tuple(signature.outputs)
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Copies, on this machine, of versions that lie in stores: each is there for as long as it is loaded."""
+"""Local copies of versions in stores; a copy exists as long as its version is loaded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from airflow_hops.core.processes.temporary_folders import make_temporary_folder,
 
 
 class ModelCache:
-    """A folder of this process for copies of versions; what a killed server left beside it is removed.
+    """Temporary folder of this process for copies of versions; removes the folders that killed servers left behind.
 
-    The folder is locked for as long as the process lives, which tells its copies from those that nobody needs any more,
-    and keeps systemd-tmpfiles from them.
+    The process locks the folder while it lives: this tells it from abandoned folders, and keeps systemd-tmpfiles away.
 
     Args:
-        root: In which it is made, when it is needed; None for the system's temporary folder.
+        root: Parent folder, created on first use; None for the system's temporary folder.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -30,13 +29,10 @@ class ModelCache:
         remove_left_behind(self._root, "models", age_s=0)
 
     def new_folder(self, version: int) -> Path:
-        """Makes an empty folder.
-
-        Args:
-            version: Number that its name begins with.
+        """Creates an empty folder whose name begins with the version number.
 
         Raises:
-            OSError: It cannot be made, or the cache is closed.
+            OSError: The folder cannot be created, or the cache is closed.
         """
         with self._lock:
             if self._closed:
@@ -47,12 +43,12 @@ class ModelCache:
             return Path(tempfile.mkdtemp(prefix=f"{version}-", dir=self._folder))
 
     def remove(self, folder: str | os.PathLike[str]) -> None:
-        """Removes a copy; a folder that is none is left alone."""
+        """Removes a copy; does nothing for other folders."""
         if self._folder is not None and Path(folder).parent == self._folder:
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Removes all copies, and makes no more."""
+        """Removes all copies, and refuses new ones."""
         with self._lock:
             self._closed = True
             if self._folder is not None:

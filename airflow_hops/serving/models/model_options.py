@@ -1,4 +1,4 @@
-"""Options for opening models, whatever their format."""
+"""Options for opening models of all formats."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class ModelOptions:
     Attributes:
         tags: Tags of a SavedModel's meta graph.
         intra_op_threads: Threads of one TensorFlow operation; 0 lets TensorFlow choose.
-        inter_op_threads: Threads over the operations of one request; 0 runs them in the request's own thread, which
-            spares a small model the hand-over (6 microseconds a call instead of 50) and loses nothing under load.
-        tensor_content: Whether Predict answers in ``tensor_content`` and not in typed fields.
-        check_method_names: Whether Classify and Regress take only signatures of that method name; TensorFlow 2 writes
-            none.
-        prefer_tflite: Whether a version with a ``model.tflite`` is served by TensorFlow Lite.
-        allow_pickled: Whether pickled models are read: a pickle runs whatever code it holds.
-        trusted_skops_types: Types that skops files may hold beyond those that skops trusts by itself.
-        batching: How requests are batched; None runs each by itself.
-        per_model_batching: Whether a version's own ``batching_params.pbtxt`` says so, and not ``batching`` for all.
-        warmup_iterations: How often a version answers each of its warm-up requests before it is available.
+        inter_op_threads: Threads that run the operations of one request; 0 runs them in the request's own thread, which
+            avoids a hand-over (6 instead of 50 microseconds a call for a small model) and is no slower under load.
+        tensor_content: Whether Predict responses use ``tensor_content`` instead of typed fields.
+        check_method_names: Whether Classify and Regress accept only signatures with that method name; TensorFlow 2
+            does not write it.
+        prefer_tflite: Whether TensorFlow Lite serves versions with a ``model.tflite``.
+        allow_pickled: Whether pickled models are loaded; a pickle can run arbitrary code.
+        trusted_skops_types: Types that skops files may hold in addition to those that skops trusts.
+        batching: Batching of requests; None to run each request alone.
+        per_model_batching: Whether a version's ``batching_params.pbtxt`` overrides ``batching``.
+        warmup_iterations: How often each warm-up request is run before a version becomes available.
     """
 
     tags: tuple[str, ...] = ("serve",)
@@ -42,10 +42,10 @@ class ModelOptions:
 
     @classmethod
     def of(cls, flags: Flags) -> ModelOptions:
-        """Returns the options that the flags set.
+        """Returns the options of the flags.
 
         Raises:
-            StartError: The file with the parameters of batching is not valid.
+            StartError: The file with the batching parameters is not valid.
         """
         return cls(
             tags=tuple(flags.saved_model_tags.split(",")),

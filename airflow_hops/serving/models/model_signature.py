@@ -20,7 +20,7 @@ from airflow_hops.serving.models.estimator_signature import (
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
 TRANSFORM_GRAPH = "transform_graph"
-"""Folder, within a version's, of the transform graph that stands before the model."""
+"""Folder, in the version folder, of the transform graph whose outputs go into the model."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Head:
     """The output of a model for a further label.
 
     Attributes:
-        outputs: The outputs that are served, whose names begin with the label's.
+        outputs: The served outputs, whose names begin with the label's name.
         output: Name of the graph's output.
     """
 
@@ -37,7 +37,7 @@ class Head:
 
     @classmethod
     def of(cls, label: str, problem: str, classes: tuple[str, ...] | None, output: str) -> Head:
-        """The head of a label.
+        """Returns the head of a label.
 
         Raises:
             ValueError: Problem and classes contradict each other.
@@ -47,24 +47,21 @@ class Head:
 
 @dataclass(frozen=True)
 class Refused:
-    """Numbers that the trained model refuses, whatever the stored one does with them.
+    """Columns in which the trained model refuses NaN or infinity, even if the exported model accepts them.
 
     Attributes:
-        missing: Numbers of the columns, among those that the model takes, that must not be NaN.
-        infinite: Numbers of the columns that must not be infinite.
+        missing: Indices of the model's columns that must not contain NaN.
+        infinite: Indices of the model's columns that must not contain infinity.
     """
 
     missing: tuple[int, ...] = ()
     infinite: tuple[int, ...] = ()
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Compares what the model takes with it.
-
-        Args:
-            arrays: Columns by name in the model's order, or one matrix.
+        """Checks the inputs of the model, which are columns by name in the model's order, or one matrix.
 
         Raises:
-            ValueError: A number is refused; the message names column and row.
+            ValueError: A value is refused; the message names column and row.
         """
         for columns, is_refused, what in ((self.missing, np.isnan, "NaN"), (self.infinite, np.isinf, "infinite")):
             if not columns:
@@ -86,15 +83,15 @@ class ModelSignature:
     """The signature of a model.
 
     Attributes:
-        requests: What requests hold: columns, or one matrix.
-        model: What the model takes: of the columns of a request, or of the outputs of the transform graph.
-        order: Names of the columns, or outputs, that stand beside each other in the matrix that the model takes; None
-            where it takes them by name, or requests hold the matrix.
-        outputs: What it predicts; None if it does not say.
+        requests: Inputs of requests: columns, or one matrix.
+        model: Inputs of the model: columns of the request, or outputs of the transform graph.
+        order: Names of the columns or graph outputs that form the model's matrix, from left to right; None if the model
+            takes them by name or requests hold the matrix.
+        outputs: The predictions; None if the file does not describe them.
         output: Name of the graph's output that is the prediction; None for the only one of floats.
-        heads: What it predicts for further labels, by label.
-        passed: Outputs of the graph that are served as they are, by the names that they are served under.
-        refused: Numbers that the model refuses.
+        heads: Label to the predictions for that label, for further labels.
+        passed: Served name to the graph's output that is served unchanged.
+        refused: Values that the model refuses.
     """
 
     requests: EstimatorInputs
@@ -108,17 +105,16 @@ class ModelSignature:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Names of what the model takes: of columns, or of outputs of the transform graph."""
+        """Names of the columns or graph outputs that the model takes."""
         return self.order or tuple(self.model.columns)
 
     def arrange(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns what the model takes by its own names: columns, or the matrix.
+        """Returns the inputs of the model: columns by name, or the matrix.
 
-        Args:
-            values: By name of :attr:`wanted`, ``[batch]`` or ``[batch, width]``.
+        The arrays for the names in :attr:`wanted` are ``[batch]`` or ``[batch, width]``.
 
         Raises:
-            ValueError: They differ in rows, or are not as wide together as the matrix.
+            ValueError: Arrays differ in rows, or their total width is not that of the matrix.
         """
         if self.order is None:
             return {name: values[name] for name in self.model.columns}
@@ -130,7 +126,7 @@ class ModelSignature:
         if any(len(array) != rows for array in arrays):
             result = ", ".join(f"{part} {len(values[part])}" for part in self.order)
             raise ValueError(f"inputs differ in their 0th dimension: {result}")
-        # Column by column: np.concatenate takes three times as long for a row.
+        # Filling columns one by one is three times as fast as np.concatenate for a single row.
         matrix: np.ndarray = np.empty((rows, width), tensor_type.numpy)
         column = 0
         for array in arrays:
@@ -165,13 +161,10 @@ class ModelSignature:
 
 
 def read_signature(folder: Path) -> ModelSignature:
-    """Reads the signature of a version folder.
-
-    Args:
-        folder: A folder with ``signature.json``, or with an ``MLmodel`` that has a signature.
+    """Reads the signature of a version folder from ``signature.json``, or else from ``MLmodel``.
 
     Raises:
-        SignatureFileError: There is neither, or it says what cannot be served.
+        SignatureFileError: Both files are missing, or the file describes a model that cannot be served.
     """
     requests = read_inputs(folder)
     path = folder / SIGNATURE_FILE
@@ -184,7 +177,9 @@ def read_signature(folder: Path) -> ModelSignature:
             model = EstimatorInputs.from_document(document["model"])
             order = _names(document["model"], "order")
         elif (folder / TRANSFORM_GRAPH).is_dir():
-            raise ValueError(f"there is a {TRANSFORM_GRAPH}, but no 'model', which says what of it the model takes")
+            raise ValueError(
+                f"there is a {TRANSFORM_GRAPH}, but no 'model', which lists the outputs that the model takes"
+            )
         outputs = None
         if "problem" in document:
             outputs = ProblemOutputs(document["problem"], _names(document, "classes"))
@@ -197,7 +192,7 @@ def read_signature(folder: Path) -> ModelSignature:
         }
         passed = dict(document.get("passed", {}))
         if (heads or passed) and outputs is None:
-            raise ValueError("there are 'heads' or 'passed' outputs, and no 'problem', which says the first prediction")
+            raise ValueError("there are 'heads' or 'passed' outputs, but no 'problem' of the first prediction")
         refused = Refused(**{kind: tuple(map(int, columns)) for kind, columns in document.get("refused", {}).items()})
         signature = ModelSignature(requests, model, order, outputs, output, heads, passed, refused)
         _check(signature, folder)

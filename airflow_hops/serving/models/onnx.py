@@ -1,4 +1,4 @@
-"""An ONNX graph, run by onnxruntime behind the same API."""
+"""Serves ONNX models with onnxruntime."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ onnxruntime.disable_telemetry_events()
 MODEL_FILE = "model.onnx"
 
 _FATAL = 4
-# Operators that can run for as long as their inputs say, as a serialized node names them: field 4, and the length.
+# Operators whose run time depends on input values, as in a serialized node: tag of field 4, length, name.
 _LOOPS = (b'"\x04Loop', b'"\x04Scan')
-# A run that takes longer than this is one that a deadline ends, the next time.
+# If a run takes longer than this, the deadline can end the next run.
 _LONG_S = 0.1
 _NUMBERS = "fiub"
 _LOAD_ERRORS = (
@@ -49,26 +49,19 @@ _LOAD_ERRORS = (
 class OnnxServable(DescribedServable):
     """The ``model.onnx`` of a version folder.
 
-    Where a ``signature.json`` lies beside it, requests hold what that says, and the outputs are those of the problem
-    that it names; a ``transform_graph/`` may stand before the graph. Without it, inputs and outputs are its own.
+    If the folder has a ``signature.json``, that file defines the inputs of requests, and the outputs are those of its
+    problem; a ``transform_graph/`` may come before the model. Otherwise inputs and outputs are those of the ONNX graph.
 
-    A deadline ends the runs of a graph with loops, and of a model whose last run was a long one.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        folder: The version folder.
-        options: How to open it.
+    Deadlines end only the runs of graphs with loops and of models whose last run was long.
 
     Raises:
-        ServingError: The file is no ONNX model (``INVALID_ARGUMENT``), onnxruntime lacks its opset or one of its
-            operators, data of it lies outside the folder (``FAILED_PRECONDITION``), or the signature file does not go
-            with it (``INVALID_ARGUMENT``).
+        ServingError: ``INVALID_ARGUMENT`` if the file is not an ONNX model or contradicts the signature file;
+            ``FAILED_PRECONDITION`` if onnxruntime lacks the opset or an operator, or if data lies outside the folder.
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
         started_s = time.monotonic()
-        # Data beside the file must lie in its folder, wherever a link to the folder leads.
+        # onnxruntime requires external data to lie in the file's folder, after symbolic links are resolved.
         path = folder.resolve() / MODEL_FILE
         self._session = _load(path, options)
         try:
@@ -147,11 +140,11 @@ class OnnxServable(DescribedServable):
 
 
 def graph_inputs(folder: Path) -> EstimatorInputs:
-    """Returns the inputs of a version folder's graph: columns by name, or one matrix of several.
+    """Returns the inputs of the graph in a version folder: columns by name, or one matrix of several columns.
 
     Raises:
-        ServingError: It does not load.
-        ValueError: An input is no tensor.
+        ServingError: The graph does not load.
+        ValueError: An input is not a tensor.
     """
     nodes = _load(folder / MODEL_FILE, ModelOptions()).get_inputs()
     columns = {node.name: _type_of(node) for node in nodes}
@@ -161,9 +154,9 @@ def graph_inputs(folder: Path) -> EstimatorInputs:
 
 
 def graph_labels(folder: Path) -> tuple[str, ...] | None:
-    """The labels of a version folder's classifier, in the order of its probabilities; None if it names none.
+    """Returns the labels of the classifier in a version folder, in the order of its probabilities.
 
-    Of labels that only operations without classes know, as those of networks, nothing is known.
+    Returns None if the graph does not name them, as in neural networks, whose operators have no class attributes.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -171,7 +164,7 @@ def graph_labels(folder: Path) -> tuple[str, ...] | None:
     try:
         graph = onnx.load(folder / MODEL_FILE, load_external_data=False).graph
     except DecodeError:
-        return None  # opening it says what is wrong
+        return None  # opening the model reports the error
     labels = {
         tuple(str(label.decode() if isinstance(label, bytes) else label) for label in (each.strings or each.ints))
         for node in graph.node
@@ -184,14 +177,14 @@ def graph_labels(folder: Path) -> tuple[str, ...] | None:
 def _load(path: Path, options: ModelOptions) -> Any:
     wanted = onnxruntime.SessionOptions()
     wanted.intra_op_num_threads = options.intra_op_threads
-    wanted.log_severity_level = _FATAL  # what fails raises
-    # Threads that wait for work in a loop would burn 5 ms of CPU after each call of 0.2 ms; those that onnxruntime
-    # shares among sessions cannot be told not to.
+    wanted.log_severity_level = _FATAL  # errors raise exceptions
+    # Spinning threads would use 5 ms of CPU after each call of 0.2 ms. Spinning cannot be turned off for the
+    # threads that onnxruntime shares among sessions.
     wanted.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Patterns are kept for each shape of inputs, and rows are the client's choice.
+    # Memory patterns are stored for each input shape, and clients choose the number of rows.
     wanted.enable_mem_pattern = False
     try:
-        # Without falling back to the one provider that there is, of which it would print a banner.
+        # With the fallback, onnxruntime would print a banner about the provider.
         return onnxruntime.InferenceSession(
             os.fspath(path), wanted, providers=["CPUExecutionProvider"], enable_fallback=0
         )
@@ -207,7 +200,7 @@ def _load(path: Path, options: ModelOptions) -> Any:
 
 
 def _plain(error: Exception) -> str:
-    """The message without the name and number of its error, and without the place in the source."""
+    """Returns the message without the name and number of the error and without the source location."""
     message = str(error).split(" : ", 3)[-1]
     place, bracket, rest = message.partition("&) ")
     return rest if bracket and place.startswith("/") else message
@@ -220,7 +213,7 @@ def _has_loops(path: Path) -> bool:
 
 @contextmanager
 def _ended_at(deadline_s: float) -> Iterator[Any]:
-    """Options of a run that ends when nobody waits for it any more."""
+    """Yields options for a run that ends at the deadline."""
     run_options = onnxruntime.RunOptions()
     run_options.log_severity_level = _FATAL
     left_s = min(max(0.0, deadline_s - time.monotonic()), threading.TIMEOUT_MAX)
@@ -234,7 +227,7 @@ def _ended_at(deadline_s: float) -> Iterator[Any]:
 
 
 def _type_of(node: Any) -> tensors.TensorType:
-    """The type of an input or output, which onnxruntime names ``tensor(float)``."""
+    """Returns the type of an input or output, which onnxruntime spells ``tensor(float)``."""
     name = node.type.removeprefix("tensor(").removesuffix(")")
     name = {"float16": "half"}.get(name, name)
     if not node.type.startswith("tensor(") or name not in tensors.BY_NAME:
@@ -259,7 +252,7 @@ def _definitions_of_graph(inputs: Any) -> Any:
 
 
 def _check_inputs(signature: ModelSignature, inputs: Mapping[str, Any]) -> None:
-    """Compares what the signature file says that the graph takes with the graph."""
+    """Raises ValueError if the graph's inputs differ from those in the signature file."""
     for node in inputs.values():
         _type_of(node)
         if len(node.shape) not in (1, 2):
@@ -282,7 +275,7 @@ def _check_inputs(signature: ModelSignature, inputs: Mapping[str, Any]) -> None:
 def _fill_outputs(
     definitions: Any, outputs: Sequence[Any], signature: ModelSignature
 ) -> dict[str, tuple[str, ProblemOutputs | None]]:
-    """Adds what a described graph predicts to the signatures; by tensor, the graph's output that it is made of."""
+    """Adds the predictions of a described graph to the signatures; returns the graph's output for each tensor."""
     assert signature.outputs is not None
     heads = [(_output(outputs, signature.output), signature.outputs)]
     heads += [(_output(outputs, head.output), head.outputs) for head in signature.heads.values()]
@@ -302,7 +295,7 @@ def _fill_outputs(
 
 
 def _output(outputs: Sequence[Any], name: str | None) -> str:
-    """The output that is the prediction: the one of that name, or the only one of numbers that are no integers."""
+    """Returns the output that is the prediction: the one with the name, or the only one of floats."""
     if name is None:
         results = [node.name for node in outputs if node.type in ("tensor(float)", "tensor(double)")]
     else:
@@ -317,7 +310,7 @@ def _output(outputs: Sequence[Any], name: str | None) -> str:
 
 
 def _as_input(node: Any, arranged: Mapping[str, np.ndarray]) -> Any:
-    """Returns the value for an input of the graph: the matrix for its only one, otherwise the column of its name."""
+    """Returns the value for an input of the graph: the column of that name, or the matrix."""
     values = arranged[node.name] if node.name in arranged else next(iter(arranged.values()))
     expected = _type_of(node).numpy
     if values.ndim != len(node.shape):
@@ -330,7 +323,7 @@ def _as_input(node: Any, arranged: Mapping[str, np.ndarray]) -> Any:
 
 
 def _as_given(values: np.ndarray) -> Any:
-    """An array as onnxruntime takes it: strings as text."""
+    """Returns the array as onnxruntime takes it: strings as str."""
     if values.dtype != object:
         return values
     texts: np.ndarray = np.empty(values.shape, object)

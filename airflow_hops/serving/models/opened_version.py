@@ -1,4 +1,4 @@
-"""A version that several processes have open: one that opens it later must find the same files."""
+"""A version that several processes open; all of them must read the same files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_hops.serving.models.storage import Fingerprint, VersionFolder
 
 @dataclass(frozen=True)
 class OpenedVersion:
-    """A version, and what its files were like when it was opened first."""
+    """A version, and the fingerprint of its files when it was first opened."""
 
     model: str
     version: int
@@ -21,14 +21,14 @@ class OpenedVersion:
     fingerprint: Fingerprint = ()
 
     def as_it_is(self) -> OpenedVersion:
-        """Returns it with its files as they are now."""
+        """Returns a copy with the current fingerprint."""
         return replace(self, fingerprint=VersionFolder(self.version, self.folder).fingerprint())
 
     def check(self) -> None:
-        """Makes sure that its files are as they were; asked before and after it is opened once more.
+        """Checks that the files have not changed; called before and after another process opens the version.
 
         Raises:
-            ServingError: They have changed.
+            ServingError: The files have changed.
         """
         if self.as_it_is() != self:
             message = f"{self.folder} has changed since model {self.model} version {self.version} was loaded from it"

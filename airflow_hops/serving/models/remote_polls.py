@@ -1,4 +1,4 @@
-"""Looks at base paths in stores, in threads of their own: a store that is slow or away holds up nothing else."""
+"""Lists base paths in stores in background threads, so that a slow or unreachable store delays only its own models."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.remote_storage import RemoteBasePath, RemoteVersion
 
 _THREADS = 8
-# A look that takes longer is not waited for,
+# Callers do not wait for polls that take longer than this.
 _SLOW_S = 10.0
-# and one that takes this long has failed: another begins, whatever becomes of it.
+# A poll that takes this long has failed, and the next may begin beside it.
 _LONGEST_S = 30.0
 
 OnLook = Callable[[str, "list[RemoteVersion] | Exception"], None]
 
 
 class _Looks:
-    """The looks at one base path: one at a time."""
+    """Polls of one base path; at most one runs at a time."""
 
     def __init__(self, base_path: RemoteBasePath) -> None:
         self.base_path = base_path
@@ -32,14 +32,12 @@ class _Looks:
 
 
 class RemoteLooks:
-    """Looks at base paths in stores when it is asked to.
-
-    Its state is touched under the caller's lock alone, which is never held while a store is asked.
+    """Polls base paths in stores on request.
 
     Args:
-        changed: That lock; told when a look has ended.
-        cache: Where copies of versions go.
-        on_look: Called under the lock with a base path and what lies there, or why nobody knows.
+        changed: The caller's lock, which guards the state, is not held during a poll, and is notified after it.
+        cache: Cache for copies of versions.
+        on_look: Called under the lock with a base path and its versions, or the exception of the poll.
     """
 
     def __init__(self, changed: threading.Condition, cache: ModelCache, on_look: OnLook) -> None:
@@ -51,7 +49,7 @@ class RemoteLooks:
         self._stopped = False
 
     def ask(self, base_paths: Collection[str]) -> None:
-        """Asks for a look at each of these that begins from now on; what is not among them is forgotten."""
+        """Requests a new poll of each base path; base paths that are not listed are dropped."""
         self._looks = {path: looks for path, looks in self._looks.items() if path in base_paths}
         for path in base_paths:
             looks = self._looks.setdefault(path, _Looks(RemoteBasePath(path, self._cache)))
@@ -64,14 +62,14 @@ class RemoteLooks:
 
     @property
     def awaited(self) -> bool:
-        """Whether a look that was asked for has not ended; one at a store that is known to be away does not count."""
+        """Whether a requested poll is still running; polls that are slow, or of an unreachable store, do not count."""
         return any(
             looks.answered < looks.asked and not looks.away and time.monotonic() - looks.began_s < _SLOW_S
             for looks in self._looks.values()
         )
 
     def stop(self) -> None:
-        """Begins no more looks."""
+        """Prevents further polls."""
         self._stopped = True
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
@@ -96,7 +94,7 @@ class RemoteLooks:
                 return
             looks.current = None
             looks.answered = asked
-            # An empty base path is an answer, too.
+            # FileNotFoundError is the answer of a reachable store.
             looks.away = isinstance(result, Exception) and not isinstance(result, FileNotFoundError)
             self._on_look(path, result)
             if looks.asked > asked:

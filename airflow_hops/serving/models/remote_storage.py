@@ -1,7 +1,7 @@
-"""Versions in a store that fsspec opens: how they are listed, and copied to this machine to be opened.
+"""Lists versions in stores that fsspec opens, and copies them to this machine.
 
-An object store has no rename of folders. A version counts as whole once its listing has stayed the same from one look
-to another, and a copy only if the listing is still the same after it.
+An object store cannot rename folders. A version therefore counts as complete once two listings in succession are equal,
+and a copy counts only if the listing is still the same afterwards.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 
 _STREAMS = 8
 _PART_BYTES = 2 << 20
-# A copy of which no part arrives for so long has failed: a store that went away must not hold up a load for ever. With
-# eight parts on their way, a line of 300 KB a second is still fast enough.
+# A copy has failed if no part arrives for this long, so an unreachable store does not block a load forever. With
+# eight parts in flight, 300 KB/s are still fast enough.
 _STALLED_S = 60.0
-# What stores call an object's checksum, version and time.
+# Names of an object's checksum, version and time in listings of the various stores.
 _STAMPS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
 
 
 class RemoteFile(NamedTuple):
-    """A file as a listing shows it.
+    """A file in a listing.
 
     Attributes:
-        name: Relative to what was listed.
-        size_bytes: None if the store does not say.
+        name: Path relative to the listed folder.
+        size_bytes: None if the store does not return sizes.
         stamp: Changes when the file is replaced.
     """
 
@@ -55,13 +55,13 @@ class RemoteFile(NamedTuple):
 
 @dataclass(frozen=True)
 class RemoteVersion:
-    """One version in a store, as a look at its base path has shown it.
+    """One version in a store, as listed by a poll of its base path.
 
     Attributes:
         number: The version.
         place: URL of its folder.
-        files: What lies in it, sorted.
-        quiet: Whether nothing in it has changed for a second.
+        files: Its files, sorted.
+        quiet: Whether its listing has not changed for a second.
     """
 
     number: int
@@ -71,7 +71,7 @@ class RemoteVersion:
     base_path: RemoteBasePath = field(repr=False, compare=False)
 
     def has_model(self) -> bool:
-        """Whether one of its files makes it a model."""
+        """Returns whether the files include those of a model."""
         return any(file.name in model_files() for file in self.files)
 
     def fingerprint(self) -> tuple[RemoteFile, ...]:
@@ -79,11 +79,11 @@ class RemoteVersion:
         return self.files
 
     def is_quiet(self) -> bool:
-        """Whether nothing in it has changed for a second."""
+        """Returns whether its listing has not changed for a second."""
         return self.quiet
 
     def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
-        """Opens a copy of it, which is removed where it does not load."""
+        """Opens a copy of the version; the copy is removed if it does not load."""
         copy = self.base_path.copy(self)
         try:
             return open_folder(copy)
@@ -96,12 +96,7 @@ class RemoteVersion:
 
 
 class RemoteBasePath:
-    """A base path in a store; its options come from the environment, as the store's library reads them.
-
-    Args:
-        url: Of the base path.
-        cache: Where copies go.
-    """
+    """A base path in a store; the store's library reads its options from the environment."""
 
     def __init__(self, url: str, cache: ModelCache) -> None:
         self.url = url.rstrip("/")
@@ -109,11 +104,11 @@ class RemoteBasePath:
         self._seen: dict[str, tuple[tuple[RemoteFile, ...], float]] = {}
 
     def look(self) -> list[RemoteVersion]:
-        """Lists the integer-named folders, once and with everything in them.
+        """Lists the integer-named folders with all of their files.
 
         Raises:
-            FileNotFoundError: There is nothing under the base path.
-            Exception: The store cannot be reached, refuses, or its library is not installed.
+            FileNotFoundError: The base path is empty.
+            Exception: The store cannot be reached or refuses, or its library is not installed.
         """
         began_s = time.monotonic()
         result = list(self._list(self.url))
@@ -135,13 +130,10 @@ class RemoteBasePath:
         return versions
 
     def copy(self, version: RemoteVersion) -> Path:
-        """Copies a version to this machine, several parts at a time.
-
-        Returns:
-            The folder, which is the caller's to remove.
+        """Copies a version to this machine, several parts in parallel; the caller must remove the folder.
 
         Raises:
-            ServingError: It cannot be copied, or changed in the meantime; nothing is left then.
+            ServingError: Copying failed, or the version changed meanwhile; the incomplete copy is removed.
         """
         started_s = time.monotonic()
         executor = ThreadPoolExecutor(_STREAMS, "copy")
@@ -171,7 +163,7 @@ class RemoteBasePath:
         return folder
 
     def _parts(self, version: RemoteVersion, folder: Path) -> Iterator[Callable[[], None]]:
-        """Makes the files, and yields what fills each part of them."""
+        """Creates the files, and yields a function that copies each part."""
         store, root = _open(version.place)
         for file in version.files:
             path = folder / file.name
@@ -186,12 +178,11 @@ class RemoteBasePath:
                 yield functools.partial(_copy_part, store, source, path, start, end)
 
     def _list(self, url: str) -> Iterator[RemoteFile]:
-        """Yields all files below a folder."""
         store, root = _open(url)
         store.invalidate_cache()
         for entry in _tree(store, root):
             name = entry["name"].removeprefix(f"{root}/")
-            # An object may have any name; what is no path below the folder belongs to no model.
+            # Objects may have any name; skip those that are not paths below the folder.
             if all(part not in ("", ".", "..") for part in name.split("/")):
                 size = entry.get("size")
                 stamp = " ".join(str(entry[key]) for key in _STAMPS if entry.get(key) is not None)
@@ -199,7 +190,7 @@ class RemoteBasePath:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """Returns the store and the path in it; both are cheap from the second time on."""
+    """Returns the store and the path in it; fsspec caches the store."""
     import fsspec
 
     store, root = fsspec.url_to_fs(url)
@@ -207,9 +198,9 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _tree(store: Any, root: str) -> Iterable[dict[str, Any]]:
-    """Entries of all files: in one listing where the store has such, else folder by folder.
+    """Yields the entries of all files: in one listing if the store supports that, else folder by folder.
 
-    fsspec's own walk is not for us: it leaves out what cannot be listed, and versions would seem to be gone.
+    fsspec's ``walk`` does not work here: it skips folders that cannot be listed, so their versions would seem deleted.
     """
     from fsspec.asyn import AsyncFileSystem
 
@@ -233,11 +224,7 @@ def _copy_part(store: Any, source: str, path: Path, start: int, end: int | None)
 
 
 def _wait(futures: list[Future[Any]]) -> list[Any]:
-    """Waits for all, or the first that fails.
-
-    Raises:
-        TimeoutError: None has ended for a while.
-    """
+    """Returns the results of all futures; raises the first exception, or TimeoutError if all stall."""
     ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     for future in futures:
         future.add_done_callback(ended.put)

@@ -1,4 +1,4 @@
-"""A TensorFlow SavedModel, in a session of this process."""
+"""Serves TensorFlow SavedModels with a session in this process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
 
-# Beyond this many different output filters the callables are not kept: a filter is the client's choice.
+# Maximum number of cached callables: each output filter has its own, and clients choose the filters.
 _MAX_CALLABLES = 64
-# A run that may take longer than this is one that a deadline ends.
+# If a run takes longer than this, the deadline can end the next run of the signature.
 _LONG_S = 0.1
-# Beyond, a deadline is none.
+# Later deadlines are ignored.
 _LONGEST_S = 3600.0
 _LOOPS = frozenset({"Enter", "StatelessWhile", "While"})
 
@@ -35,17 +35,11 @@ _LOOPS = frozenset({"Enter", "StatelessWhile", "While"})
 class SavedModelServable(LocalServable):
     """A SavedModel.
 
-    Loaded with the TensorFlow 1 loader, which opens every SavedModel that TensorFlow 2 and 1 write, and called through
-    ``_make_callable_from_options``, which costs 20 microseconds where a ConcreteFunction costs 130.
+    The TensorFlow 1 loader opens every SavedModel that TensorFlow 2 and 1 write. Calls through
+    ``_make_callable_from_options`` take 20 microseconds, those of a ConcreteFunction 130.
 
-    A deadline ends the runs of a graph with loops, and of a signature whose last run was a long one: TensorFlow watches
-    the time only of runs in its own threads, which cost a short one several times as much.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        path: Folder of the SavedModel.
-        options: How to load it.
+    Deadlines end only the runs of graphs with loops and of signatures whose last run was long: TensorFlow can interrupt
+    only runs in its own threads, which take several times as long for short runs.
 
     Raises:
         ServingError: The SavedModel does not load; the message is TensorFlow's.
@@ -67,7 +61,7 @@ class SavedModelServable(LocalServable):
         try:
             with graph.as_default():
                 meta_graph = loader_impl.load(self._session, list(options.tags), folder)
-            # The session has its own copy: Python's of every operation would only weigh on garbage collection.
+            # The session has its own copy of the graph; Python's objects would only slow down garbage collection.
             ops.dismantle_graph(graph)
             self._has_loops = _has_loops(meta_graph.graph_def)
             definitions = SignatureDefMap()
@@ -94,7 +88,7 @@ class SavedModelServable(LocalServable):
         try:
             run = self._callables.get((signature.name, aliases, timeout_ms))
             run = run or self._callable(signature, aliases, timeout_ms)
-            # A string without dimensions is the one value that does not come as NumPy's.
+            # Only scalar strings are not returned as NumPy values.
             return [np.array(value, object) if type(value) is bytes else value for value in run(*feeds)]
         except OpError as error:
             raise ServingError(code_of(error.error_code), error.message) from error
@@ -107,10 +101,10 @@ class SavedModelServable(LocalServable):
                 self._long.discard(signature.name)
 
     def _timeout_ms(self, signature: Signature, left_s: float) -> int:
-        """How long a run may take, milliseconds; 0 if nobody looks."""
+        """Returns the time limit of a run in milliseconds; 0 for none."""
         if left_s > _LONGEST_S or not (self._has_loops or signature.name in self._long):
             return 0
-        # A power of two, as each time-out takes a callable of its own.
+        # Round to a power of two, since each timeout needs its own callable.
         return int(2 ** math.ceil(math.log2(max(1.0, left_s * 1e3))))
 
     def _callable(self, signature: Signature, aliases: tuple[str, ...], timeout_ms: int) -> Any:
@@ -127,7 +121,7 @@ class SavedModelServable(LocalServable):
 
 
 def _has_loops(graph: Any) -> bool:
-    """Whether a graph can run for as long as its inputs say."""
+    """Returns whether the run time of a graph depends on input values."""
     bodies = [graph.node, *(function.node_def for function in graph.library.function)]
     return any(node.op in _LOOPS for nodes in bodies for node in nodes)
 

@@ -1,4 +1,4 @@
-"""A scikit-learn estimator, behind the same API: its inputs as columns or one matrix, its answers as tensors."""
+"""Serves scikit-learn estimators: their inputs are columns or one matrix."""
 
 from __future__ import annotations
 
@@ -37,23 +37,16 @@ CLASSES = "classes"
 class EstimatorServable(DescribedServable):
     """The estimator of a version folder.
 
-    The folder holds the estimator (``model.skops``; where pickles are allowed, also ``model.pkl`` or ``model.joblib``)
-    and what it takes (``signature.json``, or MLflow's ``MLmodel``). Where the signature file names the problem, the
-    outputs are :class:`~airflow_hops.serving.models.signature_defs.ProblemOutputs`. Else ``serving_default`` gives
-    ``predictions``; of a classifier also ``probabilities`` and ``classes``, both ``[batch, classes]``, as far as it has
-    ``predict_proba``. A classifier has a signature ``classify`` and a regressor ``regress``, too, which take
-    ``tf.Example`` messages: those of Classify and Regress.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        folder: The version folder.
-        options: How to open it.
+    The folder contains the estimator (``model.skops``; if pickles are allowed, also ``model.pkl`` or ``model.joblib``)
+    and a signature file (``signature.json``, or MLflow's ``MLmodel``). If the signature file names the problem, the
+    outputs are :class:`~airflow_hops.serving.models.signature_defs.ProblemOutputs`. Otherwise ``serving_default``
+    returns ``predictions``; classifiers with ``predict_proba`` also return ``probabilities`` and ``classes``, both
+    ``[batch, classes]``. Classifiers have a further signature ``classify`` and regressors ``regress``, which take
+    ``tf.Example`` messages and serve Classify and Regress.
 
     Raises:
-        ServingError: A file is missing or wrong, the estimator is pickled and pickles are not allowed
-            (``FAILED_PRECONDITION``), or a skops file holds types that nobody trusts (``FAILED_PRECONDITION``, with
-            their names).
+        ServingError: A file is missing or invalid; or FAILED_PRECONDITION if the estimator is pickled and pickles are
+            not allowed, or if a skops file holds untrusted types, which the message lists.
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
@@ -108,14 +101,14 @@ class EstimatorServable(DescribedServable):
 
 
 def estimator_labels(folder: Path) -> tuple[str, ...] | None:
-    """The labels of a version folder's estimator, in the order of its probabilities; None if it has none.
+    """Returns the labels of the estimator in a version folder, in the order of its probabilities; None if it has none.
 
-    Those that stand for a class's number are written as one.
+    Integral numbers and booleans are written as integers.
     """
     try:
         labels = _class_labels(_load(folder, ModelOptions()))
     except ServingError:
-        return None  # opening it says what is wrong
+        return None  # opening the model reports the error
     if labels is None:
         return None
     numbers = labels.dtype.kind in "bf" and bool(np.all(labels == labels.astype(np.int64)))
@@ -155,7 +148,7 @@ def _load_skops(path: Path, trusted: tuple[str, ...]) -> Any:
 def _checked(path: Path, load: Any) -> Any:
     try:
         with warnings.catch_warnings():
-            # Of another version of scikit-learn: it loads or does not.
+            # Ignore warnings about another version of scikit-learn: the load either succeeds or raises.
             warnings.simplefilter("ignore")
             estimator = load(path)
     except ServingError:
@@ -170,7 +163,7 @@ def _checked(path: Path, load: Any) -> Any:
 
 
 def _class_labels(estimator: Any) -> np.ndarray | None:
-    """The labels of a classifier; None for others, and where there are several targets."""
+    """Returns the labels of a classifier with one target; None for other estimators."""
     labels = getattr(estimator, "classes_", None)
     return labels if isinstance(labels, np.ndarray) and labels.ndim == 1 else None
 
@@ -182,7 +175,7 @@ def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarra
     if signature.outputs is not None:
         if signature.outputs.problem != REGRESSION and not hasattr(estimator, "predict_proba"):
             raise invalid_argument(
-                f"{type(estimator).__name__} has no method predict_proba, and its signature says that it is "
+                f"{type(estimator).__name__} has no method predict_proba, but the problem in its signature is "
                 f"{signature.outputs.problem}"
             )
         if signature.heads or signature.passed:
@@ -196,7 +189,7 @@ def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarra
     if labels is not None:
         predictions = _type_of_labels(labels)
     elif isinstance(classes := getattr(estimator, "classes_", None), list):
-        # A classifier of several targets; labels of unequal kinds are strings in NumPy's one array as well.
+        # A classifier of several targets; NumPy converts labels of different kinds to strings.
         predictions = _type_of_labels(np.concatenate([np.asarray(of_target) for of_target in classes]))
     else:
         predictions = tensors.BY_NAME["double" if is_regressor(estimator) else "int64"]

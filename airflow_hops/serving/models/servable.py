@@ -1,4 +1,4 @@
-"""One available version of a model, whatever runs it: a session here, another server process, a server upstream."""
+"""An available version of a model, whether it runs in this process, in another one, or at an upstream server."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Call(NamedTuple):
     """One request to one version.
 
     Attributes:
-        method: The gRPC method; requests that came through REST have one, too.
-        message: The request, serialized; its ``model_spec`` names the model, and need not name this version.
-        deadline_s: When the client gives up, as of ``time.monotonic()``.
+        method: The gRPC method; REST requests are mapped to one.
+        message: The serialized request; its ``model_spec`` names the model, but not always this version.
+        deadline_s: Deadline of the client, on the clock of ``time.monotonic()``.
     """
 
     method: Method
@@ -37,9 +37,9 @@ class Reply(NamedTuple):
     """The answer to a call.
 
     Attributes:
-        message: The response, serialized; its ``model_spec`` names model, version and signature as resolved.
-        rows: Rows of the request: the first dimension of its inputs, 1 if they have none.
-        version: The version that answered, where the servable does not stand for one version.
+        message: The serialized response; its ``model_spec`` names the resolved model, version and signature.
+        rows: Rows of the request: the first dimension of its inputs, 1 if all are scalars.
+        version: The version that answered, if the servable represents a label.
     """
 
     message: bytes
@@ -48,20 +48,20 @@ class Reply(NamedTuple):
 
 
 class VersionGone(ServingError):
-    """The version is not there any more: another may answer a request that asked for none."""
+    """The version no longer exists; another version may answer a request that did not ask for this one."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A signature: its inputs and outputs.
+    """A signature with its inputs and outputs.
 
     Attributes:
         name: Its key in the model.
         method_name: ``tensorflow/serving/predict``, ``…/classify`` or ``…/regress``.
-        inputs: Alias to tensor name, aliases sorted.
+        inputs: Alias to tensor name, sorted by alias.
         input_types: Alias to TensorFlow type, None if the server cannot decode the type.
-        outputs: Alias to tensor name, aliases sorted.
-        defaults: Alias to the value used when a request leaves the input out.
+        outputs: Alias to tensor name, sorted by alias.
+        defaults: Alias to the value of an input that the request omits.
     """
 
     name: str
@@ -73,17 +73,17 @@ class Signature:
 
 
 class Servable(ABC):
-    """A version that answers requests until it is closed; safe to call from every request thread.
+    """A version that answers requests until it is closed; thread-safe.
 
     Args:
         model: Model name.
         version: Version number.
-        path: Where it was loaded from: its folder, or an address.
+        path: Folder or address that it was loaded from.
         signature_defs: Its signatures, a serialized ``SignatureDefMap``.
 
     Attributes:
-        computes_here: Whether a request is nothing but computing in the thread that asks: it waits for no other
-            request, process or server, and takes as long as others of its size.
+        computes_here: Whether a request only computes in its own thread: it does not wait for other requests, processes
+            or servers, and takes as long as other requests of its size.
     """
 
     computes_here = False
@@ -105,28 +105,28 @@ class Servable(ABC):
         """Answers a request.
 
         Raises:
-            ServingError: With the code and message that TensorFlow Serving gives.
+            ServingError: The request failed, with the code and message of TensorFlow Serving.
         """
 
     @abstractmethod
     def _free(self) -> None:
-        """Gives back what it holds; called once, when nothing is in flight."""
+        """Releases memory and processes; called once, when no request is in flight."""
 
     def metadata(self) -> tuple[int, bytes]:
         """Returns the version and its signatures, a serialized ``SignatureDefMap``.
 
         Raises:
-            ServingError: They are elsewhere, and cannot be had.
+            ServingError: An upstream server has the signatures, and cannot be asked.
         """
         return self.version, self.signature_defs
 
     @property
     def in_flight(self) -> int:
-        """Requests that it is held open for."""
+        """Number of requests that hold the version open."""
         return self._in_flight
 
     def acquire(self) -> bool:
-        """Holds the servable open for one request; False when it is being unloaded."""
+        """Holds the version open for one request; returns False if it is being unloaded."""
         with self._lock:
             if self._closed:
                 return False
@@ -134,31 +134,24 @@ class Servable(ABC):
             return True
 
     def release(self) -> None:
-        """Ends what ``acquire`` began."""
+        """Ends the hold of :meth:`acquire`."""
         with self._lock:
             self._in_flight -= 1
             if self._closed and not self._in_flight:
                 self._idle.notify_all()
 
     def close(self, timeout_s: float = 60.0) -> None:
-        """Takes no new request, waits for those in flight, and gives memory and processes back.
-
-        Args:
-            timeout_s: How long to wait for requests in flight.
-        """
+        """Refuses new requests, waits up to ``timeout_s`` for those in flight, and frees memory and processes."""
         with self._lock:
             self._closed = True
             self._idle.wait_for(lambda: not self._in_flight, timeout_s)
         self._free()
 
     def signature(self, name: str) -> Signature:
-        """Returns the signature of a request.
-
-        Args:
-            name: Its key; empty for the default.
+        """Returns the signature with the key; an empty key means the default.
 
         Raises:
-            ServingError: There is none of that name.
+            ServingError: There is no such signature.
         """
         key = name or DEFAULT_SIGNATURE
         try:

@@ -1,4 +1,4 @@
-"""Signatures of models that are no SavedModels, and the outputs that have the same names in every format."""
+"""Signatures of models other than SavedModels, and outputs with the same names in all formats."""
 
 from __future__ import annotations
 
@@ -29,14 +29,7 @@ _PREDICTION = "prediction"
 
 
 def fill_info(info: Any, name: str, tensor_type: tensors.TensorType, shape: tuple[int, ...] | None) -> None:
-    """Writes a ``TensorInfo``.
-
-    Args:
-        info: The empty message.
-        name: The tensor's name.
-        tensor_type: Its type.
-        shape: Its shape, -1 if it is open; None if even its rank is.
-    """
+    """Fills an empty ``TensorInfo``; sizes of -1 are open, and a shape of None leaves the rank open, too."""
     info.name = name
     info.dtype = tensor_type.number
     info.tensor_shape.SetInParent()
@@ -55,19 +48,18 @@ def add_example_signature(definitions: Any, method_name: str) -> Any:
 
 @dataclass(frozen=True)
 class ProblemOutputs:
-    """The outputs of a model that says what it predicts, whatever it calls them itself.
+    """The outputs of a model whose problem is known; they have the same names for all such models.
 
-    ``serving_default`` gives ``probability`` (of the second of two classes), ``probabilities`` and ``class`` (of the
-    likeliest of several), or ``prediction`` (a number); there is a signature ``classify`` or ``regress``, too.
+    ``serving_default`` returns ``probability`` (of the second of two classes), ``probabilities`` and ``class`` (the
+    most probable of several classes), or ``prediction`` (a number); a further signature is ``classify`` or ``regress``.
 
     Attributes:
         problem: ``binary``, ``multiclass`` or ``regression``.
-        classes: Names of the classes in the order of the model's outputs; None in a regression, and where the label is
-            0 or 1 by itself.
-        prefix: What the outputs' names begin with; those of Classify and Regress are only there without one.
+        classes: Names of the classes in the order of the model's outputs; None for a regression and for labels 0 and 1.
+        prefix: Prefix of the outputs' names; outputs with a prefix are not in ``classify`` and ``regress``.
 
     Raises:
-        ValueError: They contradict each other.
+        ValueError: Problem and classes contradict each other.
     """
 
     problem: str
@@ -83,7 +75,7 @@ class ProblemOutputs:
             raise ValueError(f"problem is {self.problem!r} and there are {count or 'no'} classes")
 
     def fill(self, definitions: Any) -> None:
-        """Adds the outputs to a ``SignatureDefMap`` whose ``serving_default`` has its inputs."""
+        """Adds the outputs to a ``SignatureDefMap`` whose ``serving_default`` already has inputs."""
         outputs = definitions.signature_def[DEFAULT_SIGNATURE].outputs
         number, names = tensors.BY_NAME["float"], self._names
         for name in self._of_default:
@@ -100,14 +92,14 @@ class ProblemOutputs:
         fill_info(classify.outputs["scores"], SCORES, number, (-1, len(names)))
 
     def scores(self, output: np.ndarray, rows: int) -> np.ndarray:
-        """Returns what the outputs are made of, float32: ``[rows]``, or, of several classes, ``[rows, classes]``.
+        """Returns the numbers to derive outputs from, float32 ``[rows]`` or, if multiclass, ``[rows, classes]``.
 
         Args:
-            output: What the model gave: ``[rows]`` or ``[rows, 1]``, or probabilities of all classes.
-            rows: Rows that it was given.
+            output: Output of the model: ``[rows]``, ``[rows, 1]``, or probabilities of all classes.
+            rows: Number of rows of the model's input.
 
         Raises:
-            ValueError: It is of another shape, or is not of numbers.
+            ValueError: The output has another shape or is not numeric.
         """
         if self.problem == BINARY and output.ndim == 2 and output.shape[1] == 2:
             output = output[:, 1]
@@ -123,7 +115,7 @@ class ProblemOutputs:
         return numbers
 
     def array(self, tensor: str, scores: np.ndarray) -> np.ndarray:
-        """Returns a tensor of the signatures, by its name, made of :meth:`scores`."""
+        """Returns the tensor with the name, derived from :meth:`scores`."""
         if tensor == self.prefix + _CLASS:
             likeliest: np.ndarray = self._encoded[scores.argmax(axis=1)]
             return likeliest
@@ -135,7 +127,7 @@ class ProblemOutputs:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Names of the tensors that :meth:`array` makes."""
+        """Names of the tensors that :meth:`array` returns."""
         of_examples = (VALUES,) if self.problem == REGRESSION else (LABELS, SCORES)
         return self._of_default if self.prefix else (*self._of_default, *of_examples)
 

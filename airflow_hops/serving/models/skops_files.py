@@ -1,4 +1,4 @@
-"""Estimators in files of skops, which hold no code, but name types."""
+"""Estimators in skops files, which name types but contain no code."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 _PLAIN_DATA = ("numpy.dtype",)
-"""Types that skops does not trust by itself, and restores from data alone: a dtype from that of an empty array."""
+"""Types that skops does not trust by default but restores from data alone: a dtype from that of an empty array."""
 MAX_SCHEMA_BYTES = 128 << 20
-"""Maximum bytes of the description in a file, which is read whole and compresses a thousandfold."""
+"""Maximum size of a file's ``schema.json``, which is read at once and may be compressed a thousandfold."""
 
 
 def untrusted_types(path: Path, trusted: Sequence[str] = ()) -> list[str]:
-    """The types that a file names and that neither skops nor the caller trusts, sorted.
+    """Returns the types in a file that neither skops nor the caller trusts, sorted.
 
     Raises:
-        ValueError: Its description is too large.
+        ValueError: The file's ``schema.json`` is too large.
     """
     import skops.io
 
@@ -29,8 +29,8 @@ def load_estimator(path: Path, trusted: Sequence[str] = ()) -> Any:
     """Loads a file whose types are trusted.
 
     Raises:
-        skops.io.exceptions.UntrustedTypesFoundException: It names others, too.
-        ValueError: Its description is too large.
+        skops.io.exceptions.UntrustedTypesFoundException: The file contains other types, too.
+        ValueError: The file's ``schema.json`` is too large.
     """
     import skops.io
 
@@ -40,7 +40,7 @@ def load_estimator(path: Path, trusted: Sequence[str] = ()) -> Any:
 
 def _check_schema(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
-        # No more than the archive says is read of a member.
+        # zipfile reads at most the size in the archive's directory.
         size = archive.getinfo("schema.json").file_size if "schema.json" in archive.namelist() else 0
     if size > MAX_SCHEMA_BYTES:
         raise ValueError(f"{path}: schema.json has {size} bytes; the limit is {MAX_SCHEMA_BYTES} bytes")

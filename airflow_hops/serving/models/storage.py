@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# ModelSpec has 64 bits for a version: a folder whose number takes more is none.
+# ModelSpec has 64 bits for a version.
 _MAX_VERSION = 2**63 - 1
 
 QUIET_S = 1.0
-"""A version that was not renamed into place counts as whole once nothing in it has changed for so long."""
+"""A version that was not renamed into place counts as complete once nothing in it has changed for this long."""
 
 Fingerprint = tuple[tuple[str | int | None, ...], ...]
-"""Names, sizes and times of a version's files: it changes while they are still being written."""
+"""Names, sizes and times of a version's files, which change while the files are being written."""
 
 
 class StoredVersion(Protocol):
@@ -33,42 +33,39 @@ class StoredVersion(Protocol):
 
     @property
     def number(self) -> int:
-        """The version."""
+        """Version number."""
         ...
 
     @property
     def place(self) -> str:
-        """Its folder, or the URL of it."""
+        """Folder or URL of the version."""
         ...
 
     def has_model(self) -> bool:
-        """Whether one of its files makes it a model.
+        """Returns whether the files include those of a model.
 
         Raises:
-            OSError: It is not there any more.
+            OSError: The version no longer exists.
         """
         ...
 
     def fingerprint(self) -> Fingerprint:
-        """Returns the fingerprint of its files."""
+        """Returns the fingerprint of the files."""
         ...
 
     def is_quiet(self) -> bool:
-        """Whether nobody is writing to it any more; a vocabulary of which half has arrived would load without an error.
+        """Returns whether the version is completely written; a partly copied vocabulary would load without an error.
 
         Raises:
-            OSError: It is not there any more.
+            OSError: The version no longer exists.
         """
         ...
 
     def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
-        """Opens it.
-
-        Args:
-            open_folder: Opens the version that lies in a folder of this machine.
+        """Opens the version with ``open_folder``, which takes a local folder.
 
         Raises:
-            ServingError: It cannot be had, or does not load.
+            ServingError: The version cannot be copied or does not load.
         """
         ...
 
@@ -82,35 +79,35 @@ class VersionFolder:
 
     @property
     def place(self) -> str:
-        """Its folder."""
+        """Folder of the version."""
         return str(self.path)
 
     def has_model(self) -> bool:
-        """Whether one of its files makes it a model."""
+        """Returns whether the files include those of a model."""
         return format_of(self.path) is not None
 
     def fingerprint(self) -> Fingerprint:
-        """Returns the fingerprint of its files, as they are now."""
+        """Returns the current fingerprint of the files."""
         return tuple(sorted((str(file), status.st_size, status.st_mtime_ns) for file, status in _stats(self.path)))
 
     def is_quiet(self) -> bool:
-        """Whether it was renamed into place, or nothing in it has changed for a second."""
+        """Returns whether the folder was renamed into place, or nothing in it has changed for a second."""
         own = self.path.stat()
-        # A rename touches the folder's ctime alone, where a new entry touches both times.
+        # A rename changes only the folder's ctime, a new entry changes mtime, too.
         if own.st_ctime_ns > own.st_mtime_ns:
             return True
         newest_s = max((status.st_ctime for _, status in _stats(self.path)), default=own.st_ctime)
         return not 0 <= time.time() - newest_s < QUIET_S
 
     def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
-        """Opens it where it lies."""
+        """Opens the folder itself, not a copy."""
         return open_folder(self.path)
 
 
 def _stats(folder: Path) -> list[tuple[Path, os.stat_result]]:
     results = []
     for path in folder.rglob("*"):
-        # What is gone by now was a temporary file.
+        # Files that have disappeared were temporary.
         with contextlib.suppress(OSError):
             results.append((path, path.stat()))
     return results
@@ -122,15 +119,12 @@ def version_number(name: str) -> int | None:
 
 
 def is_remote(base_path: str) -> bool:
-    """Whether a base path lies in a store that fsspec opens, and not on this machine's file system."""
+    """Returns whether fsspec opens a base path, which is then not in the local file system."""
     return "://" in base_path.removeprefix("file://")
 
 
 def version_folders(base_path: str) -> list[VersionFolder]:
-    """Returns the integer-named folders under a base path of this machine.
-
-    Args:
-        base_path: The folder, or a ``file://`` URI of it.
+    """Returns the integer-named folders under a local base path, which may be a ``file://`` URI.
 
     Raises:
         OSError: The base path is missing or cannot be listed.
@@ -142,12 +136,12 @@ def version_folders(base_path: str) -> list[VersionFolder]:
 
 @dataclass(frozen=True)
 class FoundVersions:
-    """The versions that were found under a base path.
+    """The versions under a base path.
 
     Attributes:
-        ready: Versions that hold a model and are whole.
+        ready: Complete versions with a model.
         growing: Versions that are still being written.
-        empty: Versions that hold no model.
+        empty: Complete versions without a model.
     """
 
     ready: dict[int, StoredVersion]
@@ -156,11 +150,11 @@ class FoundVersions:
 
 
 def sort_versions(versions: Iterable[StoredVersion], known: Mapping[int, str]) -> FoundVersions:
-    """Tells whole versions from others.
+    """Sorts versions into complete ones, incomplete ones, and those without a model.
 
     Args:
-        versions: What lies under a base path; of two that have one number, the first counts.
-        known: Places of the versions that were whole before, by number: whether they are is not asked again.
+        versions: Versions under a base path; the first of several with the same number counts.
+        known: Number to place of the versions that were complete before, which are not checked again.
     """
     ready: dict[int, StoredVersion] = {}
     growing, empty = [], []
@@ -182,7 +176,7 @@ def sort_versions(versions: Iterable[StoredVersion], known: Mapping[int, str]) -
 
 
 def wanted_versions(model: Any, found: Mapping[int, StoredVersion]) -> dict[int, StoredVersion]:
-    """Returns the versions that a ``ModelConfig``'s policy asks for, of those that are there."""
+    """Returns the available versions that the policy of a ``ModelConfig`` selects."""
     policy = model.model_version_policy
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
@@ -190,20 +184,20 @@ def wanted_versions(model: Any, found: Mapping[int, StoredVersion]) -> dict[int,
     if choice == "specific":
         return {number: found[number] for number in policy.specific.versions if number in found}
     newest_first = sorted(found, reverse=True)
-    # TensorFlow Serving reads 0, the default, as 1.
+    # As in TensorFlow Serving, 0, the default, means 1.
     count = policy.latest.num_versions or 1
     return {number: found[number] for number in newest_first[:count]}
 
 
 class StorageLog:
-    """Says what is wrong with a base path once, and again only when that changes."""
+    """Logs a problem with a base path once, and again only when it changes."""
 
     def __init__(self) -> None:
         self._said: dict[str, str] = {}
         self._growing_since_s: dict[str, float] = {}
 
     def check(self, model: Any, found: FoundVersions | Exception) -> None:
-        """Logs a missing base path, an empty one, a folder without a model, or a specific version that is not there."""
+        """Logs a missing or empty base path, a folder without a model, or a missing specific version."""
         problem = ""
         if isinstance(found, Exception) or not found.growing:
             self._growing_since_s.pop(model.name, None)
@@ -212,7 +206,7 @@ class StorageLog:
             problem = f"Could not find base path {model.base_path} for servable {model.name}: {reason}"
         elif found.growing:
             now_s = time.monotonic()
-            # One that has just appeared, and may be whole, is not worth a line.
+            # Do not log versions that have just appeared and may be complete.
             if now_s - self._growing_since_s.setdefault(model.name, now_s) < 1.5 * QUIET_S:
                 return
             problem = f"Version {found.growing[0]} of servable {model.name} is still being written; it is loaded after"

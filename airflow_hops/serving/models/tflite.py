@@ -1,4 +1,4 @@
-"""A TensorFlow Lite model, in interpreters of this process."""
+"""Serves TensorFlow Lite models with interpreters in this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
 
 PREDICT = "tensorflow/serving/predict"
 
-# Where TensorFlow's signature_def_utils keeps signatures in a file: a FlexBuffer of serialized SignatureDefs by name.
+# TensorFlow's signature_def_utils stores signatures under this name: a FlexBuffer map of serialized SignatureDefs.
 _SIGNATURES_METADATA = b"signature_defs_metadata"
 
 Detail = dict[str, Any]
@@ -38,19 +38,12 @@ Detail = dict[str, Any]
 class TfLiteServable(LocalServable):
     """The ``model.tflite`` of a version folder.
 
-    Its signatures are those in the file's metadata, where TensorFlow Serving looks for them, else those that its
-    converter wrote; a file without any has ``serving_default``, whose inputs and outputs go by the names of tensors.
-    As many requests run at once as there are cores, each in an interpreter of its own, whose tensors take the sizes of
-    the request's.
-
-    Args:
-        model: Model name.
-        version: Version number.
-        folder: The version folder.
-        options: How to open it.
+    Signatures come from the file's metadata, as in TensorFlow Serving, else from the converter. A file without
+    signatures has ``serving_default``, whose inputs and outputs are named by their tensors. At most one request per
+    core runs at once, each in its own interpreter, whose tensors are resized to those of the request.
 
     Raises:
-        ServingError: The file is no TensorFlow Lite model, or has operations that are not built in.
+        ServingError: The file is not a TensorFlow Lite model, or has operations that are not built in.
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
@@ -79,7 +72,7 @@ class TfLiteServable(LocalServable):
                 grpc.StatusCode.INVALID_ARGUMENT, f"Could not load the TensorFlow Lite model at {path}: {error}"
             ) from error
         super().__init__(model, version, str(folder), definitions.SerializeToString(), options)
-        # A request waits for others where they have all interpreters.
+        # A request may have to wait for an interpreter.
         self.computes_here = False
         self.load_s = time.monotonic() - started_s
 
@@ -102,7 +95,7 @@ class TfLiteServable(LocalServable):
 
 
 class _Pool:
-    """Interpreters, which one thread at a time may use; made when they are wanted."""
+    """Pool of interpreters, created on demand; an interpreter is not thread-safe."""
 
     def __init__(self, make: Callable[[], Interpreter], limit: int) -> None:
         self._make = make
@@ -112,11 +105,7 @@ class _Pool:
 
     @contextmanager
     def borrow(self, deadline_s: float = math.inf) -> Iterator[Interpreter]:
-        """Waits for an interpreter that nobody uses.
-
-        Raises:
-            ServingError: DEADLINE_EXCEEDED.
-        """
+        """Waits for an idle interpreter; raises ServingError with DEADLINE_EXCEEDED."""
         interpreter = self._take(deadline_s)
         try:
             yield interpreter
@@ -136,7 +125,6 @@ class _Pool:
             raise deadline_exceeded() from None
 
     def clear(self) -> None:
-        """Lets go of those that nobody uses."""
         while not self._idle.empty():
             self._idle.get()
 
@@ -162,7 +150,7 @@ def _named_tensor(details: dict[str, Detail], signature: str, name: str) -> Deta
 
 
 def _details(interpreter: Interpreter) -> tuple[dict[str, Detail], dict[str, Detail]]:
-    """Inputs and outputs by the names of their tensors."""
+    """Returns the inputs and outputs by tensor name."""
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     return {detail["name"]: detail for detail in inputs}, {detail["name"]: detail for detail in outputs}
 
@@ -190,7 +178,7 @@ def _fill_definition(definition: Any, inputs: dict[str, Detail], outputs: dict[s
 
 
 def _run(interpreter: Interpreter, values: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:
-    """Runs a model by the names of its tensors."""
+    """Runs a model; inputs and outputs are named by their tensors."""
     inputs, outputs = _details(interpreter)
     for name, value in values.items():
         interpreter.resize_tensor_input(inputs[name]["index"], value.shape)

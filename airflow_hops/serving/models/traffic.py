@@ -1,4 +1,4 @@
-"""Choosing a version for a request that names neither version nor label."""
+"""Chooses the version for requests that specify neither version nor label."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from airflow_hops.core.serving_api.traffic_config import TrafficConfig, read_tra
 
 log = logging.getLogger(__name__)
 
-# Percents are whole numbers: a hundred slots hold every split exactly.
+# Percentages are integers, so a hundred slots represent every split exactly.
 _SLOTS = 100
-# Coprime to 100: a hundred requests in a row visit every percent once, spread evenly between the versions.
+# Coprime to 100: a hundred successive requests visit each percent once, spread evenly among the versions.
 _STRIDE = 61
 
 
@@ -30,8 +30,8 @@ class Split:
     """Shares of the loaded versions of one model.
 
     Attributes:
-        versions: Versions that get traffic, ascending.
-        bounds: Upper ends of their shares, cumulative; the last is the sum of the shares.
+        versions: Versions with traffic, ascending.
+        bounds: Cumulative upper ends of their shares; the last is the sum of the shares.
         slots: The version that owns each hundredth of the sticky keys, loaded or not.
     """
 
@@ -41,18 +41,18 @@ class Split:
 
     @classmethod
     def among(cls, percents: Mapping[int, int], loaded: Mapping[int, object], slots: tuple[int, ...]) -> Split | None:
-        """Returns the split over those versions that are loaded and have a share, or None when none is."""
+        """Returns the split over the loaded versions that have a share, or None if there are none."""
         versions = tuple(sorted(version for version in percents if percents[version] and version in loaded))
         if not versions:
             return None
         return cls(versions, tuple(itertools.accumulate(percents[version] for version in versions)), slots)
 
     def at(self, point: int, of: int) -> int:
-        """Returns the version at a point from 0 to ``of``, exclusive; in whole numbers, so that shares are exact."""
+        """Returns the version at a point from 0 to ``of``, exclusive; integer arithmetic keeps shares exact."""
         return self.versions[bisect_right(self.bounds, point * self.bounds[-1] // of)]
 
     def of_key(self, model: str, key: str) -> int:
-        """Returns the version of a sticky key: its slot's, or another's while that is not loaded."""
+        """Returns the version of a sticky key: the owner of its slot, or another version while that is not loaded."""
         digest = hashlib.blake2b(f"{model}\0{key}".encode(), digest_size=16).digest()
         version = self.slots[int.from_bytes(digest[:8], "big") % _SLOTS]
         if version in self.versions:
@@ -60,7 +60,7 @@ class Split:
         return self.at(int.from_bytes(digest[8:], "big"), 2**64)
 
     def percents(self) -> dict[int, float]:
-        """The shares in effect, in percent."""
+        """Returns the shares in effect, in percent."""
         lower = (0, *self.bounds)
         return {
             version: 100.0 * (upper - low) / self.bounds[-1]
@@ -69,15 +69,12 @@ class Split:
 
 
 def deal_slots(percents: Mapping[int, int], previous: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Deals the hundred slots of the sticky keys among versions.
+    """Assigns the hundred slots of the sticky keys to versions, and returns the owner of each slot.
 
     Args:
         percents: Version to percent; they sum to 100.
-        previous: The owners so far: a slot changes its owner only from a version whose share shrinks to one whose
-            share grows. None deals them in the order of the versions.
-
-    Returns:
-        The version that owns each slot.
+        previous: The current owners: slots move only from versions whose share shrinks to versions whose share grows.
+            None assigns slots in the order of the versions.
     """
     if previous is None:
         return tuple(version for version in sorted(percents) for _ in range(percents[version]))
@@ -87,7 +84,7 @@ def deal_slots(percents: Mapping[int, int], previous: tuple[int, ...] | None = N
         for giver in sorted(version for version in surplus if surplus[version] > 0):
             count = min(surplus[giver], -surplus[grower])
             owned = [slot for slot, version in enumerate(slots) if version == giver]
-            # The end that is next to the grower: two versions always share in the order that a restart deals.
+            # Take slots from the end next to the growing version, so two versions always have the order of a restart.
             for slot in owned[-count:] if grower > giver else owned[:count]:
                 slots[slot] = grower
             surplus[giver] -= count
@@ -100,14 +97,14 @@ def deal_slots(percents: Mapping[int, int], previous: tuple[int, ...] | None = N
 class TrafficTable:
     """The splits and the shadow traffic of all models, read from the traffic file and set at run time.
 
-    A version's share goes to the model's other versions while it is not loaded. A request with a sticky key always
-    goes to the same version (and, as a share grows, keys only move to the version that grew); others are dealt evenly.
+    While a version is not loaded, the model's other versions get its share. Requests with equal sticky keys go to the
+    same version (when shares change, keys move only to versions that grow); others are distributed evenly.
 
     Args:
-        traffic_file: The file, or None to have them in memory alone; a missing file holds none.
+        traffic_file: The file, which need not exist; None stores splits only in memory.
 
     Raises:
-        ConfigError: The file is there and not valid.
+        ConfigError: The file is not valid.
     """
 
     def __init__(self, traffic_file: str | os.PathLike[str] | None) -> None:
@@ -122,21 +119,21 @@ class TrafficTable:
 
     @property
     def file(self) -> Path | None:
-        """The file that holds what is set at run time, so that a restart has it; None if memory alone does."""
+        """File that stores the changes made at run time, for a restart; None to store them only in memory."""
         return self._file
 
     @property
     def shadow(self) -> Mapping[str, Mapping[int | str, int]]:
-        """Model to version or label to the percent of requests of which it gets a copy."""
+        """Model to version or label to the percentage of requests that are copied to it."""
         return self._traffic.shadow
 
     def percents(self, model: str) -> dict[int, int] | None:
-        """Returns the split of a model as it was set, loaded versions or not; None if there is none."""
+        """Returns the configured split of a model, including versions that are not loaded; None if there is none."""
         split = self._traffic.models.get(model)
         return None if split is None else dict(split)
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the split of a model, in the file if there is one.
+        """Sets the split of a model, and saves it if there is a file.
 
         Raises:
             ConfigError: The split or the file is not valid; nothing changes then.
@@ -147,26 +144,17 @@ class TrafficTable:
         self._set(traffic_config.set_traffic, "models", model, percents)
 
     def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
-        """Sets the shadow traffic of a model, in the file if there is one.
-
-        Raises:
-            ConfigError: The percents or the file are not valid; nothing changes then.
-            OSError: The file cannot be written; nothing changes then.
-        """
+        """Sets the shadow traffic of a model; raises the errors of :meth:`set_split`."""
         if percents is not None:
             traffic_config.check_shadow(percents, f"shadow.{model}")
         self._set(traffic_config.set_shadow, "shadow", model, percents)
 
     def copy_shadow(self, shadow: Mapping[str, Mapping[int | str, int]]) -> None:
-        """Takes the shadow traffic of another process's table, which has told the log of it."""
+        """Copies the shadow traffic of another process, which has already logged it."""
         self._traffic = TrafficConfig(shadow={model: dict(percents) for model, percents in shadow.items()})
 
     def reload(self) -> bool:
-        """Reads the file again if it changed; one that is not valid leaves everything as it is.
-
-        Returns:
-            Whether any split may have changed.
-        """
+        """Reads the file if it has changed, and returns whether a split may differ; an invalid file changes nothing."""
         with self._lock:
             stamp = self._current_stamp()
             if self._file is None or stamp == self._stamp:
@@ -214,7 +202,7 @@ class TrafficTable:
             self._take(TrafficConfig(**sections))
 
     def _take(self, traffic: TrafficConfig) -> None:
-        # Slots first: a split that is looked up while this goes on finds those of its model.
+        # Set the slots first, so that concurrent look-ups of a split find those of its model.
         self._slots = {
             **self._slots,
             **{model: deal_slots(percents, self._slots.get(model)) for model, percents in traffic.models.items()},
@@ -238,5 +226,5 @@ class TrafficTable:
 
 def _in_words(percents: Mapping[Any, int] | None) -> str:
     if percents is None:
-        return "not split any more"
+        return "no longer split"
     return ", ".join(f"{percent}% to {target}" for target, percent in percents.items()) or "none"

@@ -1,4 +1,4 @@
-"""Loads and unloads versions in threads, such that a model never stops answering in between."""
+"""Loads and unloads versions in background threads, without interrupting a model's service."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ log = logging.getLogger(__name__)
 
 
 class Transitions:
-    """Brings what is loaded closer to what is wanted.
+    """Loads wanted versions, and unloads those that are no longer wanted.
 
-    Transitions preserve availability, as TensorFlow Serving's do by default: a version that is no longer wanted stays
-    until a wanted one is available.
+    Transitions preserve availability, as by default in TensorFlow Serving: a version that is no longer wanted stays
+    until a wanted version is available.
 
     Args:
-        catalog: Where available versions are published.
-        models: By name, as they are wanted; touched only under ``changed``.
+        catalog: Catalog in which available versions are published.
+        models: Name to wanted model; ``changed`` guards it.
         open_version: Opens a version: model name, version number, folder; raises ``ServingError``.
-        flags: How often to try, and how many at once.
-        cache: From which copies of versions are removed.
-        changed: The loader's lock; told when a version is loaded, has failed, or is unloaded.
+        flags: Flags for retries and thread counts.
+        cache: Cache from which copies of unloaded versions are removed.
+        changed: The loader's lock, notified when a version is loaded, has failed, or is unloaded.
     """
 
     def __init__(
@@ -55,17 +55,16 @@ class Transitions:
         self._cache = cache
         self._changed = changed
         self._stopping = False
-        # Copying takes long, or fails late: it must not hold up what lies on this machine.
+        # Copies from stores are slow and may fail late, so they must not delay local versions.
         self._pool, self._remote_pool = (
             ThreadPoolExecutor(flags.num_load_threads or 2, name) for name in ("load", "load-remote")
         )
         self._unload_pool = ThreadPoolExecutor(flags.num_unload_threads or 2, "unload")
 
     def begin(self) -> float:
-        """Begins what is due, under the lock.
+        """Begins the loads and unloads that are due; needs the lock.
 
-        Returns:
-            When a version is to be tried again, as of ``time.monotonic()``.
+        Returns the time of the next retry, on the clock of ``time.monotonic()``.
         """
         for name, model in list(self._models.items()):
             for number in sorted(model.versions, reverse=True):
@@ -101,7 +100,7 @@ class Transitions:
         return min(retries, default=NEVER)
 
     def stop(self) -> None:
-        """Begins no more; versions stay loaded."""
+        """Begins no further loads or unloads; versions stay loaded."""
         self._stopping = True
         for pool in (self._pool, self._remote_pool, self._unload_pool):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -160,5 +159,5 @@ class Transitions:
         servable.close()
         self._cache.remove(servable.path)
         if not self._stopping:
-            # A job of its own: this one still holds the servable.
+            # Run this in a separate job, since the current one still references the servable.
             self._unload_pool.submit(give_back)

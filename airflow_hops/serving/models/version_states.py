@@ -1,4 +1,4 @@
-"""The loader's state of each model: the versions that are wanted, how far they are, and its labels."""
+"""The loader's state of each model: its wanted versions, their progress, and its labels."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class WantedVersion:
-    """A version that is wanted or still loaded; touched only under the loader's lock.
+    """A version that is wanted or still loaded; the loader's lock guards it.
 
     Attributes:
-        folder: Where it is.
-        wanted: Whether config and disk ask for it.
-        loading: Whether a thread is at it.
-        attempts: Tries so far; 0 again once its files have changed.
-        next_attempt_s: Not before this, as of ``time.monotonic()``.
-        fingerprint: Of the folder at the last try.
-        servable: What answers, once it is loaded.
-        loaded_from: Where it was then.
+        folder: The stored version.
+        wanted: Whether the config selects it and it exists.
+        loading: Whether a thread is loading it.
+        attempts: Number of attempts to load it since its files last changed.
+        next_attempt_s: Earliest time of the next attempt, on the clock of ``time.monotonic()``.
+        fingerprint: Fingerprint of the files at the last attempt.
+        servable: The loaded version.
+        loaded_from: Place from which ``servable`` was loaded.
     """
 
     folder: StoredVersion
@@ -43,24 +43,24 @@ class WantedVersion:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it is loaded from where it now is."""
+        """Whether it is loaded from its current place."""
         return self.servable is not None and self.loaded_from == self.folder.place
 
     @property
     def is_coming(self) -> bool:
-        """Whether it is wanted, does not answer yet, and has not failed for good."""
+        """Whether it is wanted, does not answer yet, and has not failed permanently."""
         return self.wanted and self.servable is None and (self.loading or self.next_attempt_s < math.inf)
 
 
 @dataclass
 class WantedModel:
-    """A model that is in the config, or has versions that are still loaded; touched only under the loader's lock.
+    """A model that is in the config or has loaded versions; the loader's lock guards it.
 
     Attributes:
-        config: Its ``ModelConfig``, or None once the config names it no more.
-        looked_at: Whether it is known what lies under its base path, or that nothing does.
+        config: Its ``ModelConfig``; None once it is removed from the config.
+        looked_at: Whether its base path was polled.
         growing: Versions that are still being written.
-        versions: By number.
+        versions: Version number to version.
         labels: Labels in effect.
     """
 
@@ -72,12 +72,12 @@ class WantedModel:
 
     @property
     def loaded(self) -> dict[int, Servable]:
-        """Returns the loaded versions."""
+        """The loaded versions."""
         return {number: version.servable for number, version in self.versions.items() if version.servable}
 
     @property
     def superseded(self) -> dict[int, Servable]:
-        """Returns loaded versions that are not wanted and may go: one that is wanted answers, or none is wanted."""
+        """Loaded versions to unload: they are not wanted, and either a wanted version answers or none is wanted."""
         wanted = [version for version in self.versions.values() if version.wanted]
         if wanted and not any(version.servable for version in wanted):
             return {}
@@ -88,12 +88,7 @@ class WantedModel:
         }
 
     def is_coming(self, version: int | None, label: str | None) -> bool:
-        """Whether what a request asks for will be there once it is loaded.
-
-        Args:
-            version: The version asked for, or None.
-            label: The label asked for, where no version is.
-        """
+        """Returns whether a requested version, or else label, is still to be loaded."""
         if self.config is None:
             return False
         if version is None and label:
@@ -107,7 +102,7 @@ class WantedModel:
         return version in self.growing or (version in self.versions and self.versions[version].is_coming)
 
     def want(self, folders: Mapping[int, StoredVersion]) -> None:
-        """Takes these versions as the wanted ones; those that failed and have changed are tried again."""
+        """Sets the wanted versions; failed versions whose files have changed are tried again."""
         for number, version in self.versions.items():
             version.wanted = number in folders
         for number, folder in folders.items():
@@ -121,10 +116,10 @@ class WantedModel:
                 version.attempts, version.next_attempt_s = 0, 0.0
 
     def labels_in_effect(self, for_unavailable: bool) -> dict[str, int]:
-        """Returns the labels: one that names a version still loading stays where it was until that is available.
+        """Returns the labels; a label whose new version is still loading keeps its old version.
 
         Args:
-            for_unavailable: Whether a label may name a version that is not loaded.
+            for_unavailable: Whether a label may point to a version that is not loaded.
         """
         if self.config is None:
             return {}
@@ -138,13 +133,10 @@ class WantedModel:
         return labels
 
     def check_labels(self, asked: Any) -> None:
-        """Gives up the labels of the config that are not in effect.
-
-        Args:
-            asked: The ``ModelConfig`` that a client sent.
+        """Checks that the labels of a client's ``ModelConfig`` are in effect; otherwise resets the config's labels.
 
         Raises:
-            ServingError: There was one.
+            ServingError: A label is not in effect.
         """
         for label, version in asked.version_labels.items():
             if self.labels.get(label) == version:

@@ -1,4 +1,4 @@
-"""Which versions of which models shall be loaded: what the config names and the base paths hold."""
+"""Determines the versions to load from the config and the base paths."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from airflow_hops.serving.models.storage import (
 from airflow_hops.serving.models.version_states import WantedModel
 
 NEVER = float("inf")
-# How soon a version that is still being written is looked at again.
+# Interval between polls while a version is being written.
 _LOOK_AGAIN_S = 0.2
 
 
 class WantedModels:
-    """The models that are in the config, or have versions that are still loaded; touched only under the loader's lock.
+    """The models that are in the config or have loaded versions; the loader's lock guards them.
 
     Args:
-        changed: That lock; told when another look is due.
-        cache: Where versions that lie in stores are copied to.
-        poll_s: Seconds between looks at the base paths; 0 looks once, negative never.
+        changed: The loader's lock, notified when another poll is due.
+        cache: Cache for copies of versions in stores.
+        poll_s: Seconds between polls of the base paths; 0 polls once, negative never.
 
     Attributes:
         by_name: The models.
-        looks: How often all base paths were looked at.
-        due_s: When they are looked at next, as of ``time.monotonic()``.
+        looks: Number of polls of all base paths.
+        due_s: Time of the next poll, on the clock of ``time.monotonic()``.
     """
 
     def __init__(self, changed: threading.Condition, cache: ModelCache, poll_s: float) -> None:
@@ -49,7 +49,7 @@ class WantedModels:
         self._remote_looks = RemoteLooks(changed, cache, self._on_look)
 
     def set_config(self, config: Any) -> None:
-        """Takes a ``ModelServerConfig``, the whole truth from now on."""
+        """Replaces the ``ModelServerConfig``; models that are not in it are no longer wanted."""
         wanted = {model.name: model for model in config.model_config_list.config}
         for name, model_config in wanted.items():
             own = type(model_config)()
@@ -64,7 +64,7 @@ class WantedModels:
         self._changed.notify_all()
 
     def config(self) -> Any:
-        """The ``ModelServerConfig`` in effect, in which labels may differ from the one that was set."""
+        """Returns the ``ModelServerConfig`` in effect, whose labels may differ from those of ``set_config``."""
         in_effect = ModelServerConfig()
         models = in_effect.model_config_list
         models.SetInParent()
@@ -72,11 +72,7 @@ class WantedModels:
         return in_effect
 
     def look(self, now_s: float) -> None:
-        """Looks at the base paths, where it is time.
-
-        Args:
-            now_s: As of ``time.monotonic()``.
-        """
+        """Polls the base paths if that is due; ``now_s`` is on the clock of ``time.monotonic()``."""
         if now_s < self.due_s:
             return
         self.due_s = due_after(self._poll_s)
@@ -86,15 +82,15 @@ class WantedModels:
         self.looks += 1
 
     def stop(self) -> None:
-        """Begins no more looks at stores."""
+        """Begins no further polls of stores."""
         self._remote_looks.stop()
 
     def has_settled(self, looks: int, until_s: float) -> bool:
-        """Whether there was another look, every version that it found was tried, and others answer no more.
+        """Returns whether a poll followed, each of its versions was tried, and superseded versions are unloaded.
 
         Args:
-            looks: Those that do not count.
-            until_s: How long to wait for versions that are still being written, and for what stores say, as of
+            looks: Number of polls before the change, which do not count.
+            until_s: Time limit for versions that are being written and for slow stores, on the clock of
                 ``time.monotonic()``.
         """
         if self.looks <= looks or self.untried():
@@ -104,7 +100,7 @@ class WantedModels:
         return not (self._growing or self._remote_looks.awaited) or time.monotonic() >= until_s
 
     def untried(self) -> list[str]:
-        """Returns the versions that are wanted and whose first load has not ended."""
+        """Returns the wanted versions whose first load has not ended."""
         return [
             f"{name} version {number}"
             for name, model in self.by_name.items()
@@ -113,7 +109,7 @@ class WantedModels:
         ]
 
     def is_coming(self, name: str, version: int | None, label: str | None) -> bool:
-        """Whether what a request asks for will be there once it is loaded."""
+        """Returns whether a requested version or label is still to be loaded."""
         model = self.by_name.get(name)
         return model is not None and model.is_coming(version, label) and self._poll_s >= 0
 
@@ -148,10 +144,10 @@ class WantedModels:
         self._look_again_soon(time.monotonic())
 
     def _take_in(self, model: WantedModel, versions: Sequence[StoredVersion] | Exception) -> None:
-        """Takes in what lies under a model's base path, or why nobody knows."""
+        """Applies the versions under a model's base path, or the error of the poll."""
         model.looked_at = True
         if isinstance(versions, Exception):
-            # A base path that is away for a while must not unload what is serving.
+            # A base path that is temporarily unavailable must not unload versions.
             self._storage_log.check(model.config, versions)
             model.growing = ()
             return
@@ -162,5 +158,5 @@ class WantedModels:
 
 
 def due_after(interval_s: float) -> float:
-    """When something is due that happens every so many seconds; never where these are 0 or less."""
+    """Returns when an interval that begins now ends; never if it is not positive."""
     return time.monotonic() + interval_s if interval_s > 0 else NEVER

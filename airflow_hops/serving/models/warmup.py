@@ -1,4 +1,4 @@
-"""Warm-up: a version answers the requests that were exported with it, or made up ones, before anybody else's reach it.
+"""Warm-up: a version answers exported or generated requests before those of clients.
 
 The first run of a signature takes up to a second, in which TensorFlow places, prunes and compiles its graph.
 """
@@ -30,9 +30,9 @@ from airflow_hops.serving.prediction_log import (
 log = logging.getLogger(__name__)
 
 MAX_RECORDS = 1000
-"""As many records may a warm-up file hold, as in TensorFlow Serving."""
+"""Maximum number of records in a warm-up file, as in TensorFlow Serving."""
 
-# Refused by TensorFlow Serving with the number of the field; other records that are no request are passed over.
+# TensorFlow Serving refuses this log type by its field number; other records that are not requests are skipped.
 _SESSION_RUN = ("session_run_log", 5)
 
 _REHEARSAL_S = 10.0
@@ -40,18 +40,18 @@ _REHEARSAL_ELEMENTS = 1 << 20
 
 
 def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
-    """Has a version answer the requests of its ``assets.extra/tf_serving_warmup_requests``, or else made up ones.
+    """Runs the requests in a version's ``assets.extra/tf_serving_warmup_requests``, or generated ones without the file.
 
     Args:
         servable: The version, not published yet.
         folder: Its folder.
-        iterations: How often each request is asked; 0 leaves warm-up out.
+        iterations: Number of runs of each request; 0 skips the warm-up.
 
     Returns:
         The number of records; 0 if there is no file.
 
     Raises:
-        ServingError: The file is damaged or holds too many records, or the version refuses one: it must not be served.
+        ServingError: The file is damaged or too long, or the version refuses a record; it must not be served then.
     """
     path = folder / WARMUP_FILE
     if not iterations:
@@ -86,16 +86,9 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
 
 
 def rehearse(servable: Servable) -> int:
-    """Has a version without warm-up requests answer one of a row of zeros and empty strings for each signature.
+    """Runs each signature once on a row of zeros and empty strings; returns the number of signatures that ran.
 
-    Whether it answers or refuses is of no consequence. Signatures whose inputs' rank or type is not known, or which are
-    not for Predict, are left to their first request.
-
-    Args:
-        servable: The version, not published yet.
-
-    Returns:
-        The number of signatures that have run.
+    Errors are ignored. Skips signatures for Classify and Regress, and those with inputs of unknown rank or type.
     """
     count = 0
     definitions = SignatureDefMap.FromString(servable.signature_defs).signature_def
@@ -115,9 +108,9 @@ def rehearse(servable: Servable) -> int:
 
 
 def _fill_with_nothing(proto: Any, info: Any) -> bool:
-    """Makes a tensor of zeros or empty strings as a signature asks for; False if it does not say enough."""
+    """Fills a tensor with zeros or empty strings; returns False if its type or shape is unknown or too large."""
     tensor_type = tensors.BY_NUMBER.get(info.dtype)
-    # Open dimensions are 1; without a value, a typed field is filled with zeros or empty strings.
+    # Open dimensions are 1; a tensor without values decodes to zeros or empty strings.
     shape = [max(1, dim.size) for dim in info.tensor_shape.dim]
     if tensor_type is None or info.tensor_shape.unknown_rank or math.prod(shape) > _REHEARSAL_ELEMENTS:
         return False

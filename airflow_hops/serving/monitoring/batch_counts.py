@@ -1,4 +1,4 @@
-"""Metrics of batching, under TensorFlow Serving's names: sizes, and how long requests waited."""
+"""Metrics of batching with TensorFlow Serving's names: batch sizes, and times in the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_hops.serving.monitoring.series import BatchTotals
 
 
 class BatchCounts(Collector):
-    """Counts of all batches of this process, with TensorFlow Serving's own bounds."""
+    """Histograms of this process's batches, with TensorFlow Serving's bounds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,9 +37,9 @@ class BatchCounts(Collector):
         """Counts one batch.
 
         Args:
-            thread_pool_name: As in its ``BatchingParameters``.
-            rows: Its rows, padding included.
-            waits_s: How long each of its requests waited, seconds.
+            thread_pool_name: ``thread_pool_name`` of its ``BatchingParameters``.
+            rows: Number of rows, including padding.
+            waits_s: Seconds that each request was queued.
         """
         with self._lock:  # totals() must not see a batch without its waits
             waits = self._waits.labels(thread_pool_name)
@@ -48,7 +48,7 @@ class BatchCounts(Collector):
             self._sizes.observe(rows)
 
     def totals(self) -> BatchTotals | None:
-        """Returns the batches since the start; None before the first batch."""
+        """Returns the totals since the start; None before the first batch."""
         sums: Counter[str] = Counter()
         sizes: list[tuple[float | None, int]] = []
         below = 0
@@ -71,12 +71,12 @@ class BatchCounts(Collector):
         )
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the metrics as they are now; none before the first batch."""
+        """Returns the current metrics; empty before the first batch."""
         with self._lock:
             metrics = [*self._waits.collect(), *self._sizes.collect()]
         return metrics if metrics[0].samples else []
 
 
 BATCHES = BatchCounts()
-"""The batches of this process."""
+"""Batches of this process."""
 REGISTRY.register(BATCHES)

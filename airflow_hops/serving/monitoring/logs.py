@@ -1,7 +1,7 @@
 """The server's log by model and version, and a log of requests.
 
-A record belongs to the model and version that its message names, as ``model flights version 3 …`` or ``version 3 of
-servable flights …``, or to those given as ``extra={"model": …, "version": …}``.
+A record belongs to the model and version in its message (``model flights version 3 …`` or ``version 3 of servable
+flights …``), or in its ``extra={"model": …, "version": …}``.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class LogLine:
     Attributes:
         at_s: Seconds since 1970 UTC.
         level: INFO, WARNING, ….
-        logger: The part of the server that wrote it.
-        model: The model that it is about; empty if it is about none.
-        version: The version that it is about; 0 if it is about none.
-        message: What it says, with a traceback if there was one.
+        logger: Name of the logger.
+        model: Model that the record is about, or "".
+        version: Version that the record is about, or 0.
+        message: Message, with the traceback if there is one.
     """
 
     at_s: float
@@ -59,7 +59,7 @@ class LogLine:
 
 
 class LogBuffer(logging.Handler):
-    """The newest records, in memory."""
+    """Stores the newest records in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,32 +67,32 @@ class LogBuffer(logging.Handler):
         self._text = logging.Formatter("%(message)s")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a record."""
+        """Stores a record."""
         try:
             self.add(self.line_of(record))
         except Exception:
             self.handleError(record)
 
     def line_of(self, record: logging.LogRecord) -> LogLine:
-        """Returns a record as it is kept."""
+        """Returns the line for a record."""
         model, version = _about(record)
         return LogLine(record.created, record.levelname, record.name, model, version, self._text.format(record))
 
     def add(self, line: LogLine) -> None:
-        """Keeps a record, which another process may have written."""
+        """Stores a line, which may come from another process."""
         self._lines.append(line)
 
     def tail(
         self, count: int, model: str = "", version: int = 0, since_s: float = 0.0, level: int = 0
     ) -> list[LogLine]:
-        """Returns the newest records, oldest first.
+        """Returns the newest lines, oldest first.
 
         Args:
-            count: How many at most.
-            model: Of this model alone, unless empty.
-            version: Of this version alone, unless 0.
-            since_s: Later than this, seconds since 1970 UTC.
-            level: At least as grave, as :mod:`logging` numbers it.
+            count: Maximum number of lines.
+            model: Return only lines of this model, unless empty.
+            version: Return only lines of this version, unless 0.
+            since_s: Return only lines after this time, in seconds since 1970 UTC.
+            level: Minimum level, as in :mod:`logging`.
         """
         with self.lock or threading.RLock():
             lines = list(self._lines)
@@ -112,10 +112,7 @@ BUFFER = LogBuffer()
 
 
 def configure(log_file: str = "") -> None:
-    """Sends the log to stderr, to memory and to a file.
-
-    Args:
-        log_file: Appended to, and opened again when it was moved away; empty for none.
+    """Sends the log to stderr, to memory, and to a file if there is one, which may be rotated.
 
     Raises:
         OSError: The file cannot be written.
@@ -149,11 +146,11 @@ _Request = tuple[float, str, RequestKind, str | None, float, int]
 
 
 class RequestLog:
-    """A file of JSON lines, one for each request that is sampled; the request path never waits for the disk.
+    """Writes sampled requests to a file as JSON lines; requests do not wait for the disk.
 
     Args:
-        path: Appended to, and opened again when it was moved away.
-        sampling_percent: Share of the requests; errors are always written.
+        path: The file, which may be rotated.
+        sampling_percent: Share of the successful requests; errors are always written.
 
     Raises:
         OSError: The file cannot be written.
@@ -170,16 +167,16 @@ class RequestLog:
         self._thread.start()
 
     def offer(self, code: str, kind: RequestKind, request_id: str | None, latency_s: float, rows: int) -> None:
-        """Takes one request, or drops it where too many wait.
+        """Queues one request, or drops it if the queue is full.
 
         Args:
             code: Name of the gRPC status code.
-            kind: What was asked.
-            request_id: The client's id of it.
+            kind: Kind of the request.
+            request_id: The client's id of the request.
             latency_s: Seconds in the server.
             rows: Rows of an answered request.
         """
-        # Exact shares, evenly spread: the n-th request is in when n% of the way crosses a whole number.
+        # Exact, evenly spread shares: the n-th request is written if the integer part of n * percent / 100 grows.
         number = self._requests = self._requests + 1
         if code == "OK" and int(number * self._percent / 100) == int((number - 1) * self._percent / 100):
             return
@@ -189,7 +186,7 @@ class RequestLog:
         self._waiting.put((time.time(), code, kind, request_id, latency_s, rows))
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes the queued requests."""
         self._waiting.put(None)
         self._thread.join(10.0)
         self._file.close()

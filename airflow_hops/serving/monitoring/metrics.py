@@ -1,11 +1,11 @@
-"""Metrics in Prometheus' text format: TensorFlow Serving's own by its names, and ours by version.
+"""Metrics in Prometheus' text format: TensorFlow Serving's metrics with their names, and further ones by version.
 
-``REGISTRY`` is where every part of the server registers the metrics it has beside the requests' (queues, workers,
-capture), with ``prometheus_client``'s own classes or collectors::
+All parts of the server register metrics other than those of requests (queues, workers, capture) in ``REGISTRY``, with
+the classes of ``prometheus_client`` or with collectors::
 
     QUEUE = Gauge("hops_serving_queue_length", "Requests that wait for a batch.", ["model_name"], registry=REGISTRY)
 
-The request path pays nothing for what is shown: counts are kept by ``RequestStats`` and read when someone asks.
+Metrics of requests cost requests nothing: they are derived from ``RequestStats`` when they are read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REGISTRY = CollectorRegistry()
 disable_created_metrics()
 ProcessCollector(registry=REGISTRY)
 
-# What TensorFlow Serving calls a session.
+# TensorFlow Serving's name of a session.
 _RUNTIME = "TF1"
 
 Shares = Callable[[], Mapping[str, Mapping[int, float]]]
@@ -48,7 +48,7 @@ def prometheus_path(monitoring_config_file: str) -> str | None:
     """Returns the path of the metrics in the REST API, or None if TensorFlow Serving's file does not enable them.
 
     Raises:
-        ConfigError: The file is missing, does not parse, or gives a path that is none.
+        ConfigError: The file is missing, cannot be parsed, or its path does not begin with /.
     """
     if not monitoring_config_file:
         return None
@@ -68,19 +68,14 @@ def add_route(routes: Routes, path: str) -> None:
 
 
 class RequestCollector(Collector):
-    """The requests' metrics.
-
-    Args:
-        stats: What was counted.
-        shares: Gives the share of traffic of each available version, percent, by model.
-    """
+    """Metrics of requests, and the traffic shares of available versions in percent."""
 
     def __init__(self, stats: RequestStats, shares: Shares) -> None:
         self._stats = stats
         self._shares = shares
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the metrics as they are now."""
+        """Returns the current metrics."""
         requests = Metric(REQUEST_COUNT, "The total number of requests.", "counter")
         latency = Metric(
             ":tensorflow:serving:request_latency",
@@ -131,7 +126,7 @@ def _add_histogram(metric: Metric, labels: dict[str, str], histogram: LatencyHis
 
 def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:
     """Returns all metrics in Prometheus' text format."""
-    # prometheus_client announces every counter as …_total, which this one of TensorFlow Serving's is not.
+    # prometheus_client announces all counters with _total, which TensorFlow Serving's request_count lacks.
     name = f" {REQUEST_COUNT} ".encode()
     text: bytes = generate_latest(registry)
     return text.replace(name.replace(b"_count ", b"_count_total "), name)

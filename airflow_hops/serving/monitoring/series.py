@@ -1,7 +1,7 @@
-"""Requests, errors and latencies of the last hour by model and version, and batches, in steps of ten seconds.
+"""Time series of requests, errors, latencies and batches in the last hour, in steps of ten seconds.
 
-The request path knows nothing of it: a thread takes the differences of what :class:`RequestStats` counts anyway. A step
-holds the versions that were asked in it, so that an hour costs at most 360 small entries for each version.
+A thread derives the steps from the counts in :class:`RequestStats`, so requests cost nothing extra. A step holds only
+versions with requests: at most 360 small entries per version and hour.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class BatchTotals:
     """Totals of a server's batches since it started.
 
     Attributes:
-        batches: Batches.
-        rows: Their rows, padding included.
-        requests: Requests in them.
-        wait_s: Seconds that these waited, together.
-        sizes: ``(upper, batches)`` of the sizes that there were, at most ``upper`` rows and more than half of it; None
-            for what is larger than all bounds.
+        batches: Number of batches.
+        rows: Rows of the batches, including padding.
+        requests: Requests in the batches.
+        wait_s: Total time that the requests were queued, in seconds.
+        sizes: Histogram: ``(upper, batches)`` of batches with at most ``upper`` rows and more than half of it;
+            ``upper`` is None for batches above all bounds.
     """
 
     batches: int
@@ -49,10 +49,10 @@ class Step:
     """The counts of one step.
 
     Attributes:
-        at_s: Its end, seconds since 1970.
-        seconds: How long it was.
-        asked: By model and version, counts and latencies; those alone that were asked.
-        batches: As :class:`BatchTotals`, of the step; None if nothing is batched.
+        at_s: End of the step, in seconds since 1970.
+        seconds: Length of the step.
+        asked: Model and version to counts and latencies; only versions with requests.
+        batches: Differences of :class:`BatchTotals`; None without batching.
     """
 
     at_s: float
@@ -62,12 +62,7 @@ class Step:
 
 
 class RequestSeries:
-    """The last hour in steps; safe to read while its thread adds to it.
-
-    Args:
-        stats: What counts requests.
-        batches: Gives what was batched; None if nothing was.
-    """
+    """The steps of the last hour; can be read while its thread adds steps."""
 
     def __init__(self, stats: RequestStats, batches: Callable[[], BatchTotals | None]) -> None:
         self._stats = stats
@@ -80,15 +75,15 @@ class RequestSeries:
         self._thread = threading.Thread(target=self._run, name="request-series", daemon=True)
 
     def start(self) -> None:
-        """Adds a step every ten seconds from now on."""
+        """Starts the thread that adds a step every ten seconds."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ends that."""
+        """Ends the thread."""
         self._stop.set()
 
     def add_step(self) -> None:
-        """Ends the step under way, and begins the next."""
+        """Ends the current step, and begins the next."""
         at_s, now, batched = time.monotonic(), _counted(self._stats), self._batches()
         nothing = RequestCounts()
         changes = {key: (total, self._before.get(key, nothing)) for key, total in now.items()}
@@ -102,11 +97,11 @@ class RequestSeries:
         self._before, self._batched, self._at_s = now, batched, at_s
 
     def report(self, model: str = "", since_s: float = 0.0) -> dict[str, Any]:
-        """Returns what ``GET /v1/stats/series`` answers: columns of one length, an element a step, the oldest first.
+        """Returns the response to ``GET /v1/stats/series``: columns with one element per step, oldest first.
 
         Args:
-            model: Of this model alone, unless empty.
-            since_s: Steps that ended later, seconds since 1970.
+            model: Return only this model, unless empty.
+            since_s: Return only steps that ended later, in seconds since 1970.
         """
         steps = [step for step in list(self._steps) if step.at_s > since_s]
         keys = sorted({key for step in steps for key in step.asked if model in ("", key[0])})
@@ -131,7 +126,7 @@ class RequestSeries:
     def _run(self) -> None:
         due_s = self._at_s
         while True:
-            # From one grid point to the next, so that the steps do not drift; those that were slept through are one.
+            # Steps end at multiples of STEP_S, so that they do not drift; missed steps become one step.
             due_s += STEP_S * (1 + max(0.0, time.monotonic() - due_s) // STEP_S)
             if self._stop.wait(due_s - time.monotonic()):
                 return

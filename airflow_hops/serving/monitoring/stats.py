@@ -14,8 +14,8 @@ from typing import Any
 from airflow_hops.serving.errors import CLIENT_ERRORS
 from airflow_hops.serving.request_kind import RequestKind
 
-# A percentile is at most 2.5% off, a version costs 4 kB for each method however many requests it answers, and every
-# twelfth bound is one of TensorFlow Serving's own, which grow by 1.8 from 10 microseconds.
+# Percentiles are at most 2.5% off, and a version takes 4 kB per method. Every twelfth bound is one of TensorFlow
+# Serving's, which grow by a factor of 1.8 from 10 microseconds.
 BUCKETS_PER_BOUND = 12
 _GROWTH = math.log(1.8) / BUCKETS_PER_BOUND
 _LOWEST_S = 10e-6 / 1.8**4
@@ -25,13 +25,13 @@ LATENCY_BOUNDS_US = tuple(10 * 1.8**power for power in range(33))
 
 @dataclass
 class LatencyHistogram:
-    """Latencies in buckets that grow evenly on a logarithmic scale."""
+    """Latencies in buckets of equal width on a logarithmic scale."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
     sum_s: float = 0.0
 
     def add(self, latency_s: float) -> None:
-        """Counts one latency, seconds."""
+        """Counts one latency."""
         bucket = int(math.log(latency_s / _LOWEST_S) / _GROWTH) + 1 if latency_s > _LOWEST_S else 0
         self.buckets[bucket if bucket < _BUCKETS else _BUCKETS - 1] += 1
         self.sum_s += latency_s
@@ -40,19 +40,19 @@ class LatencyHistogram:
         return LatencyHistogram([*map(operator.add, self.buckets, other.buckets)], self.sum_s + other.sum_s)
 
     def copy(self) -> LatencyHistogram:
-        """Returns a histogram that does not change any more."""
+        """Returns a copy."""
         return LatencyHistogram(list(self.buckets), self.sum_s)
 
     def __sub__(self, earlier: LatencyHistogram) -> LatencyHistogram:
         return LatencyHistogram([*map(operator.sub, self.buckets, earlier.buckets)], self.sum_s - earlier.sum_s)
 
     def rows_ms(self) -> list[tuple[float, float, int]]:
-        """Returns ``(lower, upper, count)`` of the buckets that hold any, bounds in milliseconds."""
+        """Returns ``(lower, upper, count)`` of the non-empty buckets, with bounds in milliseconds."""
         bounds = [0.0, *(round(1000 * _LOWEST_S * math.exp(bucket * _GROWTH), 7) for bucket in range(_BUCKETS))]
         return [(bounds[i], bounds[i + 1], count) for i, count in enumerate(self.buckets) if count]
 
     def percentile_ms(self, percent: float) -> float | None:
-        """Returns a percentile in milliseconds, None if nothing was counted."""
+        """Returns a percentile in milliseconds; None if nothing was counted."""
         total = sum(self.buckets)
         if not total:
             return None
@@ -65,7 +65,7 @@ class LatencyHistogram:
 
 
 def add_to(total: dict[Any, Any], key: object, more: Any) -> None:
-    """Adds something to what there is of the key, if there is."""
+    """Adds a value to that of the key, or sets it if the key is new."""
     total[key] = total[key] + more if key in total else more
 
 
@@ -80,10 +80,10 @@ class RequestCounts:
     """Counts of one kind of request.
 
     Attributes:
-        by_code: gRPC status code's name to requests.
+        by_code: Name of the gRPC status code to requests.
         rows: Rows of answered requests.
-        latency: Seconds in the server, of answered requests.
-        run: Seconds that the model took of them, its queues included.
+        latency: Time in the server, of answered requests.
+        run: Time in the model and its queues, of answered requests.
     """
 
     by_code: dict[str, int] = field(default_factory=dict)
@@ -102,22 +102,22 @@ class RequestCounts:
 
     @property
     def requests(self) -> int:
-        """All requests."""
+        """Number of all requests."""
         return sum(self.by_code.values())
 
     @property
     def errors(self) -> int:
-        """Requests that failed, by no fault of the client."""
+        """Number of requests that failed through no fault of the client."""
         return self.requests - self.by_code.get("OK", 0) - self.client_errors
 
     @property
     def client_errors(self) -> int:
-        """Requests that were refused as the client's mistake."""
+        """Number of requests that were refused because of a mistake of the client."""
         return sum(count for code, count in self.by_code.items() if code in CLIENT_ERRORS)
 
 
 class RequestStats:
-    """Counts of requests and answers; safe to call from every request thread."""
+    """Counts of requests and answers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -128,10 +128,10 @@ class RequestStats:
         """Counts one answered request.
 
         Args:
-            kind: What was asked.
-            rows: Rows asked for.
+            kind: Kind of the request.
+            rows: Rows of the request.
             latency_s: Seconds in the server.
-            run_s: Seconds of them that the model took.
+            run_s: Seconds of these in the model.
         """
         with self._lock:
             counts = self._kinds[kind]
@@ -144,7 +144,7 @@ class RequestStats:
         """Counts one request that was refused or failed.
 
         Args:
-            kind: What was asked; its model is one that is served, or empty: names that clients make up must not grow
+            kind: Kind of the request; its model must exist or be empty, so that names invented by clients do not grow
                 the table.
             code: Name of the gRPC status code.
         """
@@ -153,11 +153,11 @@ class RequestStats:
             by_code[code] = by_code.get(code, 0) + 1
 
     def counts(self) -> dict[RequestKind, RequestCounts]:
-        """Returns what was counted so far, a copy."""
+        """Returns a copy of the counts."""
         return self.changed({})
 
     def changed(self, known: Mapping[RequestKind, int]) -> dict[RequestKind, RequestCounts]:
-        """Returns what was counted so far, a copy, without the kinds of which there are still so many requests."""
+        """Returns a copy of the counts of kinds whose number of requests differs from that in ``known``."""
         with self._lock:
             return {
                 kind: RequestCounts(dict(counts.by_code), counts.rows, counts.latency.copy(), counts.run.copy())
@@ -169,7 +169,7 @@ class RequestStats:
         """Returns model to version to counts and latency percentiles, over all methods.
 
         Args:
-            histograms: Whether the latencies' histograms are added, so that a caller can tell those of a period.
+            histograms: Whether to add the latency histograms, whose differences give the latencies of a period.
         """
         merged: dict[tuple[str, int], RequestCounts] = {}
         for kind, counts in self.counts().items():

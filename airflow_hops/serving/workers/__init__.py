@@ -1,7 +1,7 @@
-"""Several processes that answer requests at the same ports, for the cores that one interpreter leaves idle.
+"""Worker processes that answer requests at the same ports, since one interpreter does not use all cores.
 
-The server's first process keeps what there is one of: config, catalog, traffic, counts, logs; it never imports
-TensorFlow. Each worker listens at the ports with ``SO_REUSEPORT``, has every version open, and answers with the parts
-that a server of one process has. What is no inference a worker hands on to the first process. It starts at
+The server's first process holds what exists once: config, catalog, traffic, counts, logs; it never imports TensorFlow.
+Each worker listens at the ports with ``SO_REUSEPORT``, opens every version, and answers requests as a server with one
+process does. It forwards requests other than inference to the first process. The entry point is
 :class:`airflow_hops.serving.workers.supervisor.Workers`.
 """

@@ -1,4 +1,4 @@
-"""Counts of all workers, added up as one server's."""
+"""Sums the counts of all workers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
 
 @dataclass
 class WorkerCounts:
-    """Counts of one worker since it started, or of several.
+    """Counts of one worker since it started, or of several workers.
 
     Attributes:
-        requests: By kind.
-        shadow: Copies of requests, by model and version.
-        batches: Batches; None if nothing was batched.
-        capture: As ``GET /v1/capture`` shows it.
-        metrics: Other metrics, of one worker.
+        requests: Counts by kind of request.
+        shadow: Counts of shadow traffic by model and version.
+        batches: Totals of batches; None if no requests were batched.
+        capture: Response to ``GET /v1/capture``.
+        metrics: Other metrics of the process; not summed.
     """
 
     requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class WorkerCounts:
 
     @classmethod
     def total(cls, parts: Iterable[WorkerCounts]) -> WorkerCounts:
-        """Returns the sums; metrics, which tell of a process, are left out."""
+        """Returns the sums, without the metrics of single processes."""
         total = cls()
         for part in parts:
             for kind, counts in part.requests.items():
@@ -53,24 +53,24 @@ class WorkerCounts:
         return total
 
     def past(self) -> WorkerCounts:
-        """Returns what remains of a worker that has ended: what it counted, and nothing of how it is."""
+        """Returns the counts to keep after the worker has ended."""
         models = {model: dict(counts) for model, counts in self.capture.get("models", {}).items()}
         return WorkerCounts(self.requests, self.shadow, self.batches, {"models": models} if models else {})
 
 
 class PastCounts:
-    """Counts of workers that have ended; their captured requests still go from their spools into files."""
+    """Counts of workers that have ended, whose captured requests are still being written from their spools to files."""
 
     def __init__(self) -> None:
         self._total = WorkerCounts()
         self._left: list[tuple[Path, WorkerCounts]] = []
 
     def add(self, counts: WorkerCounts) -> None:
-        """Adds what a worker counted that has ended."""
+        """Adds the counts of a worker that has ended."""
         self._left.append((Path(counts.capture.get("spool_path", os.devnull)), counts.past()))
 
     def total(self) -> WorkerCounts:
-        """Returns the sums, as much of what was captured as is in files by now among them."""
+        """Returns the sums, with the current numbers of captured requests that are in files."""
         left, self._left = self._left, []
         for spool, counts in left:
             if _note_written(spool, counts.capture):
@@ -81,23 +81,19 @@ class PastCounts:
 
 
 class WorkerStats(RequestStats):
-    """Counts of requests of all workers.
-
-    Args:
-        read: Gives them.
-    """
+    """Counts of the requests of all workers."""
 
     def __init__(self, read: Callable[[], WorkerCounts]) -> None:
         super().__init__()
         self._read = read
 
     def counts(self) -> dict[RequestKind, RequestCounts]:
-        """Returns what was counted so far."""
+        """Returns the current counts."""
         return dict(sorted(self._read().requests.items()))
 
 
 def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
-    """Brings a worker's counts up to what its spool's writer has done since; returns whether that goes on."""
+    """Updates the counts of a worker's captured requests from its spool; returns whether the spool still exists."""
     is_left = spool.is_dir()
     models = capture.setdefault("models", {})
     for model, written in WriterState.load(spool).models.items() if is_left else ():
@@ -105,7 +101,7 @@ def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
         counts.update({name: max(counts[name], count) for name, count in asdict(written).items()})
         counts["captured_rows"] = max(counts["captured_rows"], counts["written_rows"] + counts["failed_rows"])
         counts["captured_labels"] = max(counts["captured_labels"], counts["written_labels"])
-    if not is_left:  # the writer removes it when all is in files
+    if not is_left:  # the writer removes the spool when everything is in files
         for counts in models.values():
             counts["written_rows"] = max(counts["written_rows"], counts["captured_rows"] - counts["failed_rows"])
             counts["written_labels"] = max(counts["written_labels"], counts["captured_labels"])
@@ -113,7 +109,7 @@ def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
 
 
 def add_batches(first: BatchTotals | None, second: BatchTotals | None) -> BatchTotals | None:
-    """Returns the sum; None is of a process that batched nothing."""
+    """Returns the sum; None stands for no batches."""
     if first is None or second is None:
         return first or second
     sizes: dict[float | None, int] = {}

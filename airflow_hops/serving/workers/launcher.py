@@ -1,4 +1,4 @@
-"""Starts the processes that answer requests, and learns how they end."""
+"""Starts worker processes and watches for their end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from airflow_hops.serving.errors import ServingError
 
 
 class Process:
-    """A server process.
+    """A worker process.
 
     Attributes:
-        pid: Its process id.
-        ended: Set once it has ended.
-        end: How it ended, in words.
+        ended: Set when the process has ended.
+        end: Description of how it ended.
     """
 
     def __init__(self, pid: int, kill: Callable[[], object]) -> None:
@@ -34,21 +33,21 @@ class Process:
 
 
 def threads_each(processes: int) -> int:
-    """Returns how many threads each of so many processes has to itself."""
+    """Returns the number of threads for each of several processes."""
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], None], threads: int) -> Process:
-    """Starts a server process.
+    """Starts a worker process.
 
     Args:
-        assignment: Sent to it, pickled, over its standard input.
-        control: Its end of the connection to this process; stays open here.
-        on_end: Called, in a thread of its own, when it has ended.
-        threads: Of OpenMP for one operation, unless the environment sets another number.
+        assignment: Sent to the process, pickled, over its standard input.
+        control: Socket that the process inherits; it stays open here.
+        on_end: Called in a separate thread when the process has ended.
+        threads: Number of OpenMP threads, unless the environment sets it.
 
     Raises:
-        ServingError: The system has no room for another process.
+        ServingError: The system cannot start another process.
     """
     try:
         program = subprocess.Popen(
@@ -56,7 +55,7 @@ def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], 
             stdin=subprocess.PIPE,
             env=with_package({"OMP_NUM_THREADS": str(threads), **os.environ}),
             pass_fds=[control.fileno()],
-            start_new_session=True,  # signals of a terminal are for the first process, which drains all
+            start_new_session=True,  # a terminal's signals go only to the first process, which drains the workers
         )
     except OSError as error:
         raise ServingError(grpc.StatusCode.INTERNAL, f"No process could be started: {error.strerror}") from None
@@ -74,5 +73,5 @@ def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], 
         with program.stdin as stdin:
             stdin.write(pickle.dumps(assignment))
     except BrokenPipeError:
-        pass  # it has ended already, which its thread reports
+        pass  # the process has already ended, which its thread reports
     return process

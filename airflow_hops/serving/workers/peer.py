@@ -1,4 +1,4 @@
-"""Calls between two processes over a socket, in both directions at once."""
+"""Remote procedure calls between two processes over a socket, in both directions at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PeerGone(Exception):
 
 
 def connection_pair() -> tuple[socket.socket, socket.socket]:
-    """Returns both ends of a connection, with as much room in between as the kernel gives."""
+    """Returns both ends of a connection, with the largest send buffers that the kernel allows."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in pair:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -35,9 +35,9 @@ class Peer:
 
     Args:
         end: One end of a pair of sockets.
-        methods: What the other process may call, each in a thread of its own; what they raise is raised there.
-        told: What it may call without an answer: in order, in the thread that reads.
-        on_end: Called when the other process is no more.
+        methods: Methods that the other process may call; each runs in its own thread, and exceptions are sent back.
+        told: Methods without a response, which run in order in the reading thread.
+        on_end: Called when the other process has ended.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Peer:
         self._pool = ThreadPoolExecutor(_THREADS, "peer")
 
     def start(self) -> None:
-        """Takes calls and answers in a thread of its own."""
+        """Starts a thread that runs :meth:`read`."""
         threading.Thread(target=self.read, name="peer", daemon=True).start()
 
     def read(self) -> None:
-        """Takes calls and answers until the other process is no more."""
+        """Handles calls and responses until the other process ends."""
         try:
             while True:
                 number, method, content = self._connection.recv()
@@ -76,7 +76,7 @@ class Peer:
         except (EOFError, OSError):
             pass
         except Exception:
-            log.exception("what the other process said cannot be read; it is given up")
+            log.exception("cannot read a message of the other process; closing the connection")
         self._end()
         with self._sending:
             self._connection.close()
@@ -84,7 +84,7 @@ class Peer:
         self._on_end()
 
     def call(self, method: str, *arguments: Any) -> Future[Any]:
-        """Calls a method; what it returns or raises comes with the future, or PeerGone."""
+        """Calls a method; the future holds its result or exception, or PeerGone."""
         future: Future[Any] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -99,19 +99,19 @@ class Peer:
         return future
 
     def ask(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:
-        """Calls a method and waits.
+        """Calls a method and waits for its result.
 
         Raises:
-            PeerGone: The other process is no more.
-            TimeoutError: It has not answered in time.
+            PeerGone: The other process has ended.
+            TimeoutError: There is no response in time.
         """
         return self.call(method, *arguments).result(timeout_s)
 
     def tell(self, method: str, *arguments: Any) -> None:
-        """Calls a method that does not answer.
+        """Calls a method that does not respond.
 
         Raises:
-            OSError: The other process is no more.
+            OSError: The other process has ended.
         """
         self._send((0, method, arguments))
 
@@ -129,7 +129,7 @@ class Peer:
             self._send((number, None, (value, error)))
         except OSError:
             self._end()
-        except Exception as raised:  # what cannot be pickled must not leave the other process waiting
+        except Exception as raised:  # the other process must not wait forever for a result that cannot be pickled
             self._send((number, None, (None, RuntimeError(f"{method}: {raised}"))))
 
     def _end(self) -> None:
@@ -141,13 +141,13 @@ class Peer:
 
 
 def error_of(call: Future[Any], timeout_s: float | None) -> BaseException | None:
-    """Returns what went wrong with a call; the end of the other process is told of elsewhere."""
+    """Returns the error of a call; None for PeerGone, which is handled elsewhere."""
     error = call.exception() if call.done() else TimeoutError(f"no answer within {timeout_s} s")
     return None if isinstance(error, PeerGone) else error
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one that tells of it where another process could not make it again."""
+    """Returns the error, or a RuntimeError with its message if the error cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

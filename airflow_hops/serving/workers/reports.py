@@ -1,4 +1,4 @@
-"""Reports of a server with workers, under the names that a server of one process has."""
+"""Reports of a server with workers, with the same names as those of a server with one process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkersCapture:
         self._before: dict[str, Any] = {"base_path": None, "models": {}}
 
     def status(self) -> dict[str, Any]:
-        """Returns what ``GET /v1/capture`` answers."""
+        """Returns the response to ``GET /v1/capture``."""
         result = self._workers.total().capture
         if "spool_path" in result:
             result["spool_path"] = str(Path(result["spool_path"]).parent)
@@ -29,7 +29,7 @@ class WorkersCapture:
         return self._before
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Has all workers write; returns whether it was within the time."""
+        """Makes all workers write their captured requests; returns whether they finished in time."""
         done = self._workers.ask_all("flush", timeout_s, timeout_s=timeout_s + 1.0)
         return bool(done) and all(done)
 
@@ -41,7 +41,7 @@ class WorkersCollector(Collector):
         self._workers = workers
 
     def collect(self) -> Iterable[Metric]:
-        """Returns the metrics as they are now."""
+        """Returns the current metrics."""
         report = self._workers.report()
         restarts, hangs = report["restarts"], report["hangs"]
         yield GaugeMetricFamily("hops_serving_workers", "Processes that answer requests.", len(report["workers"]))

@@ -1,4 +1,4 @@
-"""A version as the first process has it: open elsewhere."""
+"""A version that is open in the workers, as the first process sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_hops.serving.models.servable import Call, Reply, Servable
 
 
 class WorkerServable(Servable):
-    """A version that the workers have open."""
+    """A version that is open in the workers."""
 
     def __init__(
         self, model: str, version: int, folder: Path, definitions: bytes, key: int, close: Callable[[int], None]
@@ -23,7 +23,7 @@ class WorkerServable(Servable):
         self._close_key = close
 
     def answer(self, call: Call) -> Reply:
-        """Never: requests go to the workers."""
+        """Raises ServingError, since only workers answer requests."""
         raise ServingError(grpc.StatusCode.INTERNAL, "This process answers no requests")
 
     def _free(self) -> None:

@@ -1,4 +1,4 @@
-"""The server's first process: starts workers, tells them what to serve, replaces them, adds up what they count."""
+"""The server's first process: starts and replaces workers, sends them the state to serve, and sums their counts."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ _OPEN_TRIES = 5
 
 
 class Workers:
-    """Answers requests in workers; has the same parts as :class:`airflow_hops.serving.endpoint.Endpoint`.
+    """Answers requests in workers; has the interface of :class:`airflow_hops.serving.endpoint.Endpoint`.
 
     Args:
-        flags: How. Limits on what is under way at once are shared among the workers.
-        catalog: What requests are to see; every change is in effect in all workers before who made it goes on.
-        lifecycle: Whether requests are welcome.
+        flags: The server's flags; limits on concurrent work are divided among the workers.
+        catalog: The models; a change returns when it is in effect in all workers.
+        lifecycle: Whether the server accepts requests.
 
     Attributes:
-        stats: Counts of requests, over all workers and those that have ended.
-        capture: Has all workers write what they captured.
-        restarts: Workers that ended by themselves, or were ended because they hung.
-        hangs: Those of them that hung.
+        stats: Counts of requests over all workers, including those that have ended.
+        capture: Captured requests of all workers.
+        restarts: Number of workers that crashed, or were killed because they hung.
+        hangs: Number of workers that hung.
 
     Raises:
-        PortError: A port is taken.
+        PortError: A port is in use.
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle) -> None:
@@ -97,7 +97,7 @@ class Workers:
         """Starts the workers.
 
         Raises:
-            StartError: One cannot.
+            StartError: A worker cannot be started.
         """
         self.methods = {
             "is_coming": self._catalog.is_coming,
@@ -121,28 +121,28 @@ class Workers:
         threading.Thread(target=self._look_after, name="workers", daemon=True).start()
 
     def open_ports(self) -> None:
-        """Has the workers listen at the ports.
+        """Makes the workers listen at the ports.
 
         Raises:
-            PortError: Another program has taken a port since.
+            PortError: Another program has taken a port meanwhile.
         """
         for flag, holder in self._holders.items():
-            # Ports can be shared with any server of this user that shares them, too.
+            # Other servers of this user could share the port with SO_REUSEPORT, too.
             hold_port(flag, self._flags.host, holder.getsockname()[1]).close()
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # keeps others out while no worker listens
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # excludes others while no worker listens
         self._is_open = True
         self._push()
 
     def open(self, model: str, version: int, folder: Path) -> Servable:
-        """Opens a version in every worker: first in one, so that a model that ends its process ends no more of them.
+        """Opens a version in one worker first, then in the others: a model that crashes its process ends only one.
 
         Raises:
-            ServingError: It does not load.
+            ServingError: The version does not load.
         """
         started_s = time.monotonic()
         with self._lock:
             if not self._serving:
-                raise ServingError(grpc.StatusCode.UNAVAILABLE, "All workers have ended, and none is back yet")
+                raise ServingError(grpc.StatusCode.UNAVAILABLE, "All workers have ended, and none has restarted yet")
             first = self._serving[0]
         key = next(self._keys)
         opened = OpenedVersion(model, version, folder).as_it_is()
@@ -160,7 +160,7 @@ class Workers:
         servable = WorkerServable(model, version, folder, definitions, key, self._close)
         try:
             for call in calls:
-                with contextlib.suppress(PeerGone):  # the one that takes its place opens the version, too
+                with contextlib.suppress(PeerGone):  # the worker's replacement opens the version, too
                     call.result()
             opened.check()
         except BaseException:
@@ -170,21 +170,21 @@ class Workers:
         return servable
 
     def total(self) -> WorkerCounts:
-        """Returns what was counted so far, also by workers that have ended; one that is stuck is a while behind."""
+        """Returns the counts of all workers, including those that have ended; those of a stuck worker are outdated."""
         workers, past = self._counted()
         return WorkerCounts.total([*(worker.counts for worker in workers), past])
 
     def shadow_counts(self) -> dict[str, dict[str, ShadowCounts]]:
-        """Returns the counts of copies of requests, by model and version."""
+        """Returns the counts of shadow traffic, by model and version."""
         return self.total().shadow
 
     def batches(self) -> BatchTotals | None:
-        """Returns what was batched so far."""
+        """Returns the totals of batches."""
         workers, past = self._counted()
         return functools.reduce(add_batches, (worker.counts.batches for worker in workers), past.batches)
 
     def ask_all(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
-        """Calls a method of every worker at once; returns what each returned, None where it did not in time."""
+        """Calls a method of all workers in parallel; returns their results, None for those that failed or timed out."""
         with self._lock:
             calls = {worker.peer.call(method, *arguments): worker for worker in self._serving}
         wait(calls, timeout_s)
@@ -195,7 +195,7 @@ class Workers:
         return [call.result() if call.done() and call.exception() is None else None for call in calls]
 
     def add_reports(self, routes: Routes, registry: CollectorRegistry) -> None:
-        """Adds ``GET /v1/workers``, and metrics of workers."""
+        """Adds ``GET /v1/workers`` and the metrics of workers."""
 
         def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
             return json_response(self.report())
@@ -204,7 +204,7 @@ class Workers:
         registry.register(WorkersCollector(self))
 
     def report(self) -> dict[str, Any]:
-        """Returns what ``GET /v1/workers`` answers."""
+        """Returns the response to ``GET /v1/workers``."""
         workers = [
             {
                 "pid": worker.process.pid,
@@ -223,12 +223,12 @@ class Workers:
                 yield str(worker.process.pid), metric
 
     def drain(self) -> None:
-        """Answers what is in flight, and takes nothing more."""
+        """Answers the requests in flight, and refuses further ones."""
         self._closing.set()
         self.ask_all("drain", timeout_s=self._flags.drain_seconds + 5.0)
 
     def close(self) -> None:
-        """Writes what was captured and logged, and ends the workers."""
+        """Writes captured requests and logs, and ends the workers."""
         self.ask_all("finish", timeout_s=_CLOSE_S)
         self._end_all()
 
@@ -255,7 +255,7 @@ class Workers:
             self.restarts += 1
             self.hangs += worker.is_silent
             self._last_end = worker.process.end + worker.is_silent * ", as it gave no sign of life"
-        log.error("worker %d ended with %s; another takes its place", worker.process.pid, worker.process.end)
+        log.error("worker %d ended with %s; starting another", worker.process.pid, worker.process.end)
         lived = time.monotonic() - worker.started_s > _LIVED_S
         threading.Thread(target=self._replace, args=(0.0 if lived else 0.1,), name="worker-start", daemon=True).start()
 
@@ -271,18 +271,18 @@ class Workers:
             pause_s = min(max(0.1, 2 * pause_s), _LONGEST_PAUSE_S)
 
     def _start_worker(self) -> None:
-        """Starts a worker, has it open what the others have, and lets it take requests."""
+        """Starts a worker, opens the versions that the others have open, and lets it accept requests."""
         worker = Worker(self._assignment, self)
         opened: dict[int, OpenedVersion] = {}
         try:
             while True:
                 with self._lock:
-                    if not self._serving:  # as after a restart, what is there now is what the workers will have open
+                    if not self._serving:  # as after a restart, workers open the current files
                         self._opened = {key: version.as_it_is() for key, version in self._opened.items()}
                     missing = {key: version for key, version in self._opened.items() if opened.get(key) != version}
                     gone = opened.keys() - self._opened.keys()
                     if not missing:
-                        # Under the lock, so that no change passes it by.
+                        # Hold the lock, so that the worker does not miss a change.
                         worker.peer.ask("serve", self._state(), timeout_s=_STATE_S)
                         self._serving.append(worker)
                         break
@@ -301,7 +301,7 @@ class Workers:
             worker.peer.call("close", key)
 
     def _go_without(self, key: int, error: ServingError) -> None:
-        """Gives a version up that does not open any more: other models are not to wait for it, if no worker is left."""
+        """Drops a version that no longer opens, if no worker is left, so that it does not block other models."""
         with self._lock:
             if key not in self._opened:
                 return
@@ -309,9 +309,7 @@ class Workers:
             if self._serving or self._refusals[key] < _OPEN_TRIES:
                 raise error
             gone = self._opened.pop(key)
-        log.error(
-            "model %s version %d does not open any more, and answers no requests: %s", gone.model, gone.version, error
-        )
+        log.error("model %s version %d no longer opens, and is not served: %s", gone.model, gone.version, error)
         self._catalog.set_status(gone.model, VersionStatus(gone.version, State.END, error))
 
     def _close(self, key: int) -> None:
@@ -341,7 +339,7 @@ class Workers:
         return WorkerModel(keys, view.labels, view.split if whole else self._catalog.traffic.split(name, keys))
 
     def _push(self, even_if_equal: bool = True) -> None:
-        """Tells all workers what there is now, and waits until they are that way; one that does not get there ends."""
+        """Sends the state to all workers, and waits until it is in effect; kills workers that fail to apply it."""
         with self._lock:
             state = self._state()
             if state == self._pushed and not even_if_equal:
@@ -352,13 +350,13 @@ class Workers:
         for call, worker in calls.items():
             error = error_of(call, _STATE_S)
             if error is not None:
-                log.error("worker %d does not take what there is now, and is ended: %r", worker.process.pid, error)
+                log.error("worker %d does not apply the new state, and is killed: %r", worker.process.pid, error)
                 worker.end()
 
     def _counted(self) -> tuple[list[Worker], WorkerCounts]:
-        """Asks what was counted; returns the workers, and what those had counted that have ended.
+        """Polls the counts; returns the workers, and the counts of those that have ended.
 
-        No sum goes down: one round follows another, and a worker is either among the workers or in the past.
+        Sums never decrease: polls do not overlap, and a worker counts either as running or as ended.
         """
         with self._counting:
             with self._lock:
@@ -370,13 +368,13 @@ class Workers:
                 return list(self._serving), self._past.total()
 
     def _look_after(self) -> None:
-        """Keeps what is known of a worker that ends no older than a second."""
+        """Polls the counts every second, so that at most one second of counts is lost with a worker."""
         while not self._closing.wait(_LOOK_EVERY_S):
             try:
                 self._counted()
                 self._push(even_if_equal=False)
             except Exception:
-                log.exception("a look at the workers failed; the next goes on")
+                log.exception("polling the workers failed; trying again")
 
 
 def _answered(routes: Routes, request: HttpRequest) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""The worker process: opens versions as it is told, and answers requests at the ports that all workers share."""
+"""The worker process: opens versions for the first process, and answers requests at the shared ports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from airflow_hops.serving.workers.launcher import threads_each
 from airflow_hops.serving.workers.peer import Peer
 
 ALIVE_EVERY_S = 1.0
-"""How often a worker says that it lives."""
+"""Interval of a worker's heartbeats, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class WorkerAssignment:
     """The input of a new worker.
 
     Attributes:
-        flags: How it answers.
+        flags: Flags of the worker.
         processes: Number of workers.
-        routes: REST routes, with their paths, that the server's first process answers.
+        routes: REST routes, with their paths, that the first process answers.
     """
 
     flags: Flags
@@ -57,7 +57,7 @@ class WorkerAssignment:
 
 @dataclass(frozen=True)
 class WorkerModel:
-    """A model as requests see it; versions are told by the keys that they were opened with."""
+    """A model as requests see it; versions are identified by the keys with which they were opened."""
 
     keys: Mapping[int, int]
     labels: Mapping[str, int]
@@ -66,15 +66,15 @@ class WorkerModel:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """The state that all workers are to have.
+    """The state that all workers must have.
 
     Attributes:
-        models: Those with available versions, by name.
+        models: Name to model, for models with available versions.
         shadow: Shares of shadow traffic by model.
-        ready: Whether requests are welcome.
-        draining: Whether they are refused.
-        is_open: Whether the ports are open, as they are from when requests were first welcome on.
-        unavailable: Names of models that are wanted and have no available version.
+        ready: Whether the server accepts requests.
+        draining: Whether the server refuses requests.
+        is_open: Whether the ports are open, which they are once the server was first ready.
+        unavailable: Names of wanted models without an available version.
     """
 
     models: Mapping[str, WorkerModel] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class WorkerState:
 
 
 def worker_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flags:
-    """Returns the flags of one worker: the ports that all share, and its share of the limits."""
+    """Returns the flags of one worker: the shared ports, and its share of the limits."""
     workers = flags.workers
     memory = flags.request_memory_bytes // workers
 
@@ -109,16 +109,16 @@ def worker_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Fla
 
 
 def main(descriptor: int) -> None:
-    """Does what the server's first process says, until that has ended; then this process ends, too."""
-    # A service manager signals all processes of the server: this one ends once the first has drained it.
+    """Runs a worker, and exits the process when the first process has ended."""
+    # A service manager signals all processes of the server; a worker ends after the first process has drained it.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # short of memory, the kernel shall end a worker, which is replaced
+    with contextlib.suppress(OSError):  # if memory runs out, the kernel should kill a worker, which is replaced
         Path("/proc/self/oom_score_adj").write_text("500")
     assignment: WorkerAssignment = pickle.load(sys.stdin.buffer)
     logs.configure(assignment.flags.log_file)
     with without_keras():
-        import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
+        import airflow_hops.serving.models.saved_model  # noqa: F401  # import early, so the first load is fast
 
     set_imports_apart()
     worker = _Worker(assignment, socket.socket(fileno=descriptor))
@@ -129,7 +129,7 @@ def main(descriptor: int) -> None:
 
 
 def _say_alive(peer: Peer) -> None:
-    """Tells the first process, again and again, that this one runs and its interpreter is not held."""
+    """Sends heartbeats, which show that the process runs and nothing blocks its interpreter."""
     with contextlib.suppress(OSError):
         while True:
             peer.tell("alive")
@@ -156,7 +156,7 @@ class _Worker:
         return servable.signature_defs
 
     def close(self, key: int) -> None:
-        """Gives a version's memory back, after its last request."""
+        """Closes a version after its last request, and frees its memory."""
         servable = self._servables.pop(key, None)
         if servable is not None:
             servable.close()
@@ -164,7 +164,7 @@ class _Worker:
             give_back()
 
     def serve(self, state: WorkerState) -> None:
-        """Makes what answers requests, and takes them if the ports are open."""
+        """Starts the endpoint, which accepts requests if the ports are open."""
         self._endpoint = Endpoint(self._assignment.flags, self._catalog, self._lifecycle, shared=True)
         routes = Routes()
         for route, path in self._assignment.routes:
@@ -173,7 +173,7 @@ class _Worker:
         self.take(state)
 
     def take(self, state: WorkerState) -> None:
-        """Is like this from now on."""
+        """Applies a new state."""
         before, self._state = self._state, state
         self._catalog.replace(
             {
@@ -192,7 +192,7 @@ class _Worker:
             self._lifecycle.drain()
 
     def counts(self) -> WorkerCounts:
-        """Returns the counts so far; of requests, the kinds that occurred since the last call."""
+        """Returns the current counts; counts of requests only for kinds that occurred since the last call."""
         endpoint = self._endpoint
         requests = endpoint.stats.changed(self._told)
         counts = WorkerCounts(
@@ -206,15 +206,13 @@ class _Worker:
         return counts
 
     def flush(self, timeout_s: float) -> bool:
-        """Has everything that it captured written."""
         return self._endpoint.capture.flush(timeout_s)
 
     def drain(self) -> None:
-        """Answers what is in flight."""
         self._endpoint.drain()
 
     def finish(self) -> None:
-        """Writes what was captured and logged."""
+        """Writes captured requests and logs."""
         self._endpoint.close()
 
     def _models(self) -> dict[str, Any]:
@@ -235,58 +233,53 @@ class _Worker:
 
 
 class _WorkerCatalog(Catalog):
-    """Versions that are here, and states that the first process knows."""
+    """Versions that are open here; their states come from the first process."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(TrafficTable(None))
         self._peer = peer
 
     def statuses(self, model: str, version: int | None = None) -> list[VersionStatus]:
-        """Returns the states of a model's versions, which all workers share."""
         result: list[VersionStatus] = self._peer.ask("statuses", model, version)
         return result
 
 
 class _WorkerControls:
-    """Config and traffic, which the first process has."""
+    """Forwards changes of config and traffic to the first process."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
     def reload(self, config: Any) -> None:
-        """Takes a new config."""
         self._peer.ask("reload", config.SerializeToString())
 
     def traffic(self, model: str) -> dict[str, Any]:
-        """Returns the split of a model."""
         result: dict[str, Any] = self._peer.ask("traffic", model)
         return result
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
-        """Sets the split of a model."""
         result: dict[str, Any] = self._peer.ask("set_traffic", model, percents)
         return result
 
 
 class _ForwardingHandler(logging.Handler):
-    """Tells the first process what is logged here, for ``GET /v1/logs``."""
+    """Sends log records to the first process, for ``GET /v1/logs``."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__()
         self._peer = peer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tells of a record."""
         try:
             self._peer.tell("log", logs.BUFFER.line_of(record))
         except OSError:
             pass
-        except Exception:  # as every handler: who logs goes on
+        except Exception:  # as in all handlers, errors must not reach the caller
             self.handleError(record)
 
 
 if __name__ == "__main__":
-    # Under its own name, as what the first process sends refers to it.
+    # Import the module by its full name, since pickles of the first process refer to it.
     from airflow_hops.serving.workers.worker import main as run
 
     run(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""A worker as the first process sees it."""
+"""A worker, as the first process sees it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ class Worker:
     """A worker, as the first process sees it.
 
     Attributes:
-        process: Its process.
-        peer: Calls it.
-        counts: What it had counted when it was last asked.
-        is_silent: Whether it was ended because it gave no sign of life.
-        is_ending: Whether the server has ended it.
+        counts: Counts of the last poll.
+        is_silent: Whether the worker was killed because its heartbeats stopped.
+        is_ending: Whether the server has ended the worker.
     """
 
     def __init__(self, assignment: WorkerAssignment, workers: Workers) -> None:
@@ -53,7 +51,7 @@ class Worker:
             threading.Thread(target=self._watch, args=(timeout_s,), name="worker-watch", daemon=True).start()
 
     def ask_for_counts(self) -> list[Future[Any]]:
-        """Asks what it has counted, unless it still owes the last answer: one that is stuck holds up one round."""
+        """Requests the counts, unless a request is still pending, so that a stuck worker delays only one poll."""
         self.take_counts()
         if self._asked is None:
             self._asked = self.peer.call("counts")
@@ -61,7 +59,7 @@ class Worker:
         return []
 
     def take_counts(self) -> None:
-        """Keeps the answer, if it has come: kinds of requests that it leaves out are as they were."""
+        """Stores the counts if they have arrived; kinds of requests that they omit have not changed."""
         if self._asked is not None and self._asked.done():
             if self._asked.exception() is None:
                 counts: WorkerCounts = self._asked.result()
@@ -69,12 +67,12 @@ class Worker:
             self._asked = None
 
     def end(self) -> None:
-        """Kills it, if it still runs."""
+        """Kills the worker if it still runs."""
         self.process.kill()
 
     def _watch(self, timeout_s: float) -> None:
-        """Ends it once it hangs: the kernel goes on giving it connections, whose clients would wait for ever."""
-        # Counted, not measured: where everything stood still, this process did, too. At first it imports libraries.
+        """Kills the worker when it hangs: the kernel still gives it connections, whose clients would wait forever."""
+        # Count intervals, since time also passes while the whole machine is suspended. Heartbeats begin after imports.
         silent_s = -math.inf
         while not self.process.ended.wait(ALIVE_EVERY_S):
             silent_s = 0.0 if self._alive.is_set() else silent_s + ALIVE_EVERY_S
