@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Returns what Airflow's provider manager reads: connection types, decorators, configuration, commands."""
+    """Returns the provider information for Airflow: connection types, decorators, configuration, commands."""
     from airflow_hops.provider_info import PROVIDER_INFO
 
     return PROVIDER_INFO

@@ -44,11 +44,7 @@ def connections_of_tasks() -> Iterator[None]:
 
 
 def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
-    """Returns a connection and where it was found, or None if it does not exist.
-
-    Args:
-        conn_id: The connection.
-        types: Allowed types.
+    """Returns a connection of one of the types and where it was found, or None if it does not exist.
 
     Raises:
         BadInput: the connection cannot be parsed or has another type.

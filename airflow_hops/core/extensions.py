@@ -46,11 +46,7 @@ class Extension:
         return f"{self.group} {self.name!r} = {self.value!r} of the distribution {self.distribution!r}"
 
     def load(self) -> Any:
-        """Imports the implementation.
-
-        Raises:
-            BadInput: it cannot be imported.
-        """
+        """Imports the implementation. Raises BadInput if it cannot be imported."""
         try:
             return EntryPoint(self.name, self.value, self.group).load()
         except Exception as error:  # the distribution's modules may raise anything
@@ -60,11 +56,7 @@ class Extension:
 
 
 def extensions(group: str) -> dict[str, Extension]:
-    """Returns the implementations of a group by name.
-
-    Raises:
-        BadInput: two distributions register the same name.
-    """
+    """Returns the implementations of a group by name. Raises BadInput if two distributions register the same name."""
     own = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     own.read_string((pkgutil.get_data(__package__, "entry_points.ini") or b"").decode())
     results = {name: Extension(group, name, value, OWN) for name, value in own.items(group)}
@@ -95,9 +87,7 @@ def load_extension(group: str, name: str) -> Any:
 def load_all(group: str, kind: type[_Kind]) -> Mapping[str, _Kind]:
     """Returns all implementations of a group by name; those of other distributions come first.
 
-    Args:
-        group: Entry-point group.
-        kind: Their class; an entry point names an instance or a subclass.
+    An entry point names an instance or a subclass of ``kind``.
 
     Raises:
         BadInput: an implementation cannot be used; the message names its distribution.

@@ -82,11 +82,7 @@ class ModelServerHook(BaseHook):
 
     @property
     def address(self) -> ServerAddress:
-        """Returns the address of the server.
-
-        Raises:
-            BadInput: a field of the connection is invalid.
-        """
+        """Returns the address of the server. Raises BadInput if a field of the connection is invalid."""
         return ServerAddress.of(self.services)
 
     def predict(
@@ -183,11 +179,7 @@ class ModelServerHook(BaseHook):
             client.wait_until_available(model_name, version, timeout_s)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Tests whether the server answers.
-
-        Returns:
-            Whether it answers, and the known models and versions, or the error.
-        """
+        """Returns whether the server answers, and the known models and versions, or the error."""
         try:
             with self._client() as client:
                 models = {name: client.status(name) for name in self._model_names()}
@@ -243,14 +235,7 @@ def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
 
 
 async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
-    """Returns the address, token and TLS files for a trigger, which is stored without tokens.
-
-    Args:
-        conn_id: Connection of type ``model_server`` or ``hops``.
-
-    Returns:
-        The ``serving_*`` entries; empty if the connection cannot be read.
-    """
+    """Returns the services for a trigger, which is stored without tokens; empty if the connection cannot be read."""
     try:
         services: dict[str, str] = await sync_to_async(lambda: ModelServerHook(conn_id).services)()
         return services

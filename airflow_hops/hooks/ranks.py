@@ -32,13 +32,10 @@ class RanksHook(BaseHook):
         self.ranks_conn_id = ranks_conn_id
 
     def where(self, hosts: str | None = None) -> dict[str, Any]:
-        """Returns the place of the connection's ranks.
+        """Returns the place of the ranks, for :func:`airflow_hops.ml.training.gang.where.rank_launcher`.
 
         Args:
             hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's.
-
-        Returns:
-            Argument of :func:`airflow_hops.ml.training.gang.where.rank_launcher`.
 
         Raises:
             BadInput: the connection does not exist, or a field has the wrong type.
@@ -65,11 +62,7 @@ class RanksHook(BaseHook):
         }
 
     def test_connection(self) -> tuple[bool, str]:
-        """Checks the Python of every host, as a training would.
-
-        Returns:
-            Whether all of them can run ranks, and the findings.
-        """
+        """Checks the Python of every host, as a training would; returns whether all can run ranks, and the findings."""
         from airflow_hops.hooks.runtime import RuntimeHook
 
         try:
@@ -84,14 +77,11 @@ class RanksHook(BaseHook):
 
 
 def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, Any] | None:
-    """Returns the place of the ranks by the arguments ``ranks_conn_id`` and ``hosts`` of a training.
+    """Returns the place of the ranks, as :meth:`RanksHook.where`; None for all slots of this machine.
 
     Args:
         ranks_conn_id: Connection of type ``horovod`` or ``spark``, or None.
         hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's, or None.
-
-    Returns:
-        Argument of :func:`airflow_hops.ml.training.gang.where.rank_launcher`; None for all slots of this machine.
 
     Raises:
         BadInput: the connection does not exist or has another type, or a field has the wrong type.

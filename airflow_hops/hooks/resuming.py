@@ -49,7 +49,7 @@ class Jobs:
     def settle(self, job: Job) -> State:
         """Returns the state of an earlier try's job; a job that this try cannot follow is ended and discarded.
 
-        These are jobs with other code, parameters or inputs, and jobs on another machine.
+        This applies to jobs with other code, parameters or inputs, and to jobs on another machine.
         """
         store, log = self._hook.store, self._hook.log
         state = state_of(job, store)
@@ -114,9 +114,7 @@ class Jobs:
     def collect(self, job: Job, *, cache: bool) -> StepResult:
         """Returns the result of a job that has succeeded, and discards the job.
 
-        Args:
-            job: The job.
-            cache: Whether to record the artifact for :meth:`airflow_hops.hooks.runtime.RuntimeHook.find_cached`.
+        With ``cache``, the artifact is recorded for :meth:`airflow_hops.hooks.runtime.RuntimeHook.find_cached`.
         """
         result = cast("StepResult", result_of(job, self._hook.store))
         if cache:

@@ -29,11 +29,6 @@ _OPTION = re.compile("key|sas|token|secret|password|account", re.IGNORECASE)
 def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | None:
     """Writes the record of a step that is about to begin, unless it exists.
 
-    Args:
-        store: The artifact store.
-        runtime: Folder of the environment that the step runs in.
-        spec: The complete spec.
-
     Returns:
         Why there is no record, or why it lacks the code; None if it is complete.
     """

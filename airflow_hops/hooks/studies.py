@@ -40,7 +40,7 @@ def check_runs(folder: StudyFolder, record: StudyRecord, ended: str | None, tria
     Args:
         folder: The study's folder.
         record: The study's record.
-        ended: The state of its task if that has ended: see :func:`ended_without_record`.
+        ended: The state of its task from :func:`ended_without_record`.
         trial: Number of the trial; None for the search.
 
     Raises:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class BacktestOperator(HopsTask):
     """Replays the past with retraining policies and compares their results, as ``airflow hops backtest`` does.
 
-    The champion's own pipeline is run again for each training that a policy asks for. Its models are kept for retries
-    and for back-tests with other policies or another price. The XCom holds ``report`` (the URI), ``chosen`` (the chosen
+    The champion's own pipeline is run again for each training that a policy asks for. Retries, and back-tests with
+    other policies or another price, reuse its models. The XCom holds ``report`` (the URI), ``chosen`` (the chosen
     policy's name), ``policy`` (that policy as JSON; None if it never retrains), and
     ``table``: by policy ``average`` and ``better`` with their intervals, ``trainings``, ``false_alarms``,
     ``core_hours``, ``gpu_hours`` and ``regret``.

@@ -66,8 +66,8 @@ class HopsOperator(HopsTask):
         runtime: Name of the environment in which the step runs, made with ``airflow hops runtime create --name``; None
             for the connection's. (templated)
         cache: Whether the task may return an earlier artifact with the same code, parameters and inputs; None for
-            ``[hops] cache``. It has no effect on deploy, rollout, the operators that change what serves, skew and
-            ``@task.hops``, which always run, nor on schema, which is frozen.
+            ``[hops] cache``. It has no effect on deploy, rollout, the operators that change the serving versions, skew
+            and ``@task.hops``, which always run, nor on schema, which is frozen.
         launcher_name: Name of the step's launcher, registered by an installed distribution; None for the operator's
             default, this machine or Spark.
         launcher_options: Keyword arguments of the launcher.
@@ -133,11 +133,7 @@ class HopsOperator(HopsTask):
         return hook.make_launcher(self.launcher_name, **(self.launcher_options or {}))
 
     def execute(self, context: Context) -> Any:
-        """Runs the step and returns its value for XCom.
-
-        Returns:
-            The artifact's dict plus ``seconds``, the durations by phase; or plain JSON if the step makes no artifact.
-        """
+        """Runs the step and returns its value: plain JSON, or the artifact's dict plus ``seconds`` by phase."""
         self._hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
         try:
             hook.progress = ProgressWriter(hook.store, producer_of(context))
@@ -245,10 +241,7 @@ def code_paths_of(context: Context) -> tuple[str, ...]:
 def skipped(ti: Any, reason: str, **facts: Any) -> AirflowSkipException:
     """Returns the exception that skips a task, and pushes the reason to XCom, since skipped tasks return nothing.
 
-    Args:
-        ti: The task instance.
-        reason: Reason in words.
-        **facts: Further details for the web pages.
+    ``facts`` are further details for the web pages.
     """
     ti.xcom_push(key=REFUSED_KEY, value={"reason": reason, **facts})
     return AirflowSkipException(reason)

@@ -24,12 +24,7 @@ class TensorBoardLink(BaseOperatorLink):
     name = "TensorBoard"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
-        """Returns the address on the API server, including the path of its ``base_url``.
-
-        Args:
-            operator: The task.
-            ti_key: Key of the task instance or, on a worker, the task instance itself.
-        """
+        """Returns the address on the API server, including the path of its ``base_url``."""
         parts = [ti_key.dag_id, ti_key.run_id, ti_key.task_id, _map_index(ti_key)]
         return f"{_base_path()}{URL_PREFIX}/tensorboard/" + "/".join(quote(part, safe="") for part in parts) + "/"
 

@@ -24,16 +24,7 @@ Notifier = Callable[..., Any]
 
 
 def notify(notifiers: Notifier | Sequence[Notifier], context: Context, **facts: Any) -> bool:
-    """Calls notifiers; failures are logged and do not fail the task.
-
-    Args:
-        notifiers: One notifier, or several.
-        context: The task's context.
-        **facts: Additional variables for their templates.
-
-    Returns:
-        Whether at least one notifier succeeded.
-    """
+    """Calls notifiers with the context and ``facts``; failures are logged. Returns whether at least one succeeded."""
     informed = False
     for each in [notifiers] if callable(notifiers) else notifiers:
         try:

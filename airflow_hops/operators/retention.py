@@ -1,4 +1,4 @@
-"""Garbage collection of the artifact store as a task."""
+"""Operator that collects garbage in the artifact store."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class CollectGarbageOperator(HopsTask):
-    """Removes the artifacts that nothing needs any more, as ``airflow hops store gc`` does.
+    """Removes the artifacts that nothing needs, as ``airflow hops store gc`` does.
 
-    What a champion, a challenger, a former champion, a frozen schema, the newest decision of a retraining monitor, an
-    active run or a run that the rule keeps needs stays, down to the raw snapshot. The XCom is a mapping: ``removed``
-    and ``removed_bytes``, ``kept`` and ``kept_bytes``, and ``deleted``, which is False for a dry run. Only one
-    collection may work on a store at a time: set ``max_active_runs=1`` for its DAG.
+    Champions, challengers, former champions, frozen schemas, the newest decisions of retraining monitors, active runs
+    and the runs that the rule retains are retained with all their inputs, down to the raw snapshot. The XCom is a
+    mapping: ``removed`` and ``removed_bytes``, ``kept`` and ``kept_bytes``, and ``deleted``, which is False for a dry
+    run. Only one collection may work on a store at a time: set ``max_active_runs=1`` for its DAG.
 
     Args:
         delete: Whether to remove the artifacts; by default, the task only logs them.
-        keep_days: Age in days up to which a run is kept, counted from its newest artifact.
-        keep_runs: Number of newest runs of each DAG that are kept.
-        keep_versions: Number of newest former champions of each model that are kept for a rollback.
+        keep_days: Age in days up to which a run is retained, counted from its newest artifact.
+        keep_runs: Number of newest runs of each DAG to retain.
+        keep_versions: Number of newest former champions of each model to retain for a rollback.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: Arguments of ``BaseOperator``.
     """

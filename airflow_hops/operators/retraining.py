@@ -146,12 +146,7 @@ class RequestRetrainingOperator(HopsTask):
         return {**extra, **grounds, "told": informed}
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Continues with the person's answer.
-
-        Args:
-            context: The task's context.
-            event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``.
-        """
+        """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
         self._answer = Answer.of(event, self.answer_within)
         if event.get("timedout"):
             self._answer = replace(self._answer, by="nobody", note=self._answer.by)

@@ -184,21 +184,11 @@ class RolloutOperator(HopsOperator):
             asyncio.run(trigger.wait())
 
     def resume(self, context: Context, event: Any) -> Any:
-        """Continues after the triggerer has waited.
-
-        Args:
-            context: The task's context.
-            event: Why the wait ended.
-        """
+        """Continues after the triggerer has waited."""
         return self.execute(context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Continues with the person's answer.
-
-        Args:
-            context: The task's context.
-            event: The answer: ``chosen_options``, ``params_input``, ``responded_by_user``, ``responded_at``.
-        """
+        """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
         answer = Answer.of(event, self.approval_timeout)
         self._answer = {"approved": answer.choice == APPROVE, "by": answer.by, "note": answer.note, "at": answer.at}
         return self.execute(context)

@@ -1,4 +1,4 @@
-"""Operators by which people change what serves: shares, promotion, rollback, undeployment."""
+"""Operators that change the serving versions: shares, promotion, rollback, undeployment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServingOperator(HopsOperator):
-    """Arguments of all operators that change what serves.
+    """Arguments of all operators that change the serving versions.
 
     The decision is written to the model's record, with the DAG, the run, the task and the reason, before it is
     applied; a retry does not decide again. The XCom is a mapping: ``model_name``, ``champion`` and ``challenger``

@@ -26,7 +26,7 @@ class SkewOperator(HopsOperator):
     """Compares live requests with the training data of the serving model, or one span of data with another.
 
     With ``model_name``, it compares the requests that the server captured since the last run with the champion's
-    training data. If there are too few, they are kept for the next run. The task is skipped while no model serves, and
+    training data. If there are too few, the next run compares them too. The task is skipped while no model serves, and
     fails if nothing is captured.
 
     With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.

@@ -75,12 +75,7 @@ class TrainingOperator(DurableOperator):
         return self.training(context)
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
-        """Returns the training options (:class:`~airflow_hops.core.contract.training.TrainingOptions`) as JSON.
-
-        Args:
-            context: The task's context.
-            **options: Options that override the attributes.
-        """
+        """Returns the training options as JSON; ``options`` override attributes of the same names."""
         own = {each.name: getattr(self, each.name) for each in fields(TrainingOptions) if hasattr(self, each.name)}
         params = {name: context["params"][name] for name in self.hyperparameters}
         env = {name: str(value) for name, value in self.env.items()}

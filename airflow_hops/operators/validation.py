@@ -192,13 +192,10 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return self._go_on(context, value, self._schema_in_use)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any], **asked: Any) -> Any:
-        """Carries out the person's answer.
+        """Carries out the person's answer; ``asked`` has ``value`` and ``schema`` of the validation.
 
-        Args:
-            context: The task's context.
-            event: The answer: ``chosen_options``, ``params_input`` (``note``; for an approval also ``schema``, protobuf
-                text that is approved instead of the proposed schema), ``responded_by_user``, ``responded_at``.
-            **asked: ``value`` and ``schema`` of the validation in question.
+        In ``params_input`` the event has ``note`` and, for an approval, ``schema``, protobuf text to approve instead of
+        the proposed schema.
         """
         value, schema = asked["value"], Artifact.from_dict(asked["schema"])
         # The task may fail below, and a failed task returns nothing.

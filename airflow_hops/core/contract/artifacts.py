@@ -58,10 +58,7 @@ _MOST_LEVELS = 100
 def parse_json(text: str | bytes, source: str, advice: str = "restore it, or clear the task that writes it") -> Any:
     """Returns the JSON value in a file's text; NaN and infinities, which Python writes, are accepted.
 
-    Args:
-        text: The file's text.
-        source: Address of the file, for the message.
-        advice: How to fix a damaged file, for the message.
+    ``source`` and ``advice`` are the file's address and a way to fix it, for the message.
 
     Raises:
         UnreadableFile: the text is not JSON in UTF-8, too large, or nested too deeply.
@@ -142,14 +139,7 @@ class RowCounts:
         return sum(self.rejected.values())
 
     def check(self, what: str) -> RowCounts:
-        """Returns itself if rows are conserved.
-
-        Args:
-            what: The step or table, for the message.
-
-        Raises:
-            RowsNotConserved: rows in differ from rows out plus rows rejected.
-        """
+        """Returns itself. Raises RowsNotConserved if rows in differ from rows out plus rows rejected."""
         if self.rows_in != self.rows_out + self.rows_rejected:
             raise RowsNotConserved(
                 f"{what}: {self.rows_in} rows in, but {self.rows_out} out and {self.rows_rejected} rejected "
@@ -158,15 +148,7 @@ class RowCounts:
         return self
 
     def check_rejected(self, max_rejected: float, what: str) -> None:
-        """Checks that no single reason rejects too many rows.
-
-        Args:
-            max_rejected: Share of the input rows that one reason may reject, 0 to 1.
-            what: The table or split, for the message.
-
-        Raises:
-            BadInput: a reason rejects more.
-        """
+        """Raises BadInput if a single reason rejects more than a share ``max_rejected`` (0 to 1) of the input rows."""
         by_reason = sorted(self.rejected.items(), key=lambda item: -item[1])
         if by_reason and by_reason[0][1] > max_rejected * self.rows_in:
             reason, rows = by_reason[0]
@@ -179,11 +161,7 @@ class RowCounts:
 
 
 def check_max_rejected(value: Any) -> None:
-    """Checks the argument ``max_rejected``.
-
-    Raises:
-        BadInput: it is not a number from 0 to 1.
-    """
+    """Checks the argument ``max_rejected``. Raises BadInput if it is not a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise BadInput(f"max_rejected is {value!r}, expected a share from 0 to 1")
 
@@ -191,11 +169,7 @@ def check_max_rejected(value: Any) -> None:
 def total_rows(rows: Mapping[str, RowCounts], properties: Mapping[str, Any]) -> RowCounts | None:
     """Returns the total row counts of an artifact; None if no rows were counted.
 
-    A step that splits a table counts both the table and its splits; only the table's rows are summed.
-
-    Args:
-        rows: Row counts by table, split or window.
-        properties: Properties of the artifact; ``splits`` names its splits.
+    A step that splits a table counts both the table and its ``splits``; only the table's rows are summed.
     """
     splits = properties.get("splits")
     tables = [counts for name, counts in rows.items() if not isinstance(splits, list | tuple) or name not in splits]
@@ -299,11 +273,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str, source: str) -> Manifest:
-        """Reads a manifest.
-
-        Args:
-            text: The file's text.
-            source: Address of the file, for the message.
+        """Reads the text of a manifest; ``source`` is its address for the message.
 
         Raises:
             BadInput: the text is not a manifest, or has a newer format.

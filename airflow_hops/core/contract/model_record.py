@@ -133,14 +133,7 @@ class ModelRecord(JsonFields):
     history: tuple[ModelEvent, ...] = ()
 
     def after(self, event: str, version: int, why: str, **facts: Any) -> ModelRecord:
-        """Returns the record with one more event.
-
-        Args:
-            event: As :attr:`ModelEvent.event`.
-            version: The version.
-            why: Reason, in words.
-            **facts: Other fields of :class:`ModelEvent`.
-        """
+        """Returns the record with one more event; ``facts`` are further fields of :class:`ModelEvent`."""
         return replace(self, history=(*self.history, ModelEvent(now(), event, version, why, **facts)))
 
     @property

@@ -1,4 +1,4 @@
-"""The performance of served versions, measured with labels that came later: options, report and properties."""
+"""Performance of served versions, measured with labels that arrive later: options, report and properties."""
 
 from __future__ import annotations
 
@@ -16,30 +16,23 @@ from airflow_hops.core.contract.sources import Source
 REPORT_FILE = "performance.json"
 
 REQUEST_KEYS = ("request_id", "row")
-"""The keys of feedback that was sent to the server."""
+"""Keys of feedback that was sent to the server."""
 
 Interval = tuple[float, float, float]
-"""A figure, and the lower and upper end of its 95% interval."""
+"""A value, and the lower and upper end of its 95% interval."""
 
 LOWER_IS_BETTER = frozenset({"log_loss", "brier", "rmse", "mae", "median_absolute_error"})
-"""Metrics of which less is better."""
 
 METRICS = {
     "binary": ("auc", "average_precision", "accuracy", "log_loss", "brier"),
     "multiclass": ("log_loss", "accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "worst_auc", "brier"),
     "regression": ("rmse", "mae", "r2", "median_absolute_error"),
 }
-"""The metrics that are measured, by problem; the first is that by which models are compared."""
+"""Metrics by problem; models are compared by the first."""
 
 
 def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
-    """Returns how much worse a metric is than on other rows; the rows are independent, so the variances add up.
-
-    Args:
-        metric: The metric.
-        now: Its value.
-        before: Its value on the other rows.
-    """
+    """Returns how much worse a metric is than on other rows; the rows are independent, so the variances add up."""
     drop = (now[0] - before[0]) * (1 if metric in LOWER_IS_BETTER else -1)
     half = math.hypot((now[2] - now[1]) / 2, (before[2] - before[1]) / 2)
     return drop, drop - half, drop + half
@@ -47,7 +40,7 @@ def worse_by(metric: str, now: Interval, before: Interval) -> Interval:
 
 @dataclass(frozen=True)
 class PerformanceOptions(StepOptions):
-    """The options of the performance stage, as the arguments of ``PerformanceOperator``; durations in seconds.
+    """Options of the performance stage, as the arguments of ``PerformanceOperator``; durations in seconds.
 
     Attributes:
         source: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of the labels; None for feedback, or
@@ -95,8 +88,8 @@ class PerformanceOptions(StepOptions):
 
     @property
     def as_of_time(self) -> datetime | None:
-        """The time to look back from; UTC where it names no zone."""
-        # A template that comes to nothing comes to one of these texts.
+        """Returns the end of the window; UTC if it has no zone."""
+        # An empty template renders to one of these texts.
         if self.as_of in (None, "", "None"):
             return None
         try:
@@ -108,20 +101,19 @@ class PerformanceOptions(StepOptions):
 
 @dataclass(frozen=True)
 class VersionPerformance(JsonFields):
-    """The quality of a version's predictions in a span of time.
+    """The quality of a version's predictions in a period or window.
 
     Attributes:
-        version: The version.
         start: Start of the time, ISO 8601 UTC.
-        end: Its end; predictions of that moment are outside.
-        rows: Predictions.
-        labelled: Those whose label has come.
-        measured: Those among them that are old enough to be measured.
-        figures: The problem's metrics on the measured rows; empty below the rows needed.
-        estimates: The same metrics of all the predictions, estimated without labels; empty where that is not possible.
-        baseline: For a whole window: the metrics on the version's own held-out split, when it was trained.
-        drop: For a whole window: by how much each metric is worse than the baseline, the interval with the chance of
-            both; above 0 is worse, whatever the metric.
+        end: End of the time, exclusive.
+        rows: Number of predictions.
+        labelled: Predictions with a label.
+        measured: Labelled predictions that are old enough to be measured.
+        figures: The problem's metrics on the measured rows; empty if there are too few.
+        estimates: The same metrics on all predictions, estimated without labels; empty if not possible.
+        baseline: For a whole window: the metrics on the held-out split of the version's training.
+        drop: For a whole window: by how much each metric is worse than the baseline, with an interval for the
+            difference; above 0 is worse, whatever the metric.
     """
 
     version: int
@@ -138,13 +130,13 @@ class VersionPerformance(JsonFields):
 
 @dataclass(frozen=True)
 class LabelAge(JsonFields):
-    """How complete the labels of predictions of an age are.
+    """Completeness of the labels of predictions of an age.
 
     Attributes:
-        from_s: Age in seconds, from.
-        to_s: Up to, and not including; None without a limit.
-        rows: Predictions.
-        labelled: Those whose label has come.
+        from_s: Minimum age in seconds.
+        to_s: Maximum age, exclusive; None for no limit.
+        rows: Number of predictions.
+        labelled: Predictions with a label.
     """
 
     from_s: float
@@ -155,19 +147,19 @@ class LabelAge(JsonFields):
 
 @dataclass(frozen=True)
 class LabelCounts(JsonFields):
-    """Counts of rows with labels, without them, and with unusable ones.
+    """Counts of labels by usability.
 
     Attributes:
         given: Labels that were read and are known by now.
-        joined: Those that some captured prediction is of.
-        unknown: Those that none is of.
-        repeated: Labels that say once more what another says.
-        corrected: Predictions with several labels, of which the one that became known last counts.
-        contradictory: Predictions with several labels of the same time; none of them counts.
-        future: Labels that became known after the time to look back from, or after now; left out.
-        invalid: Labels that are no class of the model, or no number; left out.
-        untimed: Labels without the time at which they became known, where others have one; left out.
-        keyless: Labels without a value in one of the keys; left out.
+        joined: Labels of captured predictions.
+        unknown: Labels without a captured prediction.
+        repeated: Duplicates of other labels.
+        corrected: Predictions with several labels, of which the latest is used.
+        contradictory: Predictions with several labels of the same time; none is used.
+        future: Labels that became known after the end of the window or after now; ignored.
+        invalid: Labels that are not a class of the model, or not a number; ignored.
+        untimed: Labels without a time although others have one; ignored.
+        keyless: Labels without a value in one of the keys; ignored.
     """
 
     given: int = 0
@@ -187,15 +179,14 @@ class PerformanceProperties(Properties):
     """Properties of a ``performance`` artifact.
 
     Attributes:
-        model_name: The model.
-        problem: What it predicts.
+        problem: Kind of problem.
         metric: The problem's first metric.
         label: Name of the label.
-        as_of: The time that was looked back from, ISO 8601 UTC.
+        as_of: End of the window, ISO 8601 UTC.
         versions: Each version over the whole window.
-        labels: What became of the labels.
-        notes: What is wrong or missing, in sentences.
-        unwell: Those of them because of which the figures say nothing of the present: no labels, or no more.
+        labels: Counts of labels by usability.
+        notes: Problems and missing data, in sentences.
+        unwell: The notes that make the metrics useless for the present: no labels, or no new ones.
     """
 
     model_name: str = ""
@@ -209,7 +200,7 @@ class PerformanceProperties(Properties):
     unwell: tuple[str, ...] = ()
 
     def of_version(self, version: int) -> VersionPerformance | None:
-        """A version's performance; None if it answered nothing in the window."""
+        """Returns a version's performance; None if it answered no requests in the window."""
         return next((each for each in self.versions if each.version == version), None)
 
 
@@ -220,7 +211,7 @@ class PerformanceReport(PerformanceProperties):
     Attributes:
         periods: Each version in each period in which it answered, oldest first.
         ages: Completeness of the labels by the predictions' age.
-        delay_s: Quantiles (0.5 and 0.95) of the seconds from prediction to label; None if that is not known.
+        delay_s: Quantiles (0.5 and 0.95) of the seconds from prediction to label; None if unknown.
     """
 
     periods: tuple[VersionPerformance, ...] = ()
@@ -229,6 +220,6 @@ class PerformanceReport(PerformanceProperties):
 
     @property
     def properties(self) -> PerformanceProperties:
-        """The part of it that is in the artifact's properties."""
+        """Returns the properties of the artifact."""
         names = PerformanceProperties().to_dict()
         return PerformanceProperties(**{name: getattr(self, name) for name in names})

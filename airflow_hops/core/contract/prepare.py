@@ -1,4 +1,4 @@
-"""The options for making examples of raw tables, for the operator and the step."""
+"""Options of the preparation of examples from raw tables, for the operator and the step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, P
 
 @dataclass(frozen=True)
 class PrepareOptions(StepOptions):
-    """The options of the prepare stage, as the arguments of ``PrepareOperator``; durations in seconds.
+    """Options of the prepare stage, as the arguments of ``PrepareOperator``; durations in seconds.
 
     Raises:
         BadInput: an option is not allowed.
@@ -68,7 +68,7 @@ class PrepareOptions(StepOptions):
 
     @property
     def of_labels(self) -> tuple[PrepareOptions, ...]:
-        """The options of each label, starting with the first: the options with only that label.
+        """Returns the options of each label, starting with the first; each has only that label.
 
         Raises:
             BadInput: an option of a further label is not allowed.
@@ -90,7 +90,7 @@ class PrepareOptions(StepOptions):
 
     @property
     def named(self) -> Target | None:
-        """The target, if the classes are given; None if they are determined from the data.
+        """Returns the target if the classes are set; None if they are determined from the data.
 
         Raises:
             BadInput: problem and classes contradict each other.
@@ -103,5 +103,5 @@ class PrepareOptions(StepOptions):
 
     @property
     def as_text(self) -> bool:
-        """Whether a boolean label is a class named false or true, instead of 0 or 1."""
+        """Returns whether a boolean label is a class named false or true, instead of 0 or 1."""
         return self.classes is not None or self.problem == MULTICLASS

@@ -1,6 +1,6 @@
-"""The ``properties`` of each kind of artifact: facts that downstream steps and the pages read.
+"""The ``properties`` of each kind of artifact: facts for downstream steps and web pages.
 
-They are JSON in XCom and in the manifest. ``of`` reads those of an artifact of any version; missing ones have defaults.
+They are JSON in XCom and in the manifest. ``of`` reads artifacts of any version; missing properties have defaults.
 A step commits ``to_dict``. Skew and evaluation have separate modules.
 """
 
@@ -16,28 +16,24 @@ from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.target import Target
 
 Mode = Literal["champion", "canary"]
-"""How a model was deployed: with all the traffic, or with a share of it."""
+"""Whether a model was deployed with all the traffic or a share of it."""
 
 ModelFormat = Literal["saved_model", "onnx", "skops"]
-"""Content of a model artifact, in a folder of this name: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
+"""Format of a model artifact and name of its folder: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
 
 SAVED_MODEL, ONNX, SKOPS = get_args(ModelFormat)
 
 Window = tuple[str | None, str | None]
-"""Start and end, ISO 8601 UTC, None where it is open; the end is not within it."""
+"""Start and end (exclusive), ISO 8601 UTC; None means unbounded."""
 
 
 @dataclass(frozen=True)
 class Properties(JsonFields):
-    """The properties of a kind of artifact."""
+    """Properties of a kind of artifact."""
 
     @classmethod
     def of(cls, artifact: Artifact | Manifest) -> Self:
-        """Reads those of an artifact of this kind.
-
-        Raises:
-            BadInput: they are invalid.
-        """
+        """Reads the properties of an artifact of this kind. Raises BadInput if they are invalid."""
         try:
             return cls.from_dict(artifact.properties)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -48,7 +44,7 @@ class Properties(JsonFields):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`; null and missing fields have the field's default."""
+        """Reads the JSON object; null and missing fields get the field's default."""
         return super().from_dict({name: item for name, item in value.items() if item is not None})
 
 
@@ -58,7 +54,7 @@ class SnapshotProperties(Properties):
 
     Attributes:
         window: The ingested span; None if no table has a time.
-        tables: Their names.
+        tables: Names of the tables.
     """
 
     window: Window | None = None
@@ -73,9 +69,9 @@ class ExamplesProperties(Properties):
         label: Name of the label's column.
         key: Name of the key's column; None if the data has none.
         time: Name of the time's column; None if the data has none.
-        window: The span of the snapshot.
-        splits: Their names.
-        problem: The kind of problem; None in artifacts of older versions.
+        window: Window of the snapshot.
+        splits: Names of the splits.
+        problem: Kind of problem; None in artifacts of older versions.
         classes: Names of the classes in the order of their numbers, if any.
         weight: Name of the column of the rows' weights.
         more_labels: ``problem`` and, if any, ``classes`` of further labels, by column.
@@ -93,7 +89,7 @@ class ExamplesProperties(Properties):
 
     @property
     def target(self) -> Target:
-        """The target of a model of these examples.
+        """Returns the target of a model of these examples.
 
         Raises:
             BadInput: there is no label, or the properties contradict each other.
@@ -102,11 +98,7 @@ class ExamplesProperties(Properties):
 
     @property
     def label_column(self) -> str:
-        """Name of the label's column.
-
-        Raises:
-            BadInput: there is none.
-        """
+        """Returns the name of the label's column. Raises BadInput if there is none."""
         if self.label is None:
             raise BadInput("the examples' properties name no label; expected the name of its column")
         return self.label
@@ -140,15 +132,10 @@ class TransformedExamplesProperties(ExamplesProperties):
 
 @dataclass(frozen=True)
 class SchemaProperties(Properties):
-    """Properties of a ``schema``: columns as in :class:`ExamplesProperties`; None if it is not from statistics.
+    """Properties of a ``schema``, with columns as in :class:`ExamplesProperties`; None if it is not from statistics.
 
     Attributes:
-        label: Name of the label's column.
-        key: Name of the key's column.
-        time: Name of the time's column.
         features: Names of the features; None if they were not read.
-        weight: Name of the column of the rows' weights.
-        more_labels: As in :class:`ExamplesProperties`.
     """
 
     label: str | None = None
@@ -164,10 +151,10 @@ class AnomaliesProperties(Properties):
     """Properties of ``anomalies``.
 
     Attributes:
-        splits: Splits that were validated.
-        errors: At most twenty sentences.
-        warnings: At most twenty sentences.
-        drift: At most twenty sentences on drift since the champion was trained, on which nothing acts.
+        splits: Validated splits.
+        errors: Up to twenty sentences.
+        warnings: Up to twenty sentences.
+        drift: Up to twenty sentences on drift since the champion's training, for information only.
         proposed_features: Features of the proposed schema; None if none is proposed.
         examples: The valid rows as an artifact's JSON value, if they were separated from the invalid ones.
     """
@@ -186,18 +173,17 @@ class PredictionsProperties(Properties):
 
     Attributes:
         model: URI of the model artifact.
-        model_fingerprint: Its fingerprint.
-        model_name: Its name, if it was deployed.
-        version: Its version, if it was deployed.
-        signature: The signature that was called.
+        model_name: Name of the model, if it was deployed.
+        version: Version of the model, if it was deployed.
+        signature: The called signature.
         splits: Splits of the examples.
-        columns: Kept columns of the examples.
-        outputs: Names of the outputs and their types.
+        columns: Columns copied from the examples.
+        outputs: Types of the outputs by name.
         key: Name of the key's column, or None.
         window: Window of the examples.
-        problem: The kind of problem; None if the model does not state it.
+        problem: Kind of problem; None if the model does not state it.
         classes: Names of the classes in the order of ``probabilities``, if any.
-        more_labels: Those of the model.
+        more_labels: Further labels of the model.
     """
 
     model: str = ""
@@ -217,7 +203,7 @@ class PredictionsProperties(Properties):
 
 @dataclass(frozen=True)
 class ModelProperties(Properties):
-    """Properties of a ``model``; a training without examples lacks those that come from them.
+    """Properties of a ``model``; a training without examples lacks those that come from examples.
 
     Attributes:
         signature: Name of the serving signature.
@@ -226,16 +212,13 @@ class ModelProperties(Properties):
         synchronized: Whether the ranks ended with the same weights.
         features: Raw features that the model uses.
         inputs: Inputs of requests.
-        label: Name of the label's column.
-        key: Name of the key's column.
-        time: Name of the time's column.
+        label: Name of the label's column; ``key`` and ``time`` are also columns.
         window: Window of the examples.
         statistics: URI of the statistics that the constants come from.
-        statistics_fingerprint: Their fingerprint.
         schema: URI of the schema.
-        problem: The kind of problem; None for a model without examples, or of an older version.
-        classes: Names of the classes in the order of its outputs, if any.
-        more_labels: As in :class:`ExamplesProperties`: the further labels that it predicts.
+        problem: Kind of problem; None for a model without examples, or of an older version.
+        classes: Names of the classes in the order of the outputs, if any.
+        more_labels: Further predicted labels, as in :class:`ExamplesProperties`.
         format: Format of the model; None for a SavedModel.
         framework: Framework that it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
         library_versions: Versions of the framework and the converter, by distribution.
@@ -263,7 +246,7 @@ class ModelProperties(Properties):
 
     @property
     def folder(self) -> ModelFormat:
-        """Name of the folder that holds the model in the artifact: that of its format.
+        """Returns the name of the folder that contains the model in the artifact, which is its format.
 
         Raises:
             BadInput: this version does not support the format.
@@ -277,7 +260,7 @@ class ModelProperties(Properties):
 
     @property
     def target(self) -> Target:
-        """The label that the model predicts.
+        """Returns the target that the model predicts.
 
         Raises:
             BadInput: there is no label, or the properties contradict each other.
@@ -287,7 +270,7 @@ class ModelProperties(Properties):
         return Target.told(self.label, self.problem, self.classes, None, self.more_labels)
 
     def of_label(self, label: str) -> ModelProperties:
-        """Those of a model that predicts this further label alone; the same if it is none."""
+        """Returns the properties of a model with only this further label; unchanged if it is not a further label."""
         of = (self.more_labels or {}).get(label)
         if of is None:
             return self
@@ -298,12 +281,7 @@ class ModelProperties(Properties):
 
 @dataclass(frozen=True)
 class BlessingProperties(Properties):
-    """Properties of ``infra_blessing``, and of other artifacts that decide whether a model may be deployed.
-
-    Attributes:
-        blessed: Whether it may be deployed.
-        reasons: Reasons for the decision.
-    """
+    """Properties of ``infra_blessing``, and of other artifacts that decide whether a model may be deployed."""
 
     blessed: bool = False
     reasons: tuple[str, ...] | None = omit_if_none()
@@ -313,8 +291,8 @@ class BlessingProperties(Properties):
         """Reads the JSON object.
 
         Raises:
-            TypeError: as :meth:`JsonFields.from_dict`; or ``blessed`` is neither true nor false: of another type, all
-                that is not empty would count as true.
+            TypeError: as :meth:`JsonFields.from_dict`; or ``blessed`` is not a boolean, so that any non-empty value
+                would bless.
         """
         made = super().from_dict(value)
         if not isinstance(made.blessed, bool):
@@ -327,7 +305,6 @@ class DeploymentProperties(Properties):
     """Properties of a ``deployment``.
 
     Attributes:
-        model_name: The model.
         version: The deployed version.
         mode: ``champion`` if it has all the traffic, otherwise ``canary``.
         champion: The champion's version.
@@ -346,12 +323,11 @@ class RolloutProperties(Properties):
     """Properties of a ``rollout``.
 
     Attributes:
-        model_name: The model.
-        version: The version that the decision is about.
-        decision: ``promoted``, ``rolled_back`` or ``left``; ``champion`` if there was nothing to decide.
-        reasons: In words.
-        champion: The champion's version now.
-        traffic: Version to percent now.
+        version: The canary's version.
+        decision: ``promoted``, ``rolled_back`` or ``left``; ``champion`` if no decision was needed.
+        reasons: Reasons in words.
+        champion: The champion's version after the decision.
+        traffic: Version to percent after the decision.
     """
 
     model_name: str | None = None
@@ -363,7 +339,7 @@ class RolloutProperties(Properties):
 
 
 NOTEBOOK_PAGE = "notebook.html"
-"""The file of a ``notebook`` artifact that people look at."""
+"""File of a ``notebook`` artifact for viewing."""
 
 
 @dataclass(frozen=True)
@@ -371,12 +347,12 @@ class NotebookProperties(Properties):
     """Properties of a ``notebook``.
 
     Attributes:
-        notebook: Its path beside the DAG.
-        parameters: What was injected.
-        failed_cell: Number of the cell that ended it, as Jupyter shows it; None if none did.
-        error: What the task failed with; None of one that has succeeded.
-        cut_cells: Numbers of cells with more output than is kept.
-        result: The value that it left with ``pipeline.result``.
+        notebook: Path beside the DAG.
+        parameters: Injected parameters.
+        failed_cell: Number of the failed cell, as Jupyter shows it; None if none failed.
+        error: Error of the task; None if it succeeded.
+        cut_cells: Numbers of cells whose output was truncated.
+        result: Value passed to ``pipeline.result``.
     """
 
     notebook: str = ""

@@ -1,10 +1,10 @@
-"""The step protocol, by which the Airflow side and a step's process communicate.
+"""Step protocol: communication between the Airflow side and a step's process.
 
-It uses only the standard library; both sides import it. The Airflow side writes ``spec.json`` and starts ``python -m
-airflow_hops.ml spec.json`` in a separate process group. Values of connections, which may contain credentials, are
-not in a file, but in an environment variable that the step removes first. The step writes lines to its standard output,
-plain text or *records* (a JSON object after the ASCII record separator, as in RFC 7464), and finally ``result.json``.
-An exit without a result file is a failure.
+Only the standard library is imported, since both sides use this module. The Airflow side writes ``spec.json`` and
+starts ``python -m airflow_hops.ml spec.json`` in a separate process group. Values of connections, which may contain
+credentials, are not in a file, but in an environment variable that the step removes first. The step writes lines to its
+standard output, plain text or *records* (a JSON object after the ASCII record separator, as in RFC 7464), and finally
+``result.json``. An exit without a result file is a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_hops.core.contract.redaction import redacted, secrets_in
 
 RECORD_SEPARATOR = "\x1e"
 STEP_ID_VARIABLE = "HOPS_STEP_ID"
-"""Environment variable that every process of a step inherits, by which none of them can hide from a kill."""
+"""Environment variable that every process of a step inherits, so that a kill finds all of them."""
 
 CONNECTIONS_VARIABLE = "HOPS_STEP_CONNECTIONS"
 """Environment variable with the fields of a step's spec that come from connections, as JSON."""
@@ -30,7 +30,7 @@ CONNECTIONS_VARIABLE = "HOPS_STEP_CONNECTIONS"
 _OF_CONNECTIONS = ("storage_options", "services")
 
 NOTEBOOK_VARIABLE = "HOPS_NOTEBOOK"
-"""Environment variable with the path of the spec of the step that a kernel belongs to."""
+"""Environment variable with the path of the spec of a kernel's step."""
 
 WORKER_VARIABLE = "HOPS_WORKER"
 """Environment variable with the identity of the process that started a step on the same machine."""
@@ -46,21 +46,20 @@ class Output:
 
 @dataclass(frozen=True)
 class StepSpec:
-    """Everything that a step needs to know.
+    """The specification of a step.
 
     Attributes:
         step: Name for people: the stage or the task.
         entry: ``module:function`` of the ML side, called as ``function(context, **params)``.
         params: Keyword arguments of the entry; JSON values.
         inputs: Upstream artifacts by role (``examples``, ``schema``); a role may hold several.
-        output: Where the artifact goes; None for a step that returns a plain value.
+        output: Destination of the artifact; None for a step that returns a plain value.
         store: Root URI of the artifact store.
         storage_options: fsspec options of the store.
-        producer: The Airflow task instance.
-        code_paths: Folders put on the step's import path (the DAG bundle's).
+        code_paths: Folders added to the step's import path (the DAG bundle's).
         cache_key_parts: Recorded in the manifest.
-        services: Services that the step uses, and that do not affect its result: ``tracking_uri`` of MLflow, the model
-            server's ``serving_*``, and, as JSON under ``ranks``, the place where a training's ranks run.
+        services: Services that do not affect the result: ``tracking_uri`` of MLflow, the model server's ``serving_*``,
+            and, as JSON under ``ranks``, the place of a training's ranks.
         secrets: Paths of the parameters that are secrets, such as ``env/API_TOKEN``.
 
     Raises:
@@ -81,31 +80,29 @@ class StepSpec:
     secrets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Here, since a spec is first hashed for the cache, and only then written.
+        # Checked here, since a spec is hashed for the cache before it is written.
         check_json(self.params, f"step {self.step!r}: params")
 
     def to_json(self) -> str:
-        """The text of ``spec.json``: everything except :meth:`variables`."""
+        """Returns the text of ``spec.json``: everything except :meth:`variables`."""
         value = {name: item for name, item in asdict(self).items() if name not in _OF_CONNECTIONS}
         return json.dumps(value, indent=1)
 
     def secret_values(self) -> Iterator[str]:
-        """Yields the texts that must not be in what the step says or writes; of a URI, its parts are masked anyway."""
+        """Yields the texts that must not appear in the step's output; credentials in URIs are masked separately."""
         whole = tuple(f"{path}/" for path in self.secrets)
         yield from (text for path, text in _texts(self.params) if f"{path}/".startswith(whole) and "://" not in text)
         yield from secrets_in({**self.storage_options, **self.services})
 
     def variables(self) -> dict[str, str]:
-        """Values of connections, as a variable of the step's environment: they are not in any file."""
+        """Returns values of connections as an environment variable of the step, so that they are not in any file."""
         return {CONNECTIONS_VARIABLE: json.dumps({name: dict(getattr(self, name)) for name in _OF_CONNECTIONS})}
 
     @classmethod
     def from_json(cls, text: str, variables: MutableMapping[str, str] | None = None) -> StepSpec:
-        """The inverse of :meth:`to_json` and :meth:`variables`.
+        """Reads the text of :meth:`to_json` and the environment with :meth:`variables`.
 
-        Args:
-            text: Text of ``spec.json``.
-            variables: The step's environment. The variable is removed, so that no child of the step has it.
+        The variable is removed from the environment, so that child processes do not inherit it.
         """
         value = json.loads(text) | json.loads((variables or {}).pop(CONNECTIONS_VARIABLE, "{}"))
         return cls(
@@ -121,7 +118,7 @@ class StepSpec:
 
 
 def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The texts in a JSON value, by their paths."""
+    """Yields the texts in a JSON value with their paths."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping | list | tuple):
@@ -133,12 +130,12 @@ def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 class StepResult(JsonFields):
     """The outcome of a step: a value (an artifact as its dict) or an error.
 
-    A job outlives the worker that started it, and may be followed by another version of this package.
+    A job outlives the worker that started it, so another version of this package may read its result.
 
     Attributes:
         value: JSON value; for a step with an output, the artifact's dict.
         is_artifact: Whether ``value`` is an artifact.
-        error: Its message.
+        error: Message of the error.
         retryable: Whether a retry of the same input may succeed.
         seconds: Wall-clock seconds by phase: ``start_up`` (interpreter, imports, the JVM) and ``work``.
     """
@@ -182,15 +179,7 @@ class Line:
 
 
 def check_json(value: Any, what: str) -> None:
-    """Checks that a value can be converted to JSON and back.
-
-    Args:
-        value: The value.
-        what: Name of the value, for the message.
-
-    Raises:
-        BadInput: a part of it is not a JSON value; the message says which.
-    """
+    """Raises BadInput if a part of a value is not a JSON value; ``what`` is the value's name for the message."""
     if value is None or isinstance(value, str | bool | int | float):
         return
     if isinstance(value, list | tuple):
@@ -210,14 +199,10 @@ def check_json(value: Any, what: str) -> None:
 
 
 def json_object(value: Any, what: str) -> dict[str, Any]:
-    """Returns the JSON object in a field of a connection, which is text or an object; an empty one for an empty field.
-
-    Args:
-        value: Value of the field.
-        what: Name of the field, for the message; the value is not shown, because it may contain credentials.
+    """Returns the JSON object in a field of a connection, which is text or an object; empty for an empty field.
 
     Raises:
-        BadInput: it is not a JSON object.
+        BadInput: the field is not a JSON object; the message does not show it, since it may contain credentials.
     """
     result = f"a {type(value).__name__}"
     if isinstance(value, str) and value.strip():
@@ -234,7 +219,7 @@ def json_object(value: Any, what: str) -> dict[str, Any]:
 def format_record(
     text: str, *, level: int = logging.INFO, progress: float | None = None, metrics: Mapping[str, float] | None = None
 ) -> str:
-    """One line of output that carries its level and, where given, progress and metrics."""
+    """Returns a line of output with its level and, if passed, progress and metrics."""
     record: dict[str, Any] = {"level": logging.getLevelName(level), "text": text}
     if progress is not None:
         record["progress"] = progress
@@ -244,7 +229,7 @@ def format_record(
 
 
 def parse_line(line: str) -> Line:
-    """Reads a line of a step's output, less credentials; text that is not a record is a plain line at INFO."""
+    """Reads a line of a step's output without credentials; text that is not a record is a plain line at INFO."""
     line = line.rstrip("\n")
     if line.startswith(RECORD_SEPARATOR):
         try:

@@ -1,8 +1,8 @@
 """Removes credentials from texts and parameters that people see: messages, logs, records, pages.
 
-It uses only the standard library; both sides import it. It removes the user and password of a URL, signatures and
-tokens in its query, values of fields with names such as ``password``, in dicts, JSON, ``name=value`` and options of
-commands, and the values that a step was told are secrets (:func:`hide`).
+Only the standard library is imported, since both sides use this module. It removes the user and password of a URL,
+signatures and tokens in its query, values of fields with names such as ``password`` (in dicts, JSON, ``name=value`` and
+options of commands), and the secrets registered with :func:`hide`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote
 
 REDACTED = "***"
 
-# A user may be a token. A password may hold what a URL forbids there; digits up to a slash are a port. In a URI of
-# Azure's, the container stands where others have a user.
+# A user may be a token. A password may contain characters that URLs forbid there; digits up to a slash are a port. In
+# URIs of Azure, the container is in the place of the user.
 _USER = re.compile(r"""(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)(://)(?:[^\s/'"]+|[^\s/@:\[\]'"]*:(?!\d+/)[^\s@'"]+)@""")
 _SECRET = (
     r"[\w.-]*(?:secret|passw(?:or)?d|passphrase|passcode|pwd|secret[_.-]?(?:access[_.-]?)?key"
@@ -29,12 +29,12 @@ _QUERY = re.compile(
     rf"([?&;](?:{_SECRET}|[\w-]*token|[\w-]*signature|[\w-]*credential|sig|key|pass|auth)=)[^\s&;'\"]+", re.IGNORECASE
 )
 _NAMED = rf"""(?<![\w.-])(?:\\?["'])?{_SECRET}(?:\\?["'])?\s*"""
-# Possessive, as a text without the closing quote would be tried in every way; of such a one the line goes.
+# Possessive, to avoid backtracking in a text without a closing quote, of which the rest of the line is removed.
 _QUOTED = re.compile(
     rf"""({_NAMED}[:=]\s*[bru]{{0,2}}(\\?["']))(?:(?:(?!\2)(?:\\\\\\.|\\.|[^\\]))++(?=\2)|(?!\2)[^\n]+)""",
     re.IGNORECASE,
 )
-# After a colon, one word that ends a line or an item is a value; several are a sentence.
+# After a colon, one word at the end of a line or item is a value; several words are a sentence.
 _UNQUOTED = re.compile(
     rf"""({_NAMED}(?:=\s*|:\s*(?=[^\s,;}})\]]+\s*(?:[,;}})\]]|$))))(?![bru]{{0,2}}\\?["']|(?:none|null|true|false)\b)"""
     r"""[^\s'"&;]*[^\s'"&;,)}\]\\]""",
@@ -50,20 +50,20 @@ _MAY_HOLD_ONE = re.compile(
     re.IGNORECASE,
 )
 _SECRET_NAME = re.compile(rf"(?:{_SECRET}|[\w.-]*authorization|[\w.-]*credential)s?", re.IGNORECASE)
-# Tokens of a vocabulary, such as the padding of a text, are no secrets.
+# Tokens of a vocabulary, such as padding, are not secrets.
 _TOKEN_NAME = re.compile(
     r"(?!.*(?:bos|cls|end|eos|mask|oov|pad|sep|special|start|unk)[_.-]?token)(?:.*[_.-])?token", re.IGNORECASE
 )
 _NO_TOKEN = re.compile(r"\d+|<.*>|\[.*\]")
-"""The value of a field called token that is a number of tokens, or one of a vocabulary."""
+"""Value of a field called token that is a number of tokens, or a token of a vocabulary."""
 _LEAST_CHARACTERS = 5
-"""Minimum length of a secret that is masked in texts: shorter ones are parts of other words."""
+"""Minimum length of a secret that is masked in texts; shorter ones occur in other words."""
 
 _hidden: list[str] = []
 
 
 def hide(values: Iterable[Any]) -> None:
-    """Has :func:`redacted` remove values from texts, in this process and its forks; also as JSON and URLs have them."""
+    """Registers values that :func:`redacted` removes in this process and its forks, also if encoded in JSON or URLs."""
     texts = [value for value in values if isinstance(value, str) and len(value) >= _LEAST_CHARACTERS]
     forms = {form for text in texts for form in (text, json.dumps(text)[1:-1], quote(text, safe=""))}
     _hidden[:] = sorted({*_hidden, *forms}, key=len, reverse=True)
@@ -92,17 +92,13 @@ def redacted(text: str) -> str:
 
 
 def masked(value: Any) -> Any:
-    """Returns a JSON value without its credentials: those in its texts, and what the names in it say are secrets.
-
-    Args:
-        value: Parameters, or any other JSON value; it is not changed.
-    """
+    """Returns a copy of a JSON value without credentials in texts and without values whose names indicate a secret."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):
         return {name: REDACTED if _is_secret(str(name), item) else masked(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        # An option of a command has its value behind it.
+        # An option of a command is followed by its value.
         before = [None, *value][: len(value)]
         options = (isinstance(option, str) and option.startswith("-") for option in before)
         return [
@@ -113,7 +109,7 @@ def masked(value: Any) -> Any:
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """Yields the texts in a JSON value that the names in it say are secrets."""
+    """Yields the texts in a JSON value whose names indicate a secret."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _texts_in(item) if _is_secret(str(name), item) else secrets_in(item)
@@ -139,5 +135,5 @@ def _is_secret(name: str, value: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _kind_of(name: str) -> tuple[bool, bool]:
-    """Whether a name is that of a secret, and whether it is that of a token, which may be a number of tokens."""
+    """Returns whether a name indicates a secret, and whether it indicates a token, which may be a number of tokens."""
     return _SECRET_NAME.fullmatch(name) is not None, _TOKEN_NAME.fullmatch(name) is not None

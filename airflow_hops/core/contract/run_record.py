@@ -1,7 +1,7 @@
-"""The record of a run: what its step was given, so that it can be run again.
+"""Record of a run: the inputs of its step, so that it can be repeated.
 
-It is a JSON file of the store, which :mod:`airflow_hops.core.store.run_records` reads and writes. Runs with the same
-code, libraries, parameters and inputs, at the same addresses, have the same record.
+It is a JSON file in the store (see :mod:`airflow_hops.core.store.run_records`). Runs with the same code, libraries,
+parameters and inputs, at the same addresses, share a record.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ INGEST_ENTRY = "airflow_hops.ml.stages.ingest:run"
 FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 
 REPRODUCED, BACKTEST = "_reproduced", "_backtest"
-"""Stands in the place of the DAG's id in what ``airflow hops reproduce`` and back-tests make: without records."""
+"""Replace the DAG's id in artifacts of ``airflow hops reproduce`` and back-tests, which have no records."""
 
 _CHANGE_WHAT_SERVES = ("deployment", "rollout")
-"""Kinds of the artifacts of steps whose effect lies outside of them: these are not run again."""
+"""Kinds of artifacts of steps with external effects, which are not repeated."""
 
 _IMPORTS_HOPS = re.compile(r"^\s*(from|import)\s+hops\b", re.MULTILINE)
 
@@ -32,36 +32,33 @@ FILE_PARAMS = ("script", "notebook")
 """Parameters of a step that name a file of user code."""
 
 FUNCTION_PARAMS = ("train", "prepare", "preprocess", "space")
-"""Parameters of a step that name a function as ``module:function``, beside those of its ``metrics``."""
+"""Parameters of a step that name a function as ``module:function``, besides those in ``metrics``."""
 
 REPRODUCED_APP = "reproduced_app"
-"""The service of a step's that names the folder of the experiments that it repeats: they draw the same numbers."""
+"""Service that names the folder of the experiments that a step repeats, so that they draw the same numbers."""
 
 
 @dataclass(frozen=True)
 class RunRecord(CheckedFields):
-    """The input of a step.
+    """The inputs of a step.
 
     Attributes:
-        dag_id: The DAG.
-        step: Its name.
+        step: Name of the step.
         entry: ``module:function`` of the ML side.
-        params: Its parameters, less secrets.
-        secrets: Paths of the parameters that were left out as secrets, such as ``env/API_TOKEN``.
-        inputs: Its input artifacts by role, each as :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict` has
-            it.
-        output_kind: Kind of its artifact; None for none.
-        parts: The parts of its cache key.
-        code: SHA-256 (hex) of the paths and contents of the user code that is kept; None where it could not be kept.
-        code_paths: How many folders of user code there were.
-        code_left_out: Files of user code that are not kept: all together would be too large, or they are links that
-            lead out of it.
+        params: Parameters without secrets.
+        secrets: Paths of the omitted secrets, such as ``env/API_TOKEN``.
+        inputs: Input artifacts by role, as from :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict`.
+        output_kind: Kind of the step's artifact; None for none.
+        parts: Parts of the cache key.
+        code: SHA-256 (hex) of the paths and contents of the stored user code; None if it could not be stored.
+        code_paths: Number of folders of user code.
+        code_left_out: Files of user code that are not stored, since they exceed the size limit or are links to outside.
         script: Path in the user code of the script or notebook that ``params`` names; None for none.
         package_version: Version of this package.
         python: Version of the environment's Python.
         packages: Versions of the environment's packages by name.
-        from_elsewhere: Those of them that came from a path or an address, not from an index.
-        started: When the first run with this record began, ISO 8601 UTC.
+        from_elsewhere: Packages installed from a path or an address instead of an index.
+        started: Start of the first run with this record, ISO 8601 UTC.
     """
 
     dag_id: str
@@ -87,7 +84,7 @@ class RunRecord(CheckedFields):
         """Reads the JSON object.
 
         Raises:
-            TypeError: a field is missing or of another type.
+            TypeError: a field is missing or has another type.
             BadInput: an input is not an artifact.
         """
         made = super().from_dict(value)
@@ -95,7 +92,7 @@ class RunRecord(CheckedFields):
         return made
 
     def artifacts(self) -> dict[str, tuple[Artifact, ...]]:
-        """The input artifacts by role."""
+        """Returns the input artifacts by role."""
         return {role: tuple(map(Artifact.from_dict, values)) for role, values in self.inputs.items()}
 
 
@@ -104,12 +101,12 @@ class UserCode:
     """The user code of a step.
 
     Attributes:
-        fingerprint: What the cache key says of it.
-        files: Contents by path: the number of the folder of user code, and the path below it.
-        left_out: Paths of files that are not kept.
+        fingerprint: Its part of the cache key.
+        files: Contents by path, which is the number of the folder of user code and the path in it.
+        left_out: Paths of files that are not stored.
         script: Path of the script or notebook.
-        folders: How many folders of user code there are.
-        unknown: Reasons why the code cannot be told from other code.
+        folders: Number of folders of user code.
+        unknown: Reasons why the code cannot be determined.
     """
 
     fingerprint: str
@@ -121,11 +118,9 @@ class UserCode:
 
 
 def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]]) -> str:
-    """The key of a step's record.
+    """Returns the key of a step's record, from the parts of its cache key and the addresses of its inputs.
 
-    Args:
-        parts: Of its cache key, by which inputs count with their content.
-        inputs: Its input artifacts by role, which count with their addresses here; others that it found are no matter.
+    Inputs that are not in the cache key are ignored.
     """
     values = {role: artifacts for role, artifacts in inputs.items() if f"input {role}" in parts}
     places = {f"address {role}": "\n".join(artifact.uri for artifact in values[role]) for role in values}
@@ -133,9 +128,9 @@ def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]
 
 
 def is_recorded(spec: StepSpec) -> bool:
-    """Whether a step has a record: where it makes an artifact, or is an experiment of the package ``hops``.
+    """Returns whether a step has a record: it makes an artifact, or is an experiment of the package ``hops``.
 
-    What changes the serving versions has none, nor what was made by running recorded steps again.
+    Steps that change the serving versions have none, nor have repeated steps.
     """
     if not spec.cache_key_parts or spec.producer.dag_id in (REPRODUCED, BACKTEST):
         return False
@@ -146,5 +141,5 @@ def is_recorded(spec: StepSpec) -> bool:
 
 
 def app_id(producer: Producer) -> str:
-    """Returns the name of an experiment's application in Hopsworks' terms: here the task of a DAG's run."""
+    """Returns the name of an experiment's application in Hopsworks' terms; here it is the task of a DAG run."""
     return f"{producer.dag_id}.{producer.run_id}.{producer.task}"

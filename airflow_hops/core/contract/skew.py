@@ -1,4 +1,4 @@
-"""The comparison of served rows, or of two spans: options, and the artifact's properties with verdict and causes."""
+"""Comparison of served rows, or of two spans: options, and the artifact's properties with verdict and causes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "swapp
 
 @dataclass(frozen=True)
 class SkewTest(StepOptions):
-    """How two distributions are compared, feature by feature.
+    """Options of the comparison of two distributions, feature by feature.
 
     Attributes:
         alpha: Maximum share of false discoveries among the drifted features (Benjamini and Hochberg); None for fixed
@@ -35,7 +35,7 @@ class SkewTest(StepOptions):
             only "maximum_mean_discrepancy".
         thresholds: Fixed thresholds of features' measures, instead of the schema's.
         comparator: The schema's comparators to use: ``skew_comparator`` or ``drift_comparator``.
-        missing_threshold: Change of the share of missing values up to which there is no drift, 0 to 1.
+        missing_threshold: Tolerated change of the share of missing values, 0 to 1.
         seed: Seed of the simulated samples.
 
     Raises:
@@ -51,10 +51,11 @@ class SkewTest(StepOptions):
     seed: int = 0
 
     MIN_ROWS: ClassVar[int] = 100
-    """P-values hold for any size, but of fewer rows show little."""
+    """P-values are valid for any size, but fewer rows detect little."""
     MIN_ROWS_OF_THRESHOLDS: ClassVar[int] = 5000
-    """Windows below this size score above the schema's default thresholds by chance. Of 2,000 unchanged flights one
-    window in twenty does, of 1,000 one in three, of 5,000 none of 30."""
+    """Smaller windows exceed the schema's default thresholds by chance: of windows of 2,000 unchanged flights one in
+    twenty, of 1,000 one in three, of 5,000 none of 30.
+    """
 
     def __post_init__(self) -> None:
         if self.alpha is not None and not 0 < self.alpha < 1:
@@ -68,7 +69,7 @@ class SkewTest(StepOptions):
 
     @property
     def rows_needed(self) -> int:
-        """Number of rows that a verdict requires."""
+        """Returns the number of rows that a verdict requires."""
         if self.min_rows is not None:
             return self.min_rows
         return self.MIN_ROWS_OF_THRESHOLDS if self.alpha is None else self.MIN_ROWS
@@ -76,7 +77,7 @@ class SkewTest(StepOptions):
 
 @dataclass(frozen=True)
 class SkewOptions(SkewTest):
-    """The options of the skew stage, as the arguments of ``SkewOperator``; durations in seconds.
+    """Options of the skew stage, as the arguments of ``SkewOperator``; durations in seconds.
 
     A verdict requires 1,000 rows unless ``min_rows`` is set.
     """
@@ -91,7 +92,7 @@ class SkewOptions(SkewTest):
     down_after_s: float | None = None
 
     MIN_ROWS: ClassVar[int] = 1000
-    """A verdict uses them up: fewer would do, and find less."""
+    """A verdict consumes the rows; with fewer, each would detect less."""
 
 
 @dataclass(frozen=True)
@@ -118,23 +119,22 @@ class SkewProperties(Properties):
     """Properties of a ``skew`` artifact.
 
     Attributes:
-        verdict: ``insufficient`` if there are too few rows; ``pipeline_fault`` if a drifted feature looks like a broken
+        verdict: ``insufficient`` if there are too few rows; ``pipeline_fault`` if a drifted feature indicates a broken
             pipeline; ``drift``; or ``stable``. Empty if the artifact has none.
-        drifted: Names of the drifted features, the most moved first.
+        drifted: Names of the drifted features, largest drift first.
         lost: Names of features that no longer have values.
-        causes: Probable cause of the drift of each.
-        effects: How much the drift of each moves a prediction; in a regression, in the label's unit.
-        problem: The kind of problem, if there are effects; None for two classes in artifacts of older versions.
+        causes: Probable causes of drift by feature.
+        effects: Mean changes of a prediction by drifted feature; in a regression, in the label's unit.
+        problem: Kind of problem, if there are effects; None for two classes in artifacts of older versions.
         skewed: Features that differ row by row.
-        reference: The reference of the comparison.
         min_rows: Number of rows that a verdict requires.
-        scores: Score and threshold by feature; None if there is none.
+        scores: Score and threshold by feature; each may be None.
         window_end: End of the compared span, ISO 8601 UTC.
-        window_start: For captured rows: start of the period that they are of, by their own time.
-        unwell: For captured rows: what is wrong with the monitor itself, such as the server's clock, in words.
+        window_start: For captured rows: start of their period, by their own time.
+        unwell: For captured rows: problems of the monitor itself, such as the server's clock, in words.
         captured_from: For captured rows: time of the first request.
         captured_until: For captured rows: time of the last request.
-        versions: For captured rows: the number that each version answered.
+        versions: For captured rows: number of rows by version.
         current: For two spans: URI of the later statistics.
         split: For two spans: the split.
         windows: For two spans: both windows by role.
@@ -162,5 +162,5 @@ class SkewProperties(Properties):
 
     @property
     def why_not_learnt(self) -> str | None:
-        """Why it is not a reason to retrain, in one word; None for a drift."""
+        """Returns why it is not a reason to retrain, in one word; None for drift."""
         return None if self.verdict == DRIFT else PIPELINE_FAULT if self.verdict == PIPELINE_FAULT else "verdict"

@@ -24,17 +24,17 @@ class Source:
             Zstandard) is always recognised by content.
         time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
             UTC, an integer is seconds since the epoch.
-        columns: Columns to keep; None keeps all.
+        columns: Columns to use; None for all.
         schema: Types of columns that should not be inferred, by name: ``int64``, ``float64``, ``string``, ``bool``,
-            ``date32``, ``timestamp`` (UTC), any other Arrow alias, or in CSV and JSON the layout of times or dates as
-            strptime takes it, such as ``%d/%m/%Y``.
+            ``date32``, ``timestamp`` (UTC), any other Arrow alias, or in CSV and JSON the layout of times or dates for
+            strptime, such as ``%d/%m/%Y``.
         delimiter: Delimiter of CSV files.
         null_values: Strings that mean a missing value in CSV files.
         encoding: Encoding of CSV files.
         decimal: Decimal mark of numbers in CSV files.
-        thousands: Mark between thousands in CSV files; empty for none.
-        units: Currency signs or other units that stand beside numbers in CSV files, such as ``%``, and are cut off.
-        storage_options: fsspec options. Airflow keeps them with the task's rendered fields, so leave credentials to
+        thousands: Thousands separator in CSV files; empty for none.
+        units: Currency signs or other units beside numbers in CSV files, such as ``%``, which are removed.
+        storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
             the environment.
     """
 
@@ -71,14 +71,10 @@ class Source:
 
     @classmethod
     def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:
-        """Makes a source from a value in a DAG: a source, a URI, or a mapping of fields.
-
-        Args:
-            table: The table's name, for the message.
-            value: The source.
+        """Returns the source for a value in a DAG: a source, a URI, or a mapping of fields.
 
         Raises:
-            BadInput: the value is something else, or names an unknown field.
+            BadInput: the value has another type, or an unknown field.
         """
         if isinstance(value, Source):
             return value
@@ -91,15 +87,15 @@ class Source:
             raise BadInput(f"sources[{table!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
         if "uri" not in value:
             raise BadInput(f"sources[{table!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
-        # JSON knows no tuples.
+        # JSON has no tuples.
         lists = {
             name: tuple(value[name]) for name in ("columns", "null_values", "units") if value.get(name) is not None
         }
         return cls(**{**value, **lists})
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value from which :meth:`from_value` makes an equal source."""
-        # Not copied deeply: the URI may be what another task returns, until that is known.
+        """Returns the JSON value, which :meth:`from_value` reads."""
+        # Not a deep copy, since the URI may be the future output of another task.
         value = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
 
@@ -114,9 +110,9 @@ class ImageSource:
         labels: For IDX: the IDX file of the labels.
         image_column: For Parquet: the encoded images, binary, or a struct with a field ``bytes``.
         label_column: For Parquet: names or numbers of the classes.
-        key_column: For Parquet: identities of the images; None makes them from the file's name and the row's number.
-        storage_options: fsspec options. They are kept with the task's rendered fields: leave credentials to the
-            environment.
+        key_column: For Parquet: keys of the images; None derives them from the file's name and the row's number.
+        storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
+            the environment.
     """
 
     uri: str
@@ -128,10 +124,10 @@ class ImageSource:
 
     @classmethod
     def from_value(cls, split: str, value: ImageSource | str | Mapping[str, Any]) -> ImageSource:
-        """Makes a source from a value in a DAG: a source, a URI, or a mapping of fields.
+        """Returns the source for a value in a DAG: a source, a URI, or a mapping of fields.
 
         Raises:
-            BadInput: the value is something else, or names an unknown field.
+            BadInput: the value has another type, or an unknown field.
         """
         if isinstance(value, ImageSource):
             return value
@@ -148,7 +144,7 @@ class ImageSource:
         return cls(**value)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value from which :meth:`from_value` makes an equal source."""
+        """Returns the JSON value, which :meth:`from_value` reads."""
         return asdict(self)
 
 
@@ -159,8 +155,8 @@ class SourceFile:
     Attributes:
         path: Path within its file system.
         name: The path with the protocol.
-        size_bytes: Its size; 0 if the file system does not report it.
-        version: A string that changes when the file does: an etag, a checksum, or the time of its modification.
+        size_bytes: Size; 0 if the file system does not report it.
+        version: A string that changes with the file: an etag, a checksum, or the time of modification.
     """
 
     path: str

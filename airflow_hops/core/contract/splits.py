@@ -1,3 +1,3 @@
-"""Names of the splits of examples that this package makes; a user's own may have others."""
+"""Names of the splits of examples that this package makes; users' examples may have others."""
 
 TRAIN, EVAL, NEWEST = "train", "eval", "newest"

@@ -1,4 +1,4 @@
-"""The result of ``airflow hops init`` reading a file: its columns, their roles, and the kind of problem."""
+"""Description of a file by ``airflow hops init``: columns, their roles, and the kind of problem."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ class ColumnDescription(JsonFields):
     """A column.
 
     Attributes:
-        name: Its name.
-        type: Type of its values: ``text``, ``integer``, ``float``, ``boolean``, ``time``, or Arrow's name of another
+        type: Type of the values: ``text``, ``integer``, ``float``, ``boolean``, ``time``, or Arrow's name of another
             type.
-        missing: Rows without a value.
-        example: A value, as text; empty if there is none.
-        role: Its role in the pipeline.
+        missing: Number of rows without a value.
+        example: A value as text; empty if there is none.
+        role: Role in the pipeline.
         why: Reason for this role; empty if it follows from the type.
-        layout: Layout of times that are not as in ISO 8601, as strptime takes it.
+        layout: Layout for strptime of times that are not in ISO 8601.
     """
 
     name: str
@@ -42,19 +41,17 @@ class TableDescription(JsonFields):
     Attributes:
         rows: Number of rows read.
         whole: Whether these are all rows.
-        columns: In the file's order.
-        problem: The kind of problem.
+        columns: Columns in the file's order.
+        problem: Kind of problem.
         classes: The label's values in the order of their numbers; None for 0 and 1, and in a regression.
-        minimum: What a model must reach, by metric.
+        minimum: Required values of a model by metric.
         request: The features of one row, in the form of a request.
         format: ``csv`` or ``parquet``.
-        delimiter: Delimiter of CSV.
-        null_values: Strings that mean a missing value in CSV.
-        decimal: Decimal mark of numbers in CSV.
-        thousands: Mark between thousands in CSV.
-        units: Signs that stand beside numbers in CSV.
+        delimiter: Delimiter of CSV; ``null_values``, ``decimal``, ``thousands`` and ``units`` are as in
+            :class:`~airflow_hops.core.contract.sources.Source`.
         notes: Notes for the reader, one sentence each.
-        newest_s: Length of the split of the newest rows, in seconds; None without a time, or if it would not do.
+        newest_s: Length of the split of the newest rows, in seconds; None without a time, or if the split is
+            unsuitable.
     """
 
     rows: int
@@ -74,9 +71,9 @@ class TableDescription(JsonFields):
     newest_s: int | None = None
 
     def named(self, role: Role) -> list[str]:
-        """The columns of a role, in the file's order."""
+        """Returns the columns of a role, in the file's order."""
         return [column.name for column in self.columns if column.role == role]
 
     def only(self, role: Role) -> ColumnDescription | None:
-        """The column of a role that at most one column has."""
+        """Returns the column of a role that at most one column has."""
         return next((column for column in self.columns if column.role == role), None)

@@ -1,4 +1,4 @@
-"""The target of a model: the column of the label, and the kind of problem."""
+"""Target of a model: the column of the label, and the kind of problem."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import Any, Literal, get_args
 from airflow_hops.core.contract.artifacts import BadInput
 
 Problem = Literal["binary", "multiclass", "regression"]
-"""A label of two classes, whose predictions are the probability of the second; one of several classes; a number."""
+"""Two classes, with the probability of the second as prediction; several classes; or a number."""
 
 PROBLEMS: tuple[Problem, ...] = get_args(Problem)
 BINARY, MULTICLASS, REGRESSION = PROBLEMS
 
 OUTPUTS: dict[Problem, str] = {BINARY: "probability", MULTICLASS: "probabilities", REGRESSION: "prediction"}
-"""The output of a served model that is its prediction: float32 of shape ``[batch]``; of several classes, a probability
-for each, ``[batch, classes]``."""
+"""Name of a served model's output with the prediction: float32 of shape ``[batch]``, or ``[batch, classes]`` with a
+probability for each of several classes.
+"""
 
 CLASS = "class"
-"""The output that names the likeliest of several classes."""
+"""Output with the most likely of several classes."""
 
 MAX_CLASSES = 1000
-"""Classes that a label may have."""
 
 
 @dataclass(frozen=True)
 class Target:
     """The target of a model.
 
-    Examples hold a class as its number, an int64, and the value of a regression as a float64.
+    In examples a class is its number, an int64, and the value of a regression is a float64.
 
     Attributes:
         label: Name of the label's column.
-        problem: The kind of problem.
         classes: Names of the classes in the order of their numbers; None in a regression, and if the label is 0 or 1.
         weight: Name of the column of the rows' weights (float64, greater than 0), or None.
         more: Further labels that the same model predicts; each is a target without a weight and further labels. Only
@@ -73,14 +72,7 @@ class Target:
         weight: str | None = None,
         more_labels: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Target:
-        """The target that an artifact states.
-
-        Args:
-            label: Name of the label's column.
-            problem: The kind of problem; None in artifacts of older versions.
-            classes: Names of the classes.
-            weight: Name of the column of the rows' weights.
-            more_labels: Problem and classes of further labels by name, as :attr:`more_labels` has them.
+        """Returns the target in an artifact's properties; ``problem`` is None in artifacts of older versions.
 
         Raises:
             BadInput: problem and classes contradict each other.
@@ -91,36 +83,36 @@ class Target:
 
     @property
     def more_labels(self) -> dict[str, dict[str, Any]] | None:
-        """The further labels in the form of artifacts' properties; None if there are none."""
+        """Returns the further labels in the form of artifacts' properties; None if there are none."""
         classes = {each.label: {} if each.classes is None else {"classes": list(each.classes)} for each in self.more}
         return {each.label: {"problem": each.problem, **classes[each.label]} for each in self.more} or None
 
     @property
     def all(self) -> tuple[Target, ...]:
-        """This target and the further ones."""
+        """Returns this target and the further ones."""
         return (self, *self.more)
 
     def output_prefix(self, label: str) -> str:
-        """The prefix of the names of a label's served outputs; empty for the target's own label."""
+        """Returns the prefix of a label's served outputs; empty for the target's own label."""
         return "" if label == self.label else f"{label}_"
 
     @property
     def dtype(self) -> str:
-        """Dtype of the label's column in examples."""
+        """Returns the dtype of the label's column in examples."""
         return "float64" if self.problem == REGRESSION else "int64"
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The columns of examples that training needs besides the features, by name: labels, weight."""
+        """Returns the dtypes of the columns that training needs besides the features, by name: labels, weight."""
         return {**{each.label: each.dtype for each in self.all}, **({self.weight: "float64"} if self.weight else {})}
 
     def class_name(self, number: int) -> str:
-        """The name of a class, or its number if it has none."""
+        """Returns the name of a class, or its number if it has none."""
         return str(number) if self.classes is None else repr(self.classes[number])
 
 
 def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
-    """Returns the problem that an artifact states; for artifacts of older versions, derives it from the classes."""
+    """Returns the problem in an artifact's properties; for artifacts of older versions, derives it from the classes."""
     if problem is None:
         return MULTICLASS if classes is not None and len(classes) > 2 else BINARY
     if problem not in PROBLEMS:
@@ -129,15 +121,10 @@ def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
 
 
 def check_heads(found: Any, target: Target, whose: str) -> Mapping[str, Any] | None:
-    """Returns a model's outputs by name; None for a model with a single output, for a single label.
-
-    Args:
-        found: The output of the model, or a mapping of several.
-        target: The model's target.
-        whose: For messages.
+    """Returns a model's outputs by name; None for a model with a single output and a single label.
 
     Raises:
-        BadInput: there are several labels, or outputs, but no mapping; or a label has no output.
+        BadInput: there are several labels or outputs without a mapping, or a label has no output.
     """
     labels = [each.label for each in target.all]
     if isinstance(found, Mapping):

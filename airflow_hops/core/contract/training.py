@@ -1,4 +1,4 @@
-"""The options of a training, for the operator, the step and each rank."""
+"""Options of a training, for the operator, the step and each rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from airflow_hops.core.contract.json_fields import StepOptions
 
 AUTO = "auto"
-"""Value of ``np``: as many ranks of this machine as a measurement finds to be fastest."""
+"""Value of ``np`` for the fastest measured number of ranks of this machine."""
 
 HOROVOD = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
@@ -18,21 +18,20 @@ SINGLE = "single"
 TORCH = "torch"
 
 OF_TENSORFLOW = (MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
-"""Strategies that are TensorFlow's own."""
+"""TensorFlow's own strategies."""
 OF_ANY_FRAMEWORK = (SINGLE, TORCH)
-"""Strategies whose function may return an estimator of another framework than Keras."""
+"""Strategies whose function may return an estimator of a framework other than Keras."""
 
 
 @dataclass(frozen=True)
 class TrainingOptions(StepOptions):
-    """The options of a training, as the arguments of the training operators; JSON values.
+    """Options of a training, as the arguments of the training operators; JSON values.
 
     Attributes:
         shipped: Instead of ``train``, a function's source: :func:`~airflow_hops.ml.step.function.call_shipped`.
         strategy: How the ranks work together; also ``torch`` for ``torch.distributed``, or ``single`` for one process.
-        tensorboard: Whether to run a TensorBoard during the training.
         any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
-        export: Whether the model is written; of one that is not, the training's summary has an empty description.
+        export: Whether to write the model; if not, the training's summary has an empty description.
     """
 
     train: str | None = None

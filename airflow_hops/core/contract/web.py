@@ -1,4 +1,4 @@
-"""Constants that operators and the web API share."""
+"""Constants shared by operators and the web API."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ URL_PREFIX = "/hops"
 """Path at which the plugin mounts the web API in Airflow's API server."""
 
 REFUSED_KEY = "refused"
-"""The XCom in which a skipped task says why: ``reason``, and facts of its operator."""
+"""XCom of a skipped task with its ``reason`` and further facts."""

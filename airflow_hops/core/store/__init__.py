@@ -1,8 +1,8 @@
-"""The artifact store: one directory per artifact, on anything that fsspec opens.
+"""Artifact store: one folder per artifact, on any file system that fsspec opens.
 
-A writer works in a local staging directory and publishes on :meth:`ArtifactWriter.commit`: on a local store by
-renaming the finished directory into place, or swapping it with the one that lies there; elsewhere by uploading the
-files first and the manifest last. Readers therefore see a whole artifact or none.
+A writer works in a local staging folder and publishes on :meth:`ArtifactWriter.commit`: on a local store by renaming
+the finished folder into place, or swapping it with the existing one; elsewhere by uploading the files first and the
+manifest last. Readers therefore see a whole artifact or none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads and writes artifacts by their addresses, and the small files that lie beside them."""
+"""Reads and writes artifacts by address, and the small files beside them."""
 
 from __future__ import annotations
 
@@ -43,25 +43,23 @@ from airflow_hops.core.store.writer import ArtifactWriter
 _NAME_BYTES = 255
 
 files_read: ContextVar[list[str] | None] = ContextVar("files_read", default=None)
-"""Collects the addresses of the small files that are read, for who must say which of them cannot be used."""
+"""Collects the addresses of the small files that are read, for error messages."""
 
 
 class ArtifactStore:
     """Reads and writes the artifacts under one root.
 
     Args:
-        root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path. A password in it goes to
-            the storage options, since the URI becomes a part of every artifact's address.
+        root: URI of the store (``file:///var/hops``, ``s3://bucket/hops``) or a local path. A password in it is moved
+            to the storage options, since the URI becomes a part of every artifact's address.
         storage_options: Passed to fsspec (``endpoint_url`` of an S3-compatible service, for instance).
-        local_cache: Where artifacts of a remote store are kept for local readers; by default in this user's cache.
+        local_cache: Folder for local copies of a remote store's artifacts; by default in this user's cache.
 
     Attributes:
-        root: The store's URI.
-        storage_options: As they were given.
-        files: The files of the place that the store lies in.
+        files: File operations of the store.
 
     Raises:
-        BadInput: the root climbs out of itself with ``..``.
+        BadInput: the root contains ``..``.
     """
 
     def __init__(
@@ -81,11 +79,11 @@ class ArtifactStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store lies in a local file system."""
+        """Returns whether the store is on a local file system."""
         return isinstance(self.files, LocalFiles)
 
     def address(self, producer: Producer, kind: str) -> str:
-        """The artifact address of a task: the same for every try, so that a retry replaces what it wrote.
+        """Returns the artifact address of a task, the same for every try, so that a retry replaces the artifact.
 
         Raises:
             BadInput: an identifier would lead out of the store.
@@ -93,12 +91,12 @@ class ArtifactStore:
         return self.uri(producer.dag_id, producer.run_id, producer.task, kind)
 
     def dag_of(self, uri: str) -> str:
-        """The DAG whose artifacts lie at an address, by the address alone; empty if it is not in this store."""
+        """Returns the DAG in an artifact's address; empty if the address is not in this store."""
         inside = uri.removeprefix(f"{self.root}/")
         return "" if inside == uri else inside.partition("/")[0]
 
     def uri(self, *segments: str) -> str:
-        """Joins path segments to the root, each made safe for any file system.
+        """Joins path segments to the root; characters that are unsafe in file systems are replaced.
 
         Raises:
             BadInput: a segment is empty, ``.`` or ``..``, or too long for a file system.
@@ -114,16 +112,12 @@ class ArtifactStore:
         return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
 
     def file(self, uri: str, path: str) -> str:
-        """The address of a file of an artifact, for a reader who shows it to others.
+        """Returns the address of a file of an artifact, for a reader who shows it to others.
 
-        Such a reader may read more than whoever made the artifact; a link must not have it read that to them.
-
-        Args:
-            uri: The artifact's address.
-            path: As its manifest names it.
+        Such a reader may have more permissions than the artifact's author, whose links must not expose other files.
 
         Raises:
-            BadInput: it is not inside the artifact, or is a link that leads out of it.
+            BadInput: the file is not inside the artifact, or is a link that leads out of it.
         """
         self._check_inside(f"{uri}/{path}")
         if not isinstance(self.files, LocalFiles):
@@ -142,7 +136,7 @@ class ArtifactStore:
         inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
         cache_key_parts: Mapping[str, str] | None = None,
     ) -> ArtifactWriter:
-        """Opens a writer for the artifact at ``uri``.
+        """Returns a writer for the artifact at ``uri``.
 
         Raises:
             BadInput: ``uri`` is not inside this store, or the store cannot be written.
@@ -152,7 +146,7 @@ class ArtifactStore:
             return ArtifactWriter(self.files, self.root, uri, kind, producer, inputs or {}, cache_key_parts or {})
 
     def manifest(self, uri: str) -> Manifest:
-        """The manifest of the artifact at ``uri``.
+        """Returns the manifest of the artifact at ``uri``.
 
         Raises:
             BadInput: there is no artifact, or its manifest cannot be read.
@@ -169,7 +163,7 @@ class ArtifactStore:
         return Manifest.from_json(text, path)
 
     def _how_to_make(self, uri: str) -> str:
-        """The task to clear, by the address alone: see :meth:`address`."""
+        """Returns advice to clear the task that :meth:`address` belongs to."""
         segments = uri.removeprefix(f"{self.root}/").split("/")
         if len(segments) != 4:
             return "run the task that makes it again"
@@ -178,16 +172,15 @@ class ArtifactStore:
         return f"clear the task {task!r} of DAG {dag_id!r}{of_run}, with its downstream tasks"
 
     def exists(self, uri: str) -> bool:
-        """Whether a whole artifact is at ``uri``."""
+        """Returns whether a complete artifact is at ``uri``."""
         self._check_inside(uri)
         return self.files.exists(f"{uri}/{MANIFEST_NAME}")
 
     def find(self, artifact: Artifact) -> tuple[Artifact, Manifest]:
-        """An artifact with its manifest; of one that was replaced and is kept (:func:`kept_version`), what is meant.
+        """Returns an artifact with its manifest; a replaced version is found in the history (:func:`kept_version`).
 
         Raises:
-            BadInput: the artifact is missing, its manifest names files outside of it, or another one lies at its
-                address by now.
+            BadInput: the artifact is missing or was replaced, or its manifest names files outside of it.
         """
         self._check_inside(artifact.uri)
         retained, result = replace(artifact, uri=kept_version(artifact.uri, artifact.fingerprint)), artifact
@@ -209,19 +202,17 @@ class ArtifactStore:
         )
 
     def local(self, artifact: Artifact, *, without: Collection[str] = (), checked: bool = True) -> Path:
-        """A local directory with the artifact's files: itself on a local store, else a download.
-
-        It is that which :meth:`find` finds.
+        """Returns a local folder with the files of the artifact from :meth:`find`; a remote store's are downloaded.
 
         Args:
             artifact: The artifact.
-            without: Folders of it that are not needed.
-            checked: Whether files of a local store are compared with the manifest's checksums; a download always is.
+            without: Folders in it that are not needed.
+            checked: Whether to compare files of a local store with the manifest's checksums; downloads always are.
 
         Raises:
-            BadInput: the artifact is missing, or another one lies at its address by now.
-            DamagedArtifact: a file is gone, its checksum differs from its manifest's, or the manifest lists no such
-                file: what reads all files of a folder must not read it.
+            BadInput: the artifact is missing or was replaced.
+            DamagedArtifact: a file is missing, has another checksum, or is not in the manifest, so that readers of
+                whole folders would read it.
         """
         result, manifest = self.find(artifact)
         files = tuple(entry for entry in manifest.files if entry.path.partition("/")[0] not in without)
@@ -242,10 +233,10 @@ class ArtifactStore:
         raise DamagedArtifact(damage, manifest.producer, retryable=False)
 
     def verify(self, artifact: Artifact) -> Manifest:
-        """Re-reads every file of an artifact in the store and compares its checksum with the manifest's.
+        """Reads every file of an artifact in the store again and compares its checksum with the manifest's.
 
         Raises:
-            DamagedArtifact: a file is missing or differs, or the manifest does not list it.
+            DamagedArtifact: a file is missing, differs, or is not in the manifest.
         """
         manifest = self.manifest(artifact.uri)
         for damage in self.damages(artifact.uri, manifest):
@@ -253,7 +244,7 @@ class ArtifactStore:
         return manifest
 
     def damages(self, uri: str, manifest: Manifest) -> Iterator[Damage]:
-        """Re-reads every file of an artifact in the store; yields those that are not what the manifest says."""
+        """Reads every file of an artifact in the store again; yields those that differ from the manifest."""
         self._check_inside(uri)
         yield from self._additions(uri, manifest)
         files = self.files
@@ -268,7 +259,7 @@ class ArtifactStore:
         yield from damages(manifest, uri, checksum)
 
     def damage(self, uri: str, manifest: Manifest) -> Damage | None:
-        """A file of an artifact that is not what the manifest says, as far as can be told without a download."""
+        """Returns a file that differs from the manifest, checked without a download; None if there is none."""
         self._check_inside(uri)
         if isinstance(self.files, LocalFiles):
             result = damages_in(self.files.path(uri), manifest, uri)
@@ -281,16 +272,16 @@ class ArtifactStore:
         return next(additions(manifest, uri, sizes), None)
 
     def artifacts(self, uri: str) -> list[str]:
-        """Addresses of the artifacts at or below an address of the store, sorted."""
+        """Returns the addresses of the artifacts at or below an address, sorted."""
         if uri != self.root:
             self._check_inside(uri)
         return self.files.folders_with(uri, MANIFEST_NAME)
 
     def accept_edit(self, uri: str, path: str) -> Artifact:
-        """The artifact after somebody may have edited one of its text files: its manifest then says what is in there.
+        """Returns the artifact after updating its manifest for a text file that may have been edited.
 
         Raises:
-            BadInput: there is no artifact, or no such file in it.
+            BadInput: there is no artifact, or it has no such file.
         """
         manifest = self.manifest(uri)
         try:
@@ -310,34 +301,34 @@ class ArtifactStore:
         self.files.write(uri, text.encode())
 
     def create_text(self, uri: str, text: str) -> None:
-        """Writes a small file that is not there yet, atomically; of several that try, one succeeds.
+        """Creates a small file atomically; of several concurrent writers, one succeeds.
 
         Raises:
-            FileExistsError: it is there.
+            FileExistsError: the file exists.
         """
         self._check_inside(uri)
         self.files.create(uri, text.encode())
 
     def remove_text(self, uri: str) -> None:
-        """Removes a small file, if it is there."""
+        """Removes a small file if it exists."""
         self._check_inside(uri)
         self.files.remove(uri)
 
     def remove_folder(self, uri: str) -> None:
-        """Removes an artifact, or another folder with all that is in it, if it is there."""
+        """Removes an artifact, or another folder with its contents, if it exists."""
         self._check_inside(uri)
         self.files.remove_folder(uri)
 
     def names(self, uri: str) -> list[str]:
-        """Names of what lies in a folder, sorted; none if there is no folder."""
+        """Returns the names of a folder's entries, sorted; empty if there is no folder."""
         self._check_inside(uri)
         return self.files.names(uri)
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
-        """Holds a lock on a folder of a local store, against threads and processes; elsewhere there is none to hold.
+        """Locks a folder of a local store against threads and processes; remote stores have no locks.
 
         Raises:
-            TimeoutError: another has held it for ``timeout_s`` seconds.
+            TimeoutError: another has held the lock for ``timeout_s`` seconds.
         """
         self._check_inside(uri)
         return self.files.lock(uri, timeout_s)
@@ -346,8 +337,8 @@ class ArtifactStore:
         """Reads a small file; ``errors`` is as in ``bytes.decode``.
 
         Raises:
-            FileNotFoundError: there is none.
-            UnreadableFile: it is not UTF-8, or larger than such a file can be.
+            FileNotFoundError: the file does not exist.
+            UnreadableFile: it is not UTF-8, or too large.
         """
         self._check_inside(uri)
         if (before := files_read.get()) is not None:
@@ -367,25 +358,25 @@ class ArtifactStore:
             ) from None
 
     def read_json(self, uri: str) -> Any:
-        """The JSON value in a small file.
+        """Returns the JSON value in a small file.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
             UnreadableFile: it is not JSON.
         """
         return parse_json(self.read_text(uri), uri)
 
     def stream(self, uri: str) -> Iterator[bytes]:
-        """The content of a file of any size, piece by piece; the file is opened at once.
+        """Yields the content of a file of any size in pieces; the file is opened at once.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         self._check_inside(uri)
         return _pieces(self.files.open(uri))
 
     def _additions(self, uri: str, manifest: Manifest) -> Iterator[Damage]:
-        """The files in an artifact's folder that its manifest does not list."""
+        """Yields the files in an artifact's folder that its manifest does not list."""
         files = self.files
         inside = paths_in(files.path(uri), manifest) if isinstance(files, LocalFiles) else files.sizes(uri)
         return additions(manifest, uri, inside)
@@ -396,7 +387,7 @@ class ArtifactStore:
 
 
 def kept_version(uri: str, fingerprint: str) -> str:
-    """Returns the address for a version when another takes its place; None if versions are not retained."""
+    """Returns the address of a replaced version, if versions are retained."""
     return f"{uri.rpartition('/')[0]}/history/{fingerprint}"
 
 
@@ -407,5 +398,5 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _climbs(uri: str) -> bool:
-    # A local path is unquoted before it is opened, so that %2e%2e is a way out too.
+    # A local path is unquoted before it is opened, so %2e%2e would also lead out.
     return ".." in (*PurePosixPath(uri).parts, *PurePosixPath(unquote(uri)).parts)

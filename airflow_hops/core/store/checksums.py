@@ -1,8 +1,8 @@
-"""SHA-256 of local files, each read once: what was found is remembered for as long as the file stays as it is.
+"""SHA-256 of local files; checksums are cached until the file changes.
 
-A file is known by device, inode, size and the times of its last changes: of its content, which anybody may set, and of
-its inode, which only the kernel does. The memory is a small database in this user's private folder, so that the next
-step's process does not read gigabytes again.
+A file is identified by device, inode, size and the times of its last changes: of its content, which anybody may set,
+and of its inode, which only the kernel sets. The cache is a small database in this user's private folder, so that the
+next step's process does not read gigabytes again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.store.private_folders import cache_folder
 
 CHUNK_BYTES = 1 << 20
-"""A file of any size is read by pieces of this size."""
+"""Size of the pieces in which files are read."""
 
 _MOST_FILES = 200_000
 _TABLE = "CREATE TABLE IF NOT EXISTS checksums (file TEXT PRIMARY KEY, state TEXT, sha256 TEXT)"
-# The kernel's clock for files ticks every few milliseconds; some file systems keep whole seconds.
+# The kernel's clock for files ticks every few milliseconds; some file systems store whole seconds.
 _TICK_NS, _SECOND_NS = 50_000_000, 1_000_000_000
 
 log = logging.getLogger(__name__)
 
 
 def sha256_of(stream: BinaryIO) -> str:
-    """SHA-256 (hex) of what is left of a stream."""
+    """Returns the SHA-256 (hex) of the rest of a stream."""
     digest = hashlib.sha256()
     while chunk := stream.read(CHUNK_BYTES):
         digest.update(chunk)
@@ -43,7 +43,7 @@ class Checksums:
     """Checksums of local files, within :func:`remembered_checksums`.
 
     Args:
-        database: What is remembered; None if nothing can be.
+        database: The cache; None without one.
     """
 
     def __init__(self, database: sqlite3.Connection | None) -> None:
@@ -51,14 +51,10 @@ class Checksums:
         self._new: dict[str, tuple[str, str]] = {}
 
     def of(self, path: Path, *, reread: bool = False) -> str:
-        """SHA-256 (hex) of a file.
-
-        Args:
-            path: The file.
-            reread: Whether to read it even if it is remembered.
+        """Returns the SHA-256 (hex) of a file; with ``reread`` the cache is ignored.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         with path.open("rb") as stream:
             status = os.fstat(stream.fileno())
@@ -69,7 +65,7 @@ class Checksums:
             status = os.fstat(stream.fileno())
             changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
             tick_ns = _TICK_NS if changed_ns % _SECOND_NS else 2 * _SECOND_NS
-            # A change within a tick might leave the times as they are.
+            # A change within a tick might not change the times.
             if _state(status) == state and time.time_ns() - changed_ns >= tick_ns:
                 self._new[file] = (state, result)
         return result
@@ -83,7 +79,7 @@ class Checksums:
         return None
 
     def keep(self) -> None:
-        """Remembers what was found for those that come later."""
+        """Writes new checksums to the cache."""
         if self._database is None or not self._new:
             return
         rows = [(file, *result) for file, result in self._new.items()]
@@ -96,7 +92,7 @@ class Checksums:
 
 @contextlib.contextmanager
 def remembered_checksums() -> Iterator[Checksums]:
-    """Opens the memory; without one that can be trusted and read, files are read each time."""
+    """Opens the cache; if it cannot be trusted or read, files are read each time."""
     try:
         path = cache_folder() / "checksums.db"
         try:
@@ -104,7 +100,7 @@ def remembered_checksums() -> Iterator[Checksums]:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # locked, or no room
                 raise
-            path.unlink(missing_ok=True)  # a crash has damaged it, and its content can be computed again
+            path.unlink(missing_ok=True)  # damaged by a crash; its content can be computed again
             database = _connect(path)
     except (BadInput, OSError, sqlite3.Error) as error:
         log.warning("checksums of files cannot be cached, so each file is read again: %s", error)
@@ -121,7 +117,7 @@ def remembered_checksums() -> Iterator[Checksums]:
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=2)
     try:
-        # Losing the last of it costs a reading; waiting for the disk would cost more.
+        # Losing recent entries only costs reading the files again; waiting for the disk would cost more.
         database.execute("PRAGMA synchronous = OFF")
         database.execute(_TABLE)
     except BaseException:

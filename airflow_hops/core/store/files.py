@@ -1,6 +1,6 @@
-"""File operations of a store: on a local file system, or on anything else that fsspec opens.
+"""File operations of a store: on a local file system, or on any other file system of fsspec.
 
-Addresses are whole URIs below the store's root; whoever calls has checked that they are.
+Addresses are whole URIs below the store's root, which the caller checks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _RENAME_EXCHANGE = 2
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swaps two paths at once, so that nobody finds neither; False if the system or its file system cannot.
-
-    See renameat2(2).
-    """
+    """Swaps two paths atomically, see renameat2(2); returns False if the system or file system cannot."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except AttributeError:
@@ -39,10 +36,10 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 class LocalFiles:
-    """On a local file system, which renames and locks.
+    """Operations on a local file system, which can rename and lock.
 
     Args:
-        root: URI of the store, whose folder is made for this user alone.
+        root: URI of the store, whose folder is created for this user only.
     """
 
     def __init__(self, root: str) -> None:
@@ -50,19 +47,19 @@ class LocalFiles:
 
     def path(self, uri: str) -> Path:
         """Returns the local path."""
-        # Artifact addresses are made of safe characters; only the root may hold percent escapes.
+        # Artifact addresses have only safe characters; only the root may contain percent escapes.
         return Path(unquote(uri.removeprefix("file://")))
 
     def open(self, uri: str, path: str = "") -> BinaryIO:
-        """Opens a file to be read, or one that is named by its path in a folder.
+        """Opens a file, or a file in a folder by its path, for reading.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: the file does not exist.
         """
         return (self.path(uri) / path).open("rb")
 
     def read(self, uri: str, most_bytes: int = -1) -> bytes:
-        """The content of a small file, or its first bytes. Raises FileNotFoundError if there is none."""
+        """Returns the content of a small file, or its first bytes. Raises FileNotFoundError if it does not exist."""
         with self.path(uri).open("rb") as stream:
             return stream.read(most_bytes)
 
@@ -72,7 +69,7 @@ class LocalFiles:
         write_atomically(self.path(uri), content)
 
     def create(self, uri: str, content: bytes) -> None:
-        """Writes a small file that is not there yet, atomically. Raises FileExistsError where it is there."""
+        """Creates a small file atomically. Raises FileExistsError if it exists."""
         make_private(self.path(self._root))
         create_atomically(self.path(uri), content)
 
@@ -81,25 +78,25 @@ class LocalFiles:
         self.path(uri).rename(self.path(new))
 
     def remove(self, uri: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file if it exists."""
         self.path(uri).unlink(missing_ok=True)
 
     def remove_folder(self, uri: str) -> None:
-        """Removes a folder, if it is there; first the manifest, without which it is no artifact."""
+        """Removes a folder if it exists; the manifest first, so that it is no longer an artifact."""
         self.remove(f"{uri}/{MANIFEST_NAME}")
         shutil.rmtree(self.path(uri), ignore_errors=True)
 
     def exists(self, uri: str) -> bool:
-        """Whether a file is there now."""
+        """Returns whether a file exists."""
         return self.path(uri).is_file()
 
     def names(self, uri: str) -> list[str]:
-        """Names of what lies in a folder now, sorted; none if there is no folder."""
+        """Returns the names of a folder's entries, sorted; empty if there is no folder."""
         folder = self.path(uri)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def folders_with(self, uri: str, name: str) -> list[str]:
-        """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
+        """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""
         folder = self.path(uri)
         result = (
             path.parent for path in folder.rglob(name) if not any(".staging-" in part for part in path.parent.parts)
@@ -107,13 +104,13 @@ class LocalFiles:
         return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in result)
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
-        """Holds a lock on a folder, against threads and processes."""
+        """Locks a folder against threads and processes."""
         make_private(self.path(self._root))
         return locked(self.path(uri) / ".lock", timeout_s)
 
     def staging(self, uri: str) -> Path:
-        """A new folder, beside the address, for what is to be published there."""
-        # A try that was killed leaves its staging directory; the next one clears it.
+        """Creates a staging folder beside the address."""
+        # A killed try leaves its staging folder behind; the next one removes it.
         for rubbish in self.staged(uri):
             shutil.rmtree(rubbish, ignore_errors=True)
         target = self.path(uri)
@@ -123,21 +120,18 @@ class LocalFiles:
         return staged
 
     def discard(self, staged: Path) -> None:
-        """Removes a staged folder, or what is left of it."""
+        """Removes a staging folder if it exists."""
         shutil.rmtree(staged, ignore_errors=True)
 
     def staged(self, uri: str) -> Iterator[Path]:
-        """The folders that are there now for what is to be published at an address."""
+        """Yields the existing staging folders of an address."""
         target = self.path(uri)
         return target.parent.glob(f"{glob.escape(target.name)}.staging-*")
 
     def publish(self, staged: Path, uri: str, paths: Sequence[str]) -> None:
-        """Puts a staged folder at its address, whatever lies there: a reader finds all of a manifest's files, or none.
+        """Moves a staging folder to its address, replacing an existing one; readers find all files or none.
 
-        Args:
-            staged: Of :meth:`staging`; the caller discards what is left of it.
-            uri: The address.
-            paths: The folder's files, without the manifest.
+        The caller discards the rest of the staging folder. ``paths`` are the folder's files, without the manifest.
         """
         target = self.path(uri)
         if not target.exists():
@@ -150,7 +144,7 @@ class LocalFiles:
 
 
 class StoreFiles:
-    """On anything else that fsspec opens; the methods are those of :class:`LocalFiles`.
+    """Operations on any other file system of fsspec; the methods are those of :class:`LocalFiles`.
 
     Args:
         root: URI of the store.
@@ -162,10 +156,10 @@ class StoreFiles:
         self._locks: dict[Path, int] = {}
 
     def remote(self) -> RemoteFiles:
-        """The store's files.
+        """Opens the file system.
 
         Raises:
-            BadInput: fsspec knows no such file system, or a package for it is missing.
+            BadInput: fsspec does not know the file system, or a package for it is missing.
         """
         try:
             return RemoteFiles(self._root, self._storage_options)
@@ -173,18 +167,18 @@ class StoreFiles:
             raise BadInput(f"store {self._root!r}: {error}") from error
 
     def open(self, uri: str, path: str = "") -> BinaryIO:
-        """Opens a file to be read, or one that is named by its path in a folder."""
+        """Opens a file, or a file in a folder by its path, for reading."""
         fs = self.remote().fs
         fs.invalidate_cache()
         stream: BinaryIO = fs.open(f"{uri}/{path}" if path else uri, "rb")
         return stream
 
     def read(self, uri: str, most_bytes: int = -1) -> bytes:
-        """The content of a small file."""
-        return self.remote().read(uri)  # whole, as a store may refuse a part of an empty object
+        """Returns the content of a small file."""
+        return self.remote().read(uri)  # the whole file, since a store may refuse a range of an empty object
 
     def fetch(self, uri: str, path: Path) -> None:
-        """Copies a file to a local path. Raises FileNotFoundError if there is none."""
+        """Copies a file to a local path. Raises FileNotFoundError if it does not exist."""
         self.remote().fs.get_file(uri, str(path))
 
     def write(self, uri: str, content: bytes) -> None:
@@ -192,7 +186,7 @@ class StoreFiles:
         self.remote().write(uri, content)
 
     def create(self, uri: str, content: bytes) -> None:
-        """Writes a small file that is not there yet, atomically."""
+        """Creates a small file atomically."""
         self.remote().fs.pipe_file(uri, content, mode="create")
 
     def rename(self, uri: str, new: str) -> None:
@@ -200,57 +194,57 @@ class StoreFiles:
         self.remote().fs.mv(uri, new)
 
     def remove(self, uri: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file if it exists."""
         self.remote().remove(uri)
 
     def remove_folder(self, uri: str) -> None:
-        """Removes a folder, if it is there; first the manifest."""
+        """Removes a folder if it exists; the manifest first."""
         self.remote().clear(uri, first=(MANIFEST_NAME,))
 
     def exists(self, uri: str) -> bool:
-        """Whether a file is there now."""
+        """Returns whether a file exists."""
         return self.remote().exists(uri)
 
     def names(self, uri: str) -> list[str]:
-        """Names of what lies in a folder now."""
+        """Returns the names of a folder's entries."""
         remote = self.remote()
         return sorted(PurePosixPath(entry["name"]).name for entry in remote.entries(remote.fs._strip_protocol(uri)))
 
     def sizes(self, uri: str) -> dict[str, int]:
-        """Sizes in bytes of the files in a folder now, by their paths in it."""
+        """Returns the sizes in bytes of the files in a folder, by their paths in it."""
         fs = self.remote().fs
         fs.invalidate_cache()
         folder = fs._strip_protocol(uri)
         return {path.removeprefix(f"{folder}/"): info["size"] for path, info in fs.find(folder, detail=True).items()}
 
     def folders_with(self, uri: str, name: str) -> list[str]:
-        """Addresses of the folders at or below an address that hold a file of that name now, sorted."""
+        """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""
         result = (PurePosixPath(path) for path in self.sizes(uri))
         return sorted("/".join([uri, *path.parent.parts]) for path in result if path.name == name)
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
-        """Nothing: there is no lock to hold."""
+        """No-op: remote stores have no lock."""
         return contextlib.nullcontext()
 
     def staging(self, uri: str) -> Path:
-        """A new temporary folder."""
+        """Creates a temporary folder."""
         folder, lock = make_temporary_folder("artifact")
         self._locks[folder] = lock
         return folder
 
     def discard(self, staged: Path) -> None:
-        """Removes a staged folder, or what is left of it."""
+        """Removes a staging folder if it exists."""
         shutil.rmtree(staged, ignore_errors=True)
         lock = self._locks.pop(staged, None)
         if lock is not None:
             os.close(lock)
 
     def publish(self, staged: Path, uri: str, paths: Sequence[str]) -> None:
-        """Uploads a staged folder: first the old manifest goes, last the new one comes."""
+        """Uploads a staging folder: removes the old manifest first, and uploads the new one last."""
         remote = self.remote()
         remote.clear(uri, first=(MANIFEST_NAME,))
         remote.publish({path: staged / path for path in (*paths, MANIFEST_NAME)}, uri, last=(MANIFEST_NAME,))
 
 
 Files = LocalFiles | StoreFiles
-"""Either has the same methods, but for what only one place has: a path, or a file system of fsspec's."""
+"""Both have the same methods, except for local paths and the file system of fsspec."""

@@ -1,4 +1,4 @@
-"""Whether an artifact's files are what its manifest says."""
+"""Checks of an artifact's files against its manifest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry, HopsError, Manifest, Producer
 from airflow_hops.core.store.checksums import remembered_checksums
 
-# Markers and checksums of Hadoop, what NFS keeps of open files, what desktops keep of folders, backups and locks of
-# editors (people edit schemas), and files that core.processes.files is writing. No reader takes these names for data.
+# Markers and checksums of Hadoop, NFS's files of open files, desktops' files in folders, backups and locks of editors
+# (people edit schemas), and unfinished files of core.processes.files. No reader treats these names as data.
 _LEFTOVER = re.compile(
     r"_SUCCESS|.*_\$folder\$|\..*\.crc|\.nfs[0-9a-f]+|\.DS_Store|Thumbs\.db|desktop\.ini|.+~|\.#.+\.(?:json|md|pbtxt|txt)"
     r"|#.+#|\..+\.sw[a-z]|\..+\.[0-9a-f]{8,12}",
@@ -24,13 +24,13 @@ _NO_FILE = (errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what its artifact's manifest says.
+    """A file that differs from its artifact's manifest.
 
     Attributes:
         uri: The artifact's address.
         path: The file's path in it.
-        expected: What the manifest says: its SHA-256, or its size; None if it does not list the file.
-        found: The same of what is there; None if nothing is.
+        expected: SHA-256 or size in the manifest; None if it does not list the file.
+        found: Actual SHA-256 or size; None if the file is missing.
     """
 
     uri: str
@@ -53,12 +53,12 @@ class Damage:
 
 
 class DamagedArtifact(HopsError):
-    """A file of an artifact is gone, or is not what its manifest says.
+    """A file of an artifact is missing or differs from the manifest.
 
     Args:
-        damage: Which file.
-        producer: Whose task makes it again.
-        retryable: Whether another try may find it whole.
+        damage: The damaged file.
+        producer: The task instance that can make the artifact again.
+        retryable: Whether another try may succeed.
     """
 
     def __init__(self, damage: Damage, producer: Producer, *, retryable: bool) -> None:
@@ -70,10 +70,10 @@ class DamagedArtifact(HopsError):
 
 
 def describe(folder: Path) -> Iterable[FileEntry]:
-    """Describes the files in a folder for a manifest.
+    """Yields entries of the files in a folder for a manifest.
 
     Raises:
-        BadInput: a folder in it is a link, whose files no store keeps.
+        BadInput: the folder contains a link to a folder, whose files a store cannot contain.
     """
     with remembered_checksums() as checksums:
         for path in sorted(folder.rglob("*")):
@@ -84,12 +84,9 @@ def describe(folder: Path) -> Iterable[FileEntry]:
 
 
 def damages(manifest: Manifest, uri: str, checksum: Callable[[str], str]) -> Iterator[Damage]:
-    """The files of an artifact that are not what its manifest says.
+    """Yields the files of an artifact that differ from its manifest.
 
-    Args:
-        manifest: What is said of them.
-        uri: Where the artifact lies.
-        checksum: SHA-256 of a file by the path that the manifest names; FileNotFoundError if there is none.
+    ``checksum`` returns the SHA-256 of a file by its path in the manifest, or raises FileNotFoundError.
     """
     check_paths(manifest, uri)
     for entry in manifest.files:
@@ -105,36 +102,23 @@ def damages(manifest: Manifest, uri: str, checksum: Callable[[str], str]) -> Ite
 
 
 def damages_in(folder: Path, manifest: Manifest, uri: str, *, reread: bool = False) -> Iterator[Damage]:
-    """As :func:`damages`, of an artifact in a local folder; a file that is unchanged since it was read counts as read.
-
-    Args:
-        folder: Where its files are.
-        manifest: What is said of them.
-        uri: The artifact's address.
-        reread: Whether to read all of them again.
-    """
+    """Like :func:`damages`, for an artifact in a local folder; checksums of unchanged files come from the cache."""
     with remembered_checksums() as checksums:
         yield from damages(manifest, uri, lambda path: checksums.of(folder / path, reread=reread))
 
 
 def additions(manifest: Manifest, uri: str, paths: Iterable[str]) -> Iterator[Damage]:
-    """The files that lie in an artifact's folder and that its manifest does not list: no step must read them.
-
-    Args:
-        manifest: The artifact's.
-        uri: Where it lies.
-        paths: Of all that lies in its folder, relative to it.
-    """
+    """Yields the files that the manifest does not list, which steps must not read; ``paths`` are all in the folder."""
     check_paths(manifest, uri)
     listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
     for path in sorted(paths):
-        name = path.rpartition("/")[2]  # empty for an object that only stands for a folder
+        name = path.rpartition("/")[2]  # empty for an object that represents a folder
         if name and path not in listed and not _LEFTOVER.fullmatch(name):
             yield Damage(uri, path, None, "a file")
 
 
 def paths_in(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Paths of all files and links in the local folder of an artifact, relative to it.
+    """Yields the paths of all files and links in an artifact's local folder, relative to it.
 
     A link to a folder counts as a file, unless the manifest lists files in it.
     """
@@ -152,11 +136,7 @@ def paths_in(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def check_paths(manifest: Manifest, uri: str) -> None:
-    """Refuses a manifest that names files outside its artifact.
-
-    Raises:
-        BadInput: it does.
-    """
+    """Checks that a manifest names only files inside its artifact. Raises BadInput if a file is outside."""
     for entry in manifest.files:
         if entry.path.startswith("/") or ".." in PurePosixPath(entry.path).parts:
             raise BadInput(f"{uri}: the manifest names the file {entry.path!r}, which is outside the artifact")

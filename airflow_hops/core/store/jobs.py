@@ -1,11 +1,10 @@
-"""Jobs: steps that outlive the worker that started them, so that a retry goes on with them.
+"""Jobs: steps that outlive the worker that started them, so that a retry continues them.
 
-Standard library only; both sides import it. A job is a private folder on its machine and a small record in the store.
-
-In the folder: ``job.json`` (what the job is), ``spec.json``, ``output.log`` (what the step says), ``result.json``, and
-two files that are locked for as long as a process lives, since a lock, unlike a process id, cannot be mistaken:
-``running`` by the step, ``attached`` by the worker that follows it. The record says to workers of other machines how
-the job is doing; one of them may ask it to end by a file beside it.
+Only the standard library is imported, since both sides use this module. A job is a private folder on its machine and a
+small record in the store. The folder contains ``job.json``, ``spec.json``, ``output.log``, ``result.json``, and two
+files that are locked while a process lives, since locks, unlike process ids, are unambiguous: ``running`` by the step,
+``attached`` by the worker that follows it. The record shows the job's state to workers on other machines, which can
+ask it to end by a file beside the record.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ class Job:
     """A step that outlives its worker.
 
     Attributes:
-        id: No other job has it; the step's id, too.
+        id: Unique id, also the step's id.
         step: The step's name, for people.
-        try_number: Which try of the task it belongs to.
+        try_number: The try of the task that started it.
         host: The machine that it runs on.
-        folder: Its folder there.
-        fingerprint: Of the step's code, parameters and inputs: a retry of another step is another job.
-        record: Where its record lies in the store.
+        folder: Its folder on that machine.
+        fingerprint: Fingerprint of the step's code, parameters and inputs; a retry with others starts another job.
+        record: Address of its record in the store.
         orphan_timeout_s: Seconds without a worker after which it ends by itself.
-        beat_s: Seconds between two signs of life in its record.
+        beat_s: Seconds between two heartbeats in its record.
     """
 
     id: str
@@ -55,27 +54,27 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Returns the folder as a path."""
         return Path(self.folder)
 
     @property
     def takeover(self) -> str:
-        """Returns the file by which a worker of another machine asks the job to end."""
+        """Returns the address of the file by which a worker on another machine asks the job to end."""
         return f"{self.record.removesuffix('.json')}.takeover"
 
     @property
     def silence_s(self) -> float:
-        """Seconds after which a record that does not change is that of a dead job."""
+        """Returns the seconds without a heartbeat after which a job counts as dead."""
         return 12 * self.beat_s
 
     @property
     def fence_s(self) -> float:
-        """Seconds after which a job that cannot write its record ends: others are about to take it for dead."""
+        """Returns the seconds after which a job that cannot write its record ends, before others consider it dead."""
         return 8 * self.beat_s
 
     @property
     def is_here(self) -> bool:
-        """Whether the job's folder is on this machine."""
+        """Returns whether the job's folder is on this machine."""
         if self.host != this_host():
             return False
         try:
@@ -85,12 +84,12 @@ class Job:
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value that Airflow keeps for the next try."""
+        """Returns the JSON value that Airflow stores for the next try."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Any) -> Job | None:
-        """The inverse of :meth:`to_dict`; None for what is no job."""
+        """Reads the JSON value; None if it is not a job."""
         try:
             return cls(**value)
         except TypeError:
@@ -98,7 +97,7 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> Job | None:
-        """The job in a folder, or None where a step is none."""
+        """Reads the job in a folder; None if the folder's step is not a job."""
         try:
             return cls.from_dict(json.loads((folder / JOB_FILE).read_text()))
         except (OSError, ValueError):
@@ -107,11 +106,11 @@ class Job:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """The state of a job, as the store records it.
+    """The state of a job in the store.
 
     Attributes:
         state: ``running``; ``succeeded``; or ``ended``, without success.
-        beat: Rises with each sign of life.
+        beat: Increases with each heartbeat.
         result: The step's result, once there is one.
     """
 
@@ -125,17 +124,17 @@ class JobRecord:
 
     @classmethod
     def read(cls, job: Job, store: ArtifactStore) -> JobRecord | None:
-        """The job's record, or None where there is none."""
+        """Reads the job's record; None if there is none."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             value = store.read_json(job.record)
             return cls(value["state"], value["beat"], value["result"])
         return None
 
     def step_result(self) -> StepResult | None:
-        """The step's result, once there is one."""
+        """Returns the step's result, once there is one."""
         return StepResult.from_dict(self.result) if self.result is not None else None
 
 
 def this_host() -> str:
-    """This machine's name, by which a job knows where it is; the variable ``HOPS_HOST`` overrides it."""
+    """Returns this machine's name, by which jobs are located; the variable ``HOPS_HOST`` overrides it."""
     return os.environ.get(_HOST_VARIABLE) or socket.gethostname()

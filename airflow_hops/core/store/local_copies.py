@@ -1,7 +1,7 @@
-"""Copies, on this machine, of artifacts of a remote store: by fingerprint, the least recently used go first.
+"""Local copies of a remote store's artifacts, by fingerprint; the least recently used are removed first.
 
-A copy is in use for as long as a process lives that was given it, or a fork of one: it holds a lock on the folder,
-which its end releases. What is not whole any more is fetched again.
+A copy is in use while a process that got it, or a fork, lives: the process holds a lock on the folder, which its end
+releases. Damaged copies are fetched again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from airflow_hops.core.store.integrity import DamagedArtifact, additions, damage
 from airflow_hops.core.store.private_folders import cache_folder, private_folder
 
 BYTES_VARIABLE = "HOPS_LOCAL_CACHE_BYTES"
-"""Environment variable with the number of bytes that the copies of artifacts may take."""
+"""Environment variable with the maximum size in bytes of all copies."""
 _DEFAULT_BYTES = 50 << 30
 
 log = logging.getLogger(__name__)
 
 _in_use: dict[Path, int] = {}
-"""The descriptors that hold this process's locks, by folder."""
+"""Descriptors that hold this process's locks, by folder."""
 _in_use_lock = threading.Lock()
 
 
 class LocalCopies:
-    """The copies in a folder, which this user's processes share.
+    """The copies in a folder, shared by this user's processes.
 
     Args:
-        files: Of the store.
-        folder: Where they are; None for ``artifacts`` in this user's private folder.
+        files: File operations of the store.
+        folder: Folder of the copies; None for ``artifacts`` in this user's private folder.
     """
 
     def __init__(self, files: StoreFiles, folder: Path | None = None) -> None:
@@ -46,24 +46,17 @@ class LocalCopies:
 
     @property
     def folder(self) -> Path:
-        """Returns the folder of the copies, which nobody else can write.
-
-        Raises:
-            BadInput: others can.
-        """
+        """Returns the folder of the copies. Raises BadInput if other users can write to it."""
         return private_folder(self._given or cache_folder() / "artifacts")
 
     def fetch(self, uri: str, manifest: Manifest, name: str) -> Path:
-        """A local folder with an artifact's files, which this process then uses until its end.
+        """Returns a local folder with the files in a manifest, which is in use until this process ends.
 
-        Args:
-            uri: The artifact's address.
-            manifest: With the files that are wanted.
-            name: Of the copy: others hold other files.
+        Copies with other files of the artifact must have other names.
 
         Raises:
-            BadInput: the artifact is larger than all copies may be.
-            DamagedArtifact: a file in the store is gone, or is not what the manifest says.
+            BadInput: the artifact is larger than the limit for all copies.
+            DamagedArtifact: a file in the store is missing or differs from the manifest.
         """
         target = self.folder / name
         while True:
@@ -72,10 +65,10 @@ class LocalCopies:
                 damage = next(chain(added, damages_in(target, manifest, uri)), None)
                 if damage is None:
                     with contextlib.suppress(OSError):
-                        os.utime(target)  # how the least recently used is told
+                        os.utime(target)  # determines the least recently used copy
                     return target
                 log.warning("the copy %s is fetched again: %s", target, damage)
-                # Takes a copy away; if other processes use it, they keep what they have
+                # Moves the copy away; processes that use it keep their files.
                 with self._locked(), contextlib.suppress(FileNotFoundError):
                     with _in_use_lock:
                         held = _in_use.pop(target)
@@ -96,7 +89,7 @@ class LocalCopies:
             for entry in manifest.files:
                 path = staging / entry.path
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):  # its absence is told below
+                with contextlib.suppress(FileNotFoundError):  # reported below
                     self._files.fetch(f"{uri}/{entry.path}", path)
             (staging / MANIFEST_NAME).write_text(manifest.to_json())
             for damage in damages_in(staging, manifest, uri):
@@ -137,17 +130,17 @@ class LocalCopies:
             )
 
     def _locked(self) -> AbstractContextManager[None]:
-        """One process at a time takes copies away."""
+        """Lets one process at a time remove copies."""
         return locked(self.folder / ".lock")
 
 
 def _use(folder: Path) -> bool:
-    """Locks a copy for as long as this process lives; False if there is none."""
+    """Locks a copy until this process ends; returns False if there is none."""
     try:
         descriptor = lock_folder(folder, shared=True)
     except FileNotFoundError:
         return False
-    if not _is_at(descriptor, folder):  # it was removed meanwhile
+    if not _is_at(descriptor, folder):  # it was removed in the meantime
         os.close(descriptor)
         return False
     with _in_use_lock:
@@ -165,13 +158,13 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove_unused(folder: Path) -> bool:
-    """Removes a copy that no process uses, and says whether it did."""
+    """Removes a copy that no process uses; returns whether it did."""
     try:
         descriptor = lock_folder(folder)
     except OSError:
         return False
     try:
-        # At once out of sight: a process that waits for the lock finds that there is none.
+        # Renamed at once, so that a process that waits for the lock finds no copy.
         aside = folder.rename(folder.with_name(f".removed.{uuid.uuid4().hex}"))
         shutil.rmtree(aside, ignore_errors=True)
     finally:

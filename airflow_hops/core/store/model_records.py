@@ -11,14 +11,14 @@ from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _FOLDER, _ENDING = "_models", ".json"
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,219}")  # files that are written have longer names meanwhile
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,219}")  # temporary files have longer names
 
 
 def record_uri(store: ArtifactStore, model_name: str) -> str:
-    """Address of a model's record.
+    """Returns the address of a model's record.
 
     Raises:
-        BadInput: the name holds more than letters, digits, ``_``, ``.`` and ``-``, or too many of them.
+        BadInput: the name has characters other than letters, digits, ``_``, ``.`` and ``-``, or too many.
     """
     if not _MODEL_NAME.fullmatch(model_name):
         raise BadInput(f"model_name is {model_name!r}; expected letters, digits, '_', '.' and '-', at most 220")
@@ -26,10 +26,10 @@ def record_uri(store: ArtifactStore, model_name: str) -> str:
 
 
 def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
-    """The record of a model; None if there is none.
+    """Returns the record of a model; None if there is none.
 
     Raises:
-        BadInput: the name is not one, or the file is not a record.
+        BadInput: the name is invalid, or the file is not a record.
     """
     uri = record_uri(store, model_name)
     try:
@@ -41,21 +41,21 @@ def find_record(store: ArtifactStore, model_name: str) -> ModelRecord | None:
 
 
 def read_record(store: ArtifactStore, model_name: str) -> ModelRecord:
-    """The record of a model; an empty one if there is none.
+    """Returns the record of a model; an empty one if there is none.
 
     Raises:
-        BadInput: the name is not one, or the file is not a record.
+        BadInput: the name is invalid, or the file is not a record.
     """
     return find_record(store, model_name) or ModelRecord()
 
 
 def read_records(store: ArtifactStore) -> Iterator[tuple[str, ModelRecord]]:
-    """The records of all models, by name."""
+    """Yields the records of all models, with their names."""
     return ((name, read_record(store, name)) for name in recorded_models(store))
 
 
 def recorded_models(store: ArtifactStore) -> list[str]:
-    """Names of the models that have a record."""
+    """Returns the names of the models with a record."""
     names = store.names(store.uri(_FOLDER))
     return sorted(name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING))
 

@@ -1,7 +1,7 @@
-"""Which comparisons and measurements there are of a model's versions, whoever made them.
+"""Index of all comparisons and measurements of a model's versions, from all DAGs.
 
-``<store>/_state/monitored/<model>/<version>/<kind>/<end>@<made>@<dag>@<task instance>.json`` is a ``skew`` or
-``performance`` artifact. ``<end>`` is the end of its data: the newest data come last in the order of the names.
+``<store>/_state/monitored/<model>/<version>/<kind>/<end>@<made>@<dag>@<task instance>.json`` refers to a ``skew`` or
+``performance`` artifact. ``<end>`` is the end of its data, so the names sort by it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_hops.core.contract.times import now, sortable
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 KEPT = 200
-"""Artifacts of each kind that are listed of a version, of each DAG."""
+"""Maximum number of artifacts of each kind that are listed for a version, for each DAG."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class MonitoringReport(CheckedFields):
     Attributes:
         uri: Address of the artifact.
         kind: ``skew`` or ``performance``.
-        fingerprint: Its fingerprint.
-        at: When it was made, ISO 8601 UTC.
+        at: Creation time, ISO 8601 UTC.
     """
 
     uri: str
@@ -38,7 +37,7 @@ class MonitoringReport(CheckedFields):
 
     @property
     def artifact(self) -> Artifact:
-        """The reference to the artifact."""
+        """Returns the reference to the artifact."""
         return Artifact(self.uri, self.kind, self.fingerprint)
 
 
@@ -50,15 +49,9 @@ def note_report(
     end: str | None,
     producer: Producer,
 ) -> None:
-    """Lists an artifact, in the place of an earlier one of the same task instance.
+    """Adds a ``skew`` or ``performance`` artifact to the index, replacing that of the same task instance.
 
-    Args:
-        store: The artifact store.
-        model_name: The model.
-        artifact: The ``skew`` or ``performance`` artifact.
-        versions: The versions that it is of.
-        end: End of its data, ISO 8601; None if that is not known.
-        producer: The task instance.
+    ``end`` is the end of its data, ISO 8601; None if unknown.
     """
     made = MonitoringReport(artifact.uri, artifact.kind, artifact.fingerprint, now())
     own = f"@{producer.dag_id}@{hashlib.sha256(artifact.uri.encode()).hexdigest()[:16]}.json"
@@ -75,13 +68,13 @@ def note_report(
 
 
 def listed_reports(store: ArtifactStore, model_name: str, version: int, kind: str) -> list[tuple[str, str]]:
-    """The artifacts of a kind that are listed of a version, by DAG and name, that of the newest data first."""
+    """Returns DAG and name of the listed artifacts of a version, newest data first."""
     names = reversed(store.names(_folder(store, model_name, version, kind)))
     return [(name.split("@")[2], name) for name in names if name.count("@") == 3 and name.endswith(".json")]
 
 
 def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iterator[MonitoringReport]:
-    """The artifacts of a kind that are listed of any version of a model, the one that was made last first.
+    """Yields the listed artifacts of all versions of a model, most recently made first.
 
     Raises:
         BadInput: a file is damaged, or names an artifact of another DAG.
@@ -97,11 +90,11 @@ def monitoring_reports(store: ArtifactStore, model_name: str, kind: str) -> Iter
 
 
 def read_report(store: ArtifactStore, model_name: str, version: int, kind: str, name: str) -> MonitoringReport:
-    """Reads the report that is listed under a name.
+    """Reads the report with a name.
 
     Raises:
         BadInput: the file is damaged, or names an artifact of another DAG.
-        FileNotFoundError: it is gone.
+        FileNotFoundError: the file was removed.
     """
     uri = f"{_folder(store, model_name, version, kind)}/{name}"
     try:

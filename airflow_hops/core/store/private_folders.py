@@ -1,7 +1,7 @@
-"""Folders that only this user can enter, and that stay from one process to the next.
+"""Folders that only this user can enter, and that persist between processes.
 
-The temporary folder is everybody's: what lies there under a name that others can foresee is trusted only in a folder
-that nobody else can write.
+All users share the temporary folder, so files with predictable names are trusted only in a folder that nobody else can
+write.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
 
 CACHE_VARIABLE = "HOPS_LOCAL_CACHE"
-"""Environment variable with the folder in which each user's cache is made; by default the temporary folder."""
+"""Environment variable with the parent folder of the users' caches; by default the temporary folder."""
 
 
 def cache_folder() -> Path:
-    """This user's private folder for what is kept from one process to the next.
+    """Returns this user's private folder for files that persist between processes.
 
     Raises:
         BadInput: as :func:`private_folder`.
@@ -29,10 +29,10 @@ def cache_folder() -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Makes a folder that only this user can enter, or makes sure that it is one.
+    """Creates a folder that only this user can enter, or checks an existing one.
 
     Raises:
-        BadInput: it is a link, no folder, another user's, or other users can write to it.
+        BadInput: it is a link, not a folder, belongs to another user, or other users can write to it.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(parents=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Errors of a store's file system, turned into ones that say what to correct."""
+"""Converts errors of a store's file system to errors with advice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _FOR_GOOD = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR
 
 @contextmanager
 def reaching_store(root: str) -> Iterator[None]:
-    """Names the store, and the field that has its address, in errors of its file system; a full one says so itself.
+    """Names the store, and the field with its address, in errors of its file system.
 
     Raises:
-        BadInput: there is no such place, or it cannot be written.
-        HopsError: it failed otherwise, perhaps for now.
+        BadInput: the store does not exist or cannot be written.
+        HopsError: another error, possibly temporary.
     """
     try:
         yield

@@ -1,15 +1,15 @@
-"""Garbage collection of a store: finds the artifacts that nothing needs any more, and removes them.
+"""Garbage collection of a store: finds and removes the artifacts that nothing needs.
 
-It marks and sweeps. Roots are the artifacts of champions and challengers, of earlier champions that a rollback may
-return to, of frozen schemas, of the newest decision of each retraining monitor and the newest report of each served
-version, of active DAG runs, and of runs that the rule keeps. Everything that the manifest of a kept artifact names is
-kept, down to the snapshot, so no lineage link of a kept artifact ever breaks.
+It marks and sweeps. Roots are the artifacts of champions and challengers, of former champions that a rollback may
+restore, of frozen schemas, of the newest decision of each retraining monitor and the newest report of each served
+version, of active DAG runs, and of runs that the rule retains. Everything that the manifest of a retained artifact
+names is retained, down to the snapshot, so no lineage link of a retained artifact breaks.
 
-Removal is safe beside running tasks. A new reference to an old artifact can only come from a task that first writes
+Removal is safe while tasks run. A new reference to an old artifact can only come from a task that first writes
 ``uses.json`` (:mod:`airflow_hops.core.store.uses`) or a record, and then reads the manifest. The collection renames the
-manifests of all candidates, marks a second time, and puts back the manifests of those that are referred to now. Hence
-either the task finds no manifest, or the collection sees its reference. A collection that was killed in between leaves
-renamed manifests; the next one continues with them.
+manifests of all candidates, marks a second time, and restores the manifests of those that are then referred to. Hence
+either the task finds no manifest, or the collection sees its reference. A killed collection leaves renamed manifests;
+the next one continues with them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ HIDDEN_NAME = "manifest.removing.json"
 """Name of the manifest of an artifact while it is being removed."""
 
 IsActive = Callable[[str, str], bool]
-"""Tells whether a DAG run, by DAG id and run id, is queued or running."""
+"""Returns whether a DAG run, by DAG id and run id, is queued or running."""
 
 
 @dataclass(frozen=True)
 class RetentionRule:
-    """Runs that are kept although nothing that serves needs them.
+    """Runs to retain although nothing that serves needs them.
 
     Attributes:
-        keep_days: Age in days, counted from the newest artifact of a run, up to which the run is kept.
-        keep_runs: Number of newest runs of each DAG that are kept.
-        keep_versions: Number of newest former champions of each model that are kept for a rollback.
+        keep_days: Age in days, counted from the newest artifact of a run, up to which the run is retained.
+        keep_runs: Number of newest runs of each DAG to retain.
+        keep_versions: Number of newest former champions of each model to retain for a rollback.
 
     Raises:
         BadInput: a number is out of range.
@@ -64,13 +64,12 @@ class RetentionRule:
 
 @dataclass(frozen=True)
 class StoredArtifact:
-    """An artifact, as the collection sees it.
+    """An artifact in the store.
 
     Attributes:
-        uri: Its address.
+        uri: Address of the artifact.
         dag: First segment of the address: the DAG, or a name such as ``_backtest``.
         run: Second segment of the address.
-        kind: Its kind.
         created_at: Time of its publication, with its zone.
         size_bytes: Size of its files.
         references: Addresses in this store that its manifest names.
@@ -93,8 +92,8 @@ class RetentionPlan:
 
     Attributes:
         removals: Artifacts that nothing needs, by address.
-        kept: The reason for which each other artifact is kept, by address.
-        size_bytes: Size of the artifacts that are kept.
+        kept: Reasons for retaining the other artifacts, by address.
+        size_bytes: Size of the retained artifacts.
     """
 
     removals: Mapping[str, StoredArtifact]
@@ -109,12 +108,12 @@ def plan_removals(
 
     Args:
         store: The store.
-        rule: Runs that are kept in any case.
-        is_active: Tells whether a DAG run is queued or running.
-        now: The time that ages are counted to; None for the present.
+        rule: Runs to retain.
+        is_active: Returns whether a DAG run is queued or running.
+        now: Time at which ages are measured; None for the present.
 
     Raises:
-        BadInput: a manifest or a record cannot be read. Nothing is removed then, since it may name anything.
+        BadInput: a manifest or a record cannot be read. Nothing is then removed, since it may name any artifact.
     """
     return _Marking(store, rule, is_active, now or datetime.now(UTC)).plan()
 
@@ -128,21 +127,15 @@ def remove_unneeded(
 ) -> RetentionPlan:
     """Removes the artifacts that nothing needs, with the entries of the step cache that name them.
 
-    Only one collection may work on a store at a time; on a local store, a lock sees to that.
-
-    Args:
-        store: The store.
-        rule: Runs that are kept in any case.
-        is_active: Tells whether a DAG run is queued or running.
-        now: The time that ages are counted to; None for the present.
-        progress: Called with each artifact after its removal.
+    Only one collection may work on a store at a time; on a local store, a lock ensures that. The arguments are as in
+    :func:`plan_removals`; ``progress`` is called with each artifact after its removal.
 
     Returns:
         The plan, with the artifacts that were removed.
 
     Raises:
         BadInput: as :func:`plan_removals`.
-        HopsError: files of an artifact could not be removed; another collection is at work.
+        HopsError: files of an artifact could not be removed, or another collection is running.
     """
     try:
         with store.lock(store.uri("_state", "retention"), timeout_s=1.0):
@@ -196,7 +189,7 @@ class _Marking:
         return RetentionPlan(removals, self._reasons, sum(self._artifacts[uri].size_bytes for uri in self._reasons))
 
     def _mark(self, address: str, reason: str) -> list[str]:
-        """Keeps the artifact at an address, or that the address leads into; returns it if it was not kept before."""
+        """Marks the artifact that an address is in; returns it if it was not marked before."""
         while len(address) > len(self._store.root):
             if address in self._artifacts:
                 if address in self._reasons:
@@ -211,7 +204,7 @@ class _Marking:
             self._mark(address, reason)
 
     def _read_artifacts(self) -> dict[str, StoredArtifact]:
-        """Reads all manifests, renamed ones included, and leaves out those that are data of another artifact."""
+        """Reads all manifests, including renamed ones, and skips those that are data of another artifact."""
         files = self._store.files
         addresses = {*files.folders_with(self._store.root, MANIFEST_NAME)}
         addresses |= {*files.folders_with(self._store.root, HIDDEN_NAME)}
@@ -252,7 +245,7 @@ class _Marking:
         return None
 
     def _mark_runs(self) -> None:
-        """Keeps frozen schemas, and the runs that are active, young or among the newest of their DAG."""
+        """Marks frozen schemas, and the runs that are active, young or among the newest of their DAG."""
         runs: dict[str, dict[str, _Run]] = defaultdict(dict)
         for uri, artifact in self._artifacts.items():
             by = artifact.manifest.producer
@@ -298,7 +291,7 @@ class _Marking:
                 raise BadInput(f"{uri}: expected the artifacts that a task uses ({error}); remove it") from error
 
     def _mark_records(self) -> None:
-        """Keeps what serves, what a rollback may return to, and what monitors look at."""
+        """Marks artifacts that serve, that a rollback may restore, or that monitors read."""
         store = self._store
         returns: set[tuple[str, int]] = set()
         for model, record in read_records(store):
@@ -326,14 +319,14 @@ class _Marking:
 
 
 def _in_threads(work: Callable[[str], Any], addresses: Iterable[str]) -> dict[str, Any]:
-    """Calls a function with each address, several at once, since a store answers slowly."""
+    """Calls a function with each address in threads, since a store may respond slowly."""
     ordered = sorted(addresses)
     with ThreadPoolExecutor(16) as pool:
         return dict(zip(ordered, pool.map(work, ordered), strict=True))
 
 
 def _rename_manifest(store: ArtifactStore, uri: str, old: str, new: str) -> None:
-    """Renames an artifact's manifest, unless the artifact has been removed or replaced meanwhile."""
+    """Renames an artifact's manifest, unless the artifact was removed or replaced in the meantime."""
     if new == MANIFEST_NAME and store.exists(uri):
         store.files.remove(f"{uri}/{old}")
         return
@@ -342,7 +335,7 @@ def _rename_manifest(store: ArtifactStore, uri: str, old: str, new: str) -> None
 
 
 def _remove_cache_entry(store: ArtifactStore, artifact: StoredArtifact) -> None:
-    """Removes the entry of the step cache that names an artifact; one without it would only be passed over."""
+    """Removes the entry of the step cache that names an artifact; it would be skipped anyway."""
     by = artifact.manifest.producer
     uri = f"{store.uri('_cache', by.dag_id, by.task_id, cache_key(artifact.manifest.cache_key_parts))}.json"
     with contextlib.suppress(FileNotFoundError, HopsError):

@@ -1,8 +1,8 @@
-"""Decisions on retraining in the store, and which run has taken up which request.
+"""Decisions on retraining in the store, and claims of requests by runs.
 
 ``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
-never changed. ``<store>/_state/taken_up/<cause>/<dag>.json`` names the run of a DAG that
-trains for a cause. ``<store>/_state/requested/<asset>/<model>/newest.json`` is the newest request of any monitor.
+never changed. ``<store>/_state/taken_up/<cause>/<dag>.json`` names the run of a DAG that trains for a cause.
+``<store>/_state/requested/<asset>/<model>/newest.json`` is the newest request of any monitor.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ _TAKEN_UP = ("_state", "taken_up")
 
 @dataclass(frozen=True)
 class RecordedDecision:
-    """A decision in the store.
-
-    Attributes:
-        uri: Its address.
-        decision: The decision.
-        by: ``dag_id``, ``run_id`` and ``task_id`` of who made it.
-    """
+    """A decision in the store; ``by`` has ``dag_id``, ``run_id`` and ``task_id`` of its author."""
 
     uri: str
     decision: Decision
@@ -38,18 +32,18 @@ class RecordedDecision:
 
 
 class DecisionLog:
-    """The decisions of one task that asks for retrainings, oldest first."""
+    """The decisions of one task that requests retrainings, oldest first."""
 
     def __init__(self, store: ArtifactStore, producer: Producer) -> None:
         self._store, self._by = store, by_whom(producer)
         self.folder = store.uri("_state", producer.dag_id, producer.task, "decisions")
 
     def names(self) -> list[str]:
-        """Names of the files, oldest first."""
+        """Returns the names of the files, oldest first."""
         return [name for name in self._store.names(self.folder) if name.endswith(".json")]
 
     def newest(self, names: list[str]) -> list[RecordedDecision]:
-        """The newest decision, and if this run has made it, those back to that of another run; the newest first."""
+        """Returns the newest decision and, if this run made it, earlier ones up to another run's; newest first."""
         results: list[RecordedDecision] = []
         for name in reversed(names):
             results.append(self.read(name))
@@ -58,14 +52,10 @@ class DecisionLog:
         return results
 
     def append(self, names: list[str], decision: Decision) -> RecordedDecision:
-        """Writes a decision that rests on those before it.
-
-        Args:
-            names: What :meth:`names` said when it was made.
-            decision: The decision.
+        """Writes a decision that is based on those with the ``names``.
 
         Raises:
-            FileExistsError: another has been written since.
+            FileExistsError: another decision was written since.
         """
         last = int(names[-1].removesuffix(".json")) if names else 0
         uri = f"{self.folder}/{last + 1:06d}.json"
@@ -74,11 +64,7 @@ class DecisionLog:
         return RecordedDecision(uri, decision, self._by)
 
     def read(self, name: str) -> RecordedDecision:
-        """The decision in a file.
-
-        Raises:
-            BadInput: it is not a decision.
-        """
+        """Reads the decision in a file. Raises BadInput if it is not a decision."""
         uri = f"{self.folder}/{name}"
         try:
             value = dict(self._store.read_json(uri))
@@ -92,19 +78,12 @@ class DecisionLog:
 
 
 def note_request(store: ArtifactStore, asset: str, model: str | None, request: Request) -> None:
-    """Tells the other monitors of this model that request retrainings by this asset of a request.
-
-    Args:
-        store: The artifact store.
-        asset: Name of the asset.
-        model: The model; None where two spans are compared.
-        request: The request.
-    """
+    """Records a request for other monitors of the model (None for two spans) that use the same asset."""
     store.write_text(_requested(store, asset, model), json.dumps(request.to_dict()) + "\n")
 
 
 def newest_request(store: ArtifactStore, asset: str, model: str | None) -> Request | None:
-    """The newest request of any monitor, as of :func:`note_request`; None if there is none."""
+    """Returns the newest request of any monitor, from :func:`note_request`; None if there is none."""
     try:
         return Request.from_dict(store.read_json(_requested(store, asset, model)))
     except FileNotFoundError:
@@ -116,10 +95,10 @@ def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
 
 
 def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
-    """Takes up a request, unless another run of the DAG has.
+    """Claims a request, unless another run of the DAG has done so.
 
     Returns:
-        ``dag_id``, ``run_id`` and ``task_id`` of who has taken it up: this run, or the one that was first.
+        ``dag_id``, ``run_id`` and ``task_id`` of the claimant: this run or an earlier one.
     """
     uri, by = store.uri(*_TAKEN_UP, cause, f"{producer.dag_id}.json"), by_whom(producer)
     try:

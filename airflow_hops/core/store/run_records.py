@@ -1,8 +1,8 @@
-"""The records of runs in the store, and the user code of each.
+"""Records of runs in the store, with their user code.
 
 ``<store>/_runs/<dag>/<key>.json`` is a :class:`~airflow_hops.core.contract.run_record.RunRecord`, by the key of the
-step's cache and the addresses of its inputs; ``<store>/_runs/<dag>/code/<digest>.zip`` is user code. What is there
-already is not written again.
+step's cache and the addresses of its inputs; ``<store>/_runs/<dag>/code/<digest>.zip`` is user code. Existing files are
+not written again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from airflow_hops.core.contract.run_record import RunRecord, UserCode
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 MAX_CODE_BYTES = 32 << 20
-"""Size of the user code that is kept of a run."""
+"""Maximum size of a run's stored user code."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def has_record(store: ArtifactStore, dag_id: str, key: str) -> bool:
-    """Whether there is a record with this key."""
+    """Returns whether there is a record with this key."""
     return store.files.exists(_record_uri(store, dag_id, key))
 
 
 def read_record(store: ArtifactStore, dag_id: str, key: str) -> RunRecord | None:
-    """The record with this key; None if there is none.
+    """Returns the record with this key; None if there is none.
 
     Raises:
-        BadInput: the key is none, or the file is not a record.
+        BadInput: the key is invalid, or the file is not a record.
     """
     uri = _record_uri(store, dag_id, key)
     try:
@@ -50,7 +50,7 @@ def read_record(store: ArtifactStore, dag_id: str, key: str) -> RunRecord | None
 
 
 def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCode | None) -> None:
-    """Writes a record, after the user code that it names."""
+    """Writes a record, after its user code."""
     if code is not None:
         record = replace(record, code=_digest(code.files))
         if not store.files.exists(uri := _code_uri(store, record)):
@@ -64,11 +64,11 @@ def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCo
 
 
 def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
-    """The files of a record's user code by path, as in :class:`~airflow_hops.core.contract.run_record.UserCode`.
+    """Returns the files of a record's user code by path (see :class:`~airflow_hops.core.contract.run_record.UserCode`).
 
     Raises:
-        BadInput: it was not kept or is gone, or the file is damaged, larger than such code can be, or has a path that
-            leads out of the folder that it is unpacked to.
+        BadInput: the code was not stored or was removed, or the file is damaged, too large, or has a path that leads
+            out of the folder that it is unpacked to.
     """
     if record.code is None:
         raise BadInput("the run's code was not kept, since it could not be told what it imports")

@@ -1,14 +1,14 @@
-"""The versions of a frozen schema: which was in force, who approved it, when and why.
+"""Versions of a frozen schema, with their authors, times and notes.
 
-Standard library only: both sides publish schemas. A pipeline's frozen schema has one address,
-``<store>/<dag>/_frozen/<name>/schema``. Beside it lies ``history/``: a record for each version, ``000001.json`` and so
-on, and each text that was ever in force as an artifact of its own, ``<fingerprint>/``, where readers who hold a
-reference to a version that has been replaced still find it (:meth:`~airflow_hops.core.store.ArtifactStore.local`).
+Only the standard library is imported, since both sides publish schemas. A pipeline's frozen schema has one address,
+``<store>/<dag>/_frozen/<name>/schema``. Beside it is ``history/`` with a record for each version, ``000001.json`` and
+so on, and each text that was ever in force as a separate artifact, ``<fingerprint>/``, for readers with a reference to
+a replaced version (:meth:`~airflow_hops.core.store.ArtifactStore.local`).
 
-A version is recorded before it comes into force, and what it replaces is recorded before that: a crash at any moment
-loses none. Where a store cannot replace a folder at once, and a crash has left none at the address, the latest version
-is put back. On a local store a lock makes publishers wait for each other. On an object store versions are created
-exclusively, so that none is lost there either; of two published in the same moment, either may stay in force.
+A version is recorded before it takes effect, and the replaced one is recorded before that, so a crash loses none. If
+the store cannot replace a folder atomically, and a crash has left none at the address, the latest version is restored.
+On a local store a lock serializes publishers. On an object store versions are created exclusively, so none is lost
+there either; of two published at the same moment, either may stay in force.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from airflow_hops.core.store import ArtifactStore, kept_version
 
 SCHEMA_FILE = "schema.pbtxt"
 IMPORTED = "imported schema"
-"""The part of a manifest's cache key that holds the SHA-256 of the file from which the schema was imported."""
+"""Part of a manifest's cache key with the SHA-256 of the file that the schema was imported from."""
 _KIND = "schema"
 _KEPT = "surrogateescape"
-"""Bytes of an edit that are no text are kept as they are."""
+"""Preserves bytes of an edit that are not text."""
 
 
 class SchemaChanged(BadInput):
-    """Another schema is in force by now than the one that was to be replaced."""
+    """The schema to replace is no longer in force."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class SchemaVersion:
     """A version of a frozen schema.
 
     Attributes:
-        version: Its number, from 1.
+        version: Version number, from 1.
         fingerprint: Fingerprint of its artifact.
         sha256: SHA-256 (hex) of its ``schema.pbtxt``.
-        recorded_at: When, in ISO 8601 UTC.
-        approved_by: Who; empty for what was inferred, imported or edited by hand.
-        note: Why.
-        run_id: The DAG run that made it; None for none.
-        in_force: Whether it is the frozen schema now.
+        recorded_at: Time, ISO 8601 UTC.
+        approved_by: The person who approved it; empty if it was inferred, imported or edited by hand.
+        note: Reason.
+        run_id: The DAG run that made it, or None.
+        in_force: Whether it is the current schema.
     """
 
     version: int
@@ -69,9 +69,9 @@ class SchemaVersion:
 
 
 def schema_history(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
-    """The versions of the frozen schema at ``uri``, oldest first.
+    """Returns the versions of the frozen schema at ``uri``, oldest first.
 
-    A hand edit that no run has taken in yet is not among them, and then none is in force.
+    An edit by hand that no run has recorded yet is not a version; then none is in force.
 
     Raises:
         BadInput: a record cannot be read.
@@ -85,10 +85,10 @@ def schema_history(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
 
 
 def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> str:
-    """The text of the frozen schema at ``uri``, or of one of its versions.
+    """Returns the text of the frozen schema at ``uri``, or of one of its versions.
 
     Raises:
-        BadInput: there is no such version, or no such schema, or it is not text in UTF-8.
+        BadInput: the version or schema does not exist, or is not text in UTF-8.
     """
     if version is None:
         return _readable(_text(store, uri), uri)
@@ -101,7 +101,7 @@ def schema_text(store: ArtifactStore, uri: str, version: int | None = None) -> s
 
 
 def has_schema(store: ArtifactStore, uri: str) -> bool:
-    """Whether a frozen schema, its manifest and its text, lies at ``uri``."""
+    """Returns whether a frozen schema, with manifest and text, is at ``uri``."""
     try:
         store.read_text(f"{uri}/{SCHEMA_FILE}", errors=_KEPT)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def has_schema(store: ArtifactStore, uri: str) -> bool:
 
 
 def is_edited(store: ArtifactStore, uri: str) -> bool:
-    """Whether somebody changed the frozen schema's file, so that its manifest or its history does not know it."""
+    """Returns whether the frozen schema's file was edited, so that its manifest or history does not match."""
     entry = _entry(_text(store, uri))
     return entry not in store.manifest(uri).files or all(
         version.sha256 != entry.sha256 for version in _records(store, uri)
@@ -118,24 +118,24 @@ def is_edited(store: ArtifactStore, uri: str) -> bool:
 
 
 def frozen_name(uri: str) -> tuple[str, str] | None:
-    """The DAG and the name of the frozen schema at an address; None where it is no such address."""
+    """Returns the DAG and the name in a frozen schema's address; None for other addresses."""
     _, *result = uri.rsplit("/", 4)
     return (result[0], result[2]) if len(result) == 4 and (result[1], result[3]) == ("_frozen", _KIND) else None
 
 
 def changed_by_person(store: ArtifactStore, uri: str) -> bool:
-    """Whether a person has approved or edited a version of the frozen schema at ``uri``, or edits it now."""
+    """Returns whether a person approved a version of the frozen schema at ``uri``, or edited it, recorded or not."""
     versions = _records(store, uri)
     return is_edited(store, uri) or any(version.approved_by or version.run_id is None for version in versions)
 
 
 def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") -> None:
-    """Has the next run replace the frozen schema at ``uri`` by one that it infers; until then it stays in force."""
+    """Makes the next run infer the frozen schema at ``uri`` again; until then it stays in force."""
     store.write_text(_reset_uri(uri), json.dumps({"by": by, "note": note}))
 
 
 def requested_reset(store: ArtifactStore, uri: str) -> str | None:
-    """Returns who asked the next run to infer the frozen schema anew, and why; None if nobody did."""
+    """Returns who requested that the next run infer the frozen schema again, and why; None if nobody did."""
     try:
         request = store.read_json(_reset_uri(uri))
     except FileNotFoundError:
@@ -156,15 +156,15 @@ def freeze_schema(
     cache_key_parts: Mapping[str, str] | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> Artifact:
-    """Makes the first version of a frozen schema; one that is there by now is returned untouched, unless ``anew``.
+    """Creates the first version of a frozen schema; an existing one is returned unchanged, unless ``anew``.
 
     Args:
         store: The artifact store.
         uri: The frozen schema's address.
         text: The schema as protobuf text.
         producer: The task instance that made it.
-        note: Where it came from, for its history.
-        anew: Whether it replaces the one that is there, which stays in the history; the request for it is then done.
+        note: Its origin, for the history.
+        anew: Whether to replace an existing one, which stays in the history; this completes a requested reset.
         inputs: Lineage.
         features: Names of the features, for the artifact's properties.
         cache_key_parts: Recorded in the manifest.
@@ -184,7 +184,7 @@ def freeze_schema(
 
 
 def restore_schema(store: ArtifactStore, uri: str) -> bool:
-    """Whether there is a frozen schema at ``uri``; its latest version is put back if a crash or a person removed it."""
+    """Returns whether there is a frozen schema at ``uri``; restores the latest version of a lost one."""
     with store.lock(_history(uri)):
         return _is_there(store, uri)
 
@@ -201,27 +201,27 @@ def publish_schema(
     cache_key_parts: Mapping[str, str] | None = None,
     replaces: str | None = None,
 ) -> Artifact:
-    """Replaces a frozen schema; the one before stays in its history, an edit by hand that no run has seen included.
+    """Replaces a frozen schema; the replaced one stays in the history, even an unrecorded edit by hand.
 
-    A text that is in force already is left as it is, and makes no version.
+    A text that is already in force is not published again.
 
     Args:
         store: The artifact store.
         uri: The frozen schema's address.
         text: The new schema as protobuf text; it is not parsed here.
-        approved_by: Who approved it.
-        note: Why.
-        run_id: The DAG run in which that happened.
-        features: Names of the features, for the artifact's properties; None where they are the same.
-        cache_key_parts: Parts that replace those of the manifest; None for none.
-        replaces: Fingerprint of the schema that was in force when this one was approved; None for any.
+        approved_by: The person who approved it.
+        note: Reason.
+        run_id: The DAG run of the approval.
+        features: Names of the features, for the artifact's properties; None if unchanged.
+        cache_key_parts: Parts that replace those of the manifest.
+        replaces: Fingerprint of the schema that was in force at the approval; None for any.
 
     Returns:
-        The new frozen schema. References to the one before still lead to its text.
+        The new frozen schema. References to the replaced one still lead to its text.
 
     Raises:
-        BadInput: there is no frozen schema at ``uri``, or nobody approved this one.
-        SchemaChanged: it is another one than ``replaces`` says.
+        BadInput: there is no frozen schema at ``uri``, or ``approved_by`` is empty.
+        SchemaChanged: the schema in force is not ``replaces``.
     """
     if not approved_by:
         raise BadInput(f"{uri}: approved_by is empty, expected the name of the person who approves the schema")
@@ -241,9 +241,9 @@ def publish_schema(
 
 
 def schema_in_force(store: ArtifactStore, uri: str) -> Artifact:
-    """The frozen schema as it lies at ``uri`` now, edited by hand or not.
+    """Returns the frozen schema currently at ``uri``, edited by hand or not.
 
-    An edit becomes a version where it is parsed, not here: a faulty one is none.
+    An edit becomes a version only after it was parsed, since it may be faulty.
 
     Raises:
         BadInput: there is no frozen schema at ``uri``.
@@ -254,12 +254,9 @@ def schema_in_force(store: ArtifactStore, uri: str) -> Artifact:
 
 
 def accept_schema_edit(store: ArtifactStore, uri: str, *, features: Sequence[str] | None = None) -> Artifact:
-    """The frozen schema after somebody may have edited its file: the edit becomes a version, and its manifest says so.
+    """Returns the frozen schema after recording a possible edit of its file as a version and in the manifest.
 
-    Args:
-        store: The artifact store.
-        uri: The frozen schema's address.
-        features: Names of the features, for the artifact's properties; None where they are the same.
+    ``features`` are the names of the features, for the artifact's properties; None if unchanged.
 
     Raises:
         BadInput: there is no frozen schema at ``uri``.
@@ -269,7 +266,7 @@ def accept_schema_edit(store: ArtifactStore, uri: str, *, features: Sequence[str
 
 
 def _take_in(store: ArtifactStore, uri: str, features: Sequence[str] | None = None) -> Manifest:
-    """Records what is in force and not in the history yet."""
+    """Records the schema in force if it is not in the history yet."""
     _is_there(store, uri)
     manifest, text = store.manifest(uri), _text(store, uri)
     entry = _entry(text)
@@ -296,14 +293,14 @@ def _is_there(store: ArtifactStore, uri: str) -> bool:
 
 
 def _record(store: ArtifactStore, uri: str, text: str, facts: Manifest, version: SchemaVersion) -> None:
-    """Keeps a text, and makes it the latest version."""
+    """Stores a text as the latest version."""
     entry = _entry(text)
     fingerprint = fingerprint_of(_KIND, [entry])
     if not store.exists(kept_version(uri, fingerprint)):
         _write(store, kept_version(uri, fingerprint), text, facts)
     versions = _records(store, uri)
     if versions and versions[-1].sha256 == entry.sha256:
-        return  # it was recorded, and then something kept it from coming into force
+        return  # it was recorded, but did not take effect because of a crash or an error
     now = datetime.now(UTC).isoformat(timespec="seconds")
     number = len(versions) + 1
     while True:

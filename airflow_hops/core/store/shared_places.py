@@ -1,4 +1,4 @@
-"""Paths that worker and model server share, from a connection: the ``serving_*`` paths of a step's services."""
+"""Paths that worker and model server share, from the ``serving_*`` entries of a step's services."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from airflow_hops.core.store import ArtifactStore
 
 @dataclass(frozen=True)
 class SharedPlaces:
-    """Folders and files.
+    """Folders and files that worker and model server share.
 
     Attributes:
-        base_path: Folder of the models as the worker sees it: absolute path, or URI that fsspec opens; versions lie in
+        base_path: Folder of the models as the worker sees it: absolute path, or URI that fsspec opens; versions are in
             ``<base_path>/<model>/<version>``.
         server_base_path: The same folder as the server sees it.
-        storage_options: Passed to fsspec, for the base path.
-        config_file: The server's ``--model_config_file``, on a file system that worker and server share; None where
-            there is none, and the config is sent by ``HandleReloadConfigRequest``.
-        traffic_file: Its ``--traffic_config_file``, likewise; None to set the traffic by RPC.
+        storage_options: fsspec options of the base path.
+        config_file: The server's ``--model_config_file``, on a file system that worker and server share; None to send
+            the config with ``HandleReloadConfigRequest``.
+        traffic_file: The server's ``--traffic_config_file``, likewise; None to set the traffic by RPC.
     """
 
     base_path: str
@@ -34,11 +34,7 @@ class SharedPlaces:
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore) -> SharedPlaces:
-        """Reads the fields of a connection.
-
-        Raises:
-            BadInput: a field is missing, or is not what it should be.
-        """
+        """Reads the fields of a connection. Raises BadInput if a field is missing or invalid."""
         base_path = _location(services, "serving_base_path")
         if base_path is None:
             raise BadInput(
@@ -54,7 +50,7 @@ class SharedPlaces:
 
 
 def capture_path(services: Mapping[str, str]) -> str | None:
-    """The server's ``--capture_base_path`` as the worker sees it: an absolute path, or a URI; None where none is named.
+    """Returns the server's ``--capture_base_path`` as the worker sees it, an absolute path or a URI; None if not set.
 
     Raises:
         BadInput: it is neither.
@@ -63,10 +59,10 @@ def capture_path(services: Mapping[str, str]) -> str | None:
 
 
 def storage_options_of(services: Mapping[str, str], location: str, store: ArtifactStore) -> Mapping[str, Any]:
-    """Returns the options of fsspec for a place: the connection's, else those of the artifact store if of its kind.
+    """Returns the fsspec options of a location: the connection's, or the artifact store's if it has the same protocol.
 
     Raises:
-        BadInput: the connection's field is no JSON object.
+        BadInput: the connection's field is not a JSON object.
     """
     name = "serving_storage_options"
     value = json_object(services.get(name), f"connection field {name!r}")
@@ -76,10 +72,10 @@ def storage_options_of(services: Mapping[str, str], location: str, store: Artifa
 
 
 def local_path(services: Mapping[str, str], name: str) -> Path | None:
-    """A file on a file system that worker and model server share, by the name of its entry; None where none is named.
+    """Returns a file on a file system that worker and model server share, by the name of its entry; None if not set.
 
     Raises:
-        BadInput: it is no absolute path.
+        BadInput: it is not an absolute path.
     """
     text = services.get(name)
     if not text:

@@ -1,4 +1,4 @@
-"""The files of a source: the Airflow side lists them for the cache key, the ML side to read them."""
+"""Files of a source: the Airflow side lists them for the cache key, the ML side to read them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import ImageSource, Source, SourceFile
 
 _GLOB_CHARACTERS = frozenset("*?[")
-# What tells one state of an object from the next, by file system: S3, GCS, Azure, HTTP, then plain modification times.
+# Fields that identify an object's version, by file system: S3, GCS, Azure, HTTP, then plain modification times.
 _VERSION_FIELDS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified")
 
 
 def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
-    """The files of a source, in the order of their names.
-
-    Returns:
-        The fsspec file system, and the files.
+    """Returns the fsspec file system and the files of a source, in the order of their names.
 
     Raises:
         BadInput: the URI is relative, nothing matches it, or its protocol is not installed.
@@ -34,7 +31,7 @@ def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
         fs, path = fsspec.url_to_fs(uri, **source.storage_options)
     except (ImportError, ValueError) as error:
         raise BadInput(f"source {source.uri!r}: {error}") from error
-    # A listing that the file system remembers may be older than the files.
+    # A listing cached by the file system may be outdated.
     fs.invalidate_cache()
     result = _match(fs, path)
     if not result:
@@ -43,7 +40,7 @@ def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
 
 
 def fingerprint_of_sources(sources: Mapping[str, Source | ImageSource]) -> str:
-    """SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
+    """Returns the SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
     files = {table: _files_and_labels(source) for table, source in sources.items()}
     state = {table: [[file.name, file.size_bytes, file.version] for file in result] for table, result in files.items()}
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
@@ -57,8 +54,8 @@ def _files_and_labels(source: Source | ImageSource) -> tuple[SourceFile, ...]:
 
 
 def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
-    """Yields the facts of each file by path, in the order of the paths."""
-    # A name that holds a glob's characters and exists is meant as it stands.
+    """Returns the facts of each file by path, in the order of the paths."""
+    # An existing name with a glob's characters is not a pattern.
     if fs.isfile(path):
         return {path: fs.info(path)}
     if fs.isdir(path):
@@ -71,7 +68,7 @@ def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _is_hidden(path: str, folder: str) -> bool:
-    """Whether a path below a folder is a marker or a checksum, as Hadoop leaves them, and no data."""
+    """Returns whether a path below a folder is a marker or a checksum, such as those of Hadoop."""
     parts = PurePosixPath(path.removeprefix(folder)).parts
     return any(part.startswith((".", "_")) for part in parts) or path.endswith(".crc")
 

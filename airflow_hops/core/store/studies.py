@@ -1,9 +1,9 @@
 """Studies of hyperparameter searches in the store: ``<store>/_state/studies/<dag>/<task>/<study>/``.
 
-``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, :data:`TRIALS_A_FILE` a file, by
-number; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json`` or ``stop/all.json`` asks the
-search to end a trial, or itself; ``best/`` is the model of the best trial so far; ``owner.json`` says who works on it
-(:mod:`airflow_hops.core.store.study_owner`).
+``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, by number,
+:data:`TRIALS_A_FILE` in each file; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json``
+or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of the best trial so far;
+``owner.json`` names the current owner (:mod:`airflow_hops.core.store.study_owner`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,13 @@ _STUDY, _LOGS, _ALL = "study.json", "logs", "all"
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """A study's folder; make one with :func:`study_folder`.
-
-    Attributes:
-        store: The artifact store.
-        uri: The folder's address.
-    """
+    """A study's folder, created by :func:`study_folder`."""
 
     store: ArtifactStore
     uri: str
 
     def read(self) -> StudyRecord | None:
-        """The study; None if there is none.
-
-        Raises:
-            BadInput: the file is not a study's.
-        """
+        """Returns the study; None if there is none. Raises BadInput if the file is not a study."""
         uri = f"{self.uri}/{_STUDY}"
         try:
             text = self.store.read_text(uri)
@@ -54,15 +45,11 @@ class StudyFolder:
             raise BadInput(f"{uri}: not the record of a study ({error}); restore it, or remove the study") from error
 
     def write(self, study: StudyRecord) -> None:
-        """Writes the study; the search's job alone does."""
+        """Writes the study; only the search's job does this."""
         self.store.write_text(f"{self.uri}/{_STUDY}", json.dumps(study.to_dict(), indent=1) + "\n")
 
     def trials(self) -> list[TrialRecord]:
-        """All trials, by number.
-
-        Raises:
-            BadInput: a file is damaged.
-        """
+        """Returns all trials, by number. Raises BadInput if a file is damaged."""
         names = [each for each in self.store.names(self.uri) if each.startswith("trials-") and each.endswith(".jsonl")]
         trials = [trial for name in sorted(names) for trial in self._read(name)]
         for expected, trial in enumerate(trials):
@@ -74,11 +61,7 @@ class StudyFolder:
         return trials
 
     def trial(self, number: int) -> TrialRecord | None:
-        """One trial; None if there is none of that number.
-
-        Raises:
-            BadInput: its file is damaged.
-        """
+        """Returns one trial; None if there is none with that number. Raises BadInput if its file is damaged."""
         try:
             return next((trial for trial in self._read(_file_of(number)) if trial.number == number), None)
         except FileNotFoundError:
@@ -92,22 +75,17 @@ class StudyFolder:
             raise BadInput(f"{uri}: not the record of trials ({error}); restore it, or remove the study") from error
 
     def write_trials(self, lines: Sequence[str], changed: Collection[int]) -> None:
-        """Writes the files that hold changed trials.
-
-        Args:
-            lines: The JSON of each trial, by number.
-            changed: Numbers of those that have changed.
-        """
+        """Writes the files of changed trials, by number; ``lines`` has the JSON of each trial."""
         for file in sorted({number // TRIALS_A_FILE for number in changed}):
             held = lines[file * TRIALS_A_FILE : (file + 1) * TRIALS_A_FILE]
             self.store.write_text(f"{self.uri}/{_file_of(file * TRIALS_A_FILE)}", "".join(f"{line}\n" for line in held))
 
     def write_log(self, number: int, text: str) -> None:
-        """Keeps the last lines of a trial's log."""
+        """Stores the last lines of a trial's log."""
         self.store.write_text(f"{self.uri}/{_LOGS}/{number}.txt", text)
 
     def log(self, number: int) -> str | None:
-        """The last lines of a failed trial's log; None where none were kept."""
+        """Returns the last lines of a failed trial's log; None if they were not stored."""
         try:
             return self.store.read_text(f"{self.uri}/{_LOGS}/{number}.txt", errors="replace")
         except FileNotFoundError:
@@ -122,13 +100,9 @@ class StudyFolder:
                 self.store.remove_text(f"{self.uri}/{name}")
 
     def request_stop(self, trial: int | None, by: str) -> None:
-        """Asks the search to end a running trial, or itself with all of its trials; it looks every few seconds.
+        """Asks the search to end a running trial, or (None) itself with all of its trials; it polls regularly.
 
-        A search that is stopped ends with the best trial so far. The request is for the run that works on it now.
-
-        Args:
-            trial: The trial's number; None for the search.
-            by: Who asks.
+        A stopped search ends with the best trial so far. The request is for the run that currently works on the study.
         """
         name = _ALL if trial is None else str(trial)
         study = self.read()
@@ -136,11 +110,7 @@ class StudyFolder:
         self.store.write_text(f"{self.uri}/stop/{name}.json", json.dumps(request))
 
     def stop_requests(self, run_id: str | None = None) -> dict[int | None, str]:
-        """Returns who asked to stop a trial, by its number, or the search, under None.
-
-        Args:
-            run_id: The run that was to be stopped; None for any.
-        """
+        """Returns who asked to stop each trial of a run (None for any), by its number, or the search, under None."""
         requests: dict[int | None, str] = {}
         for name in self.store.names(f"{self.uri}/stop"):
             what = name.removesuffix(".json")
@@ -152,39 +122,32 @@ class StudyFolder:
         return requests
 
     def clear_stops(self) -> None:
-        """Removes all requests."""
+        """Removes all requests to stop."""
         for name in self.store.names(f"{self.uri}/stop"):
             self.store.remove_text(f"{self.uri}/stop/{name}")
 
     def clear_stop(self, trial: int | None) -> None:
-        """Removes a request that has been answered."""
+        """Removes a request to stop that was handled."""
         self.store.remove_text(f"{self.uri}/stop/{_ALL if trial is None else trial}.json")
 
 
 def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) -> StudyFolder:
-    """The folder of a study, whether or not it is there.
-
-    Args:
-        store: The artifact store.
-        dag_id: The DAG.
-        task_id: The task; ``<task>@<index>`` of a mapped one.
-        study: The study's name; by default the DAG run's id.
-    """
+    """Returns the folder of a study, which may not exist; ``task_id`` is ``<task>@<index>`` for mapped tasks."""
     return StudyFolder(store, store.uri("_state", "studies", dag_id, task_id, study))
 
 
 def study_names(store: ArtifactStore, dag_id: str, task_id: str) -> list[str]:
-    """Names of a task's studies, as they are in the store, sorted."""
+    """Returns the names of a task's studies, as they are in the store, sorted."""
     return store.names(store.uri("_state", "studies", dag_id, task_id))
 
 
 def searching_tasks(store: ArtifactStore, dag_id: str) -> list[str]:
-    """Tasks of a DAG that have studies, sorted; ``<task>@<index>`` of mapped ones."""
+    """Returns the tasks of a DAG that have studies, sorted; mapped tasks have ``<task>@<index>``."""
     return store.names(store.uri("_state", "studies", dag_id))
 
 
 def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[StudyFolder, StudyRecord]], list[BadInput]]:
-    """All studies of a DAG, in no order, and what is wrong with those whose records are damaged."""
+    """Returns all studies of a DAG, unordered, and errors of damaged records."""
     studies, damaged = [], []
 
     def read(folder: StudyFolder) -> None:
@@ -193,11 +156,11 @@ def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[Stud
         except BadInput as error:
             damaged.append(error)
             return
-        # Names are made safe for file systems: those of two DAGs may be one folder.
+        # Names are made safe for file systems, so two DAGs may share a folder.
         if record is not None and record.dag_id == dag_id:
             studies.append((folder, record))
 
-    # One after the other, a remote store's answers take seconds.
+    # In parallel, since sequential reads of a remote store take seconds.
     with ThreadPoolExecutor(1 if store.is_local else _READERS) as pool:
         tasks = searching_tasks(store, dag_id)
         names = zip(tasks, pool.map(lambda task: study_names(store, dag_id, task), tasks), strict=True)
@@ -205,7 +168,7 @@ def recorded_studies(store: ArtifactStore, dag_id: str) -> tuple[list[tuple[Stud
     return studies, damaged
 
 
-# What is read again and again while somebody looks at a page is the same text most times.
+# Pages read the same text repeatedly.
 @lru_cache(maxsize=1024)
 def _study_in(text: str) -> StudyRecord:
     return StudyRecord.from_dict(parse_json(text, "study.json"))
@@ -223,5 +186,5 @@ def _trials_in(text: str) -> tuple[TrialRecord, ...]:
 
 
 def _file_of(number: int) -> str:
-    """The file of a trial."""
+    """Returns the name of a trial's file."""
     return f"trials-{number // TRIALS_A_FILE:03}.jsonl"

@@ -1,4 +1,4 @@
-"""The owner of a study: two searches that wrote one record would lose each other's trials."""
+"""Ownership of a study, since two searches that write one record would lose each other's trials."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class StudyTaken(HopsError):
-    """Another search works on the study."""
+    """Another search owns the study."""
 
 
 class StudyOwner:
-    """Holds a study for one job of a run, which says every few seconds that it is alive."""
+    """Owns a study for one job of a run, with a heartbeat every few seconds."""
 
     def __init__(self, folder: StudyFolder, run_id: str) -> None:
         self._store, self._uri, self._run_id = folder.store, f"{folder.uri}/owner.json", run_id
@@ -34,10 +34,10 @@ class StudyOwner:
         self._released = threading.Event()
 
     def claim(self) -> None:
-        """Takes the study. An earlier job of the same run gives it up; one of another run has it as long as it lives.
+        """Claims the study from an earlier job of the same run, or from a dead job of another run.
 
         Raises:
-            StudyTaken: that is the case; a retry may find it ended.
+            StudyTaken: a live job of another run owns it; a retry may succeed after that has ended.
         """
         first, deadline = None, time.monotonic() + _DEAD_S
         while True:
@@ -60,11 +60,7 @@ class StudyOwner:
         threading.Thread(target=self._beat, name="study", daemon=True).start()
 
     def check(self) -> None:
-        """Says that this one is alive.
-
-        Raises:
-            StudyTaken: another one has taken the study.
-        """
+        """Renews the claim. Raises StudyTaken if another job has claimed the study."""
         other = self._read()
         if other is not None and other["token"] != self._token:
             raise self._taken(other)
@@ -72,16 +68,16 @@ class StudyOwner:
             self._say()
 
     def release(self) -> None:
-        """Gives the study up."""
+        """Releases the study."""
         self._released.set()
         other = self._read()
         if other is not None and other["token"] == self._token:
             self._store.remove_text(self._uri)
 
     def _beat(self) -> None:
-        """Renews the claim in a thread, during uploads and the winner's training too."""
+        """Renews the claim in a thread, also during uploads and the winner's training."""
         while not self._released.wait(_BEAT_S):
-            with suppress(OSError, HopsError):  # the search hears of it when it saves its record
+            with suppress(OSError, HopsError):  # the search notices when it saves its record
                 self.check()
 
     def _taken(self, other: dict[str, Any]) -> StudyTaken:
@@ -99,7 +95,7 @@ class StudyOwner:
         self._said = time.monotonic()
 
     def _read(self) -> dict[str, Any] | None:
-        """Reads the claim; None if there is none, or none that can be read."""
+        """Reads the claim; None if it does not exist or cannot be read."""
         try:
             owner = self._store.read_json(self._uri)
             return {name: str(owner[name]) for name in ("run_id", "token", "at")}

@@ -1,7 +1,7 @@
 """Artifacts of other runs that a task uses: ``<store>/<dag>/<run>/<task>/uses.json``.
 
 A run refers to such an artifact before its own manifests do: after a hit of the step cache, and while a step runs.
-A garbage collection reads these files (:mod:`airflow_hops.core.store.retention`) and keeps what they name.
+A garbage collection reads these files (:mod:`airflow_hops.core.store.retention`) and retains the artifacts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ USES_NAME = "uses.json"
 
 
 def record_uses(store: ArtifactStore, producer: Producer, artifacts: Iterable[Artifact]) -> None:
-    """Records the artifacts of other runs that a task is about to read; call it before their manifests are read."""
+    """Records the artifacts of other runs that a task is about to read. Call it before reading their manifests."""
     own = f"{store.uri(producer.dag_id, producer.run_id)}/"
     addresses = sorted({artifact.uri for artifact in artifacts if not artifact.uri.startswith(own)})
     if addresses:

@@ -1,4 +1,4 @@
-"""Publishing an artifact."""
+"""Writes artifacts and publishes them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from airflow_hops.core.store.reaching import reaching_store
 
 
 class ArtifactWriter:
-    """A staging directory that becomes an artifact on :meth:`commit`, and nothing otherwise.
+    """A staging folder that :meth:`commit` turns into an artifact.
 
-    A context manager: leaving it without a commit removes what was staged.
+    As a context manager it removes the staging folder if there was no commit.
 
     Attributes:
-        uri: Where the artifact will be.
-        kind: What it will be.
-        path: The staging directory.
-        cost: What the manifest says of the cost, asked for at the commit.
+        uri: Address of the future artifact.
+        kind: Kind of the future artifact.
+        path: The staging folder.
+        cost: Called at the commit; returns the cost for the manifest.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ArtifactWriter:
         self.discard()
 
     def discard(self) -> None:
-        """Removes what was staged."""
+        """Removes the staging folder."""
         self._files.discard(self.path)
 
     def commit(
@@ -60,11 +60,11 @@ class ArtifactWriter:
         metrics: Mapping[str, float] | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> Artifact:
-        """Publishes the staged files, the manifest last, replacing what an earlier try published.
+        """Publishes the staged files, the manifest last, replacing the artifact of an earlier try.
 
         Args:
             rows: Row counts by table, split or window; each must be conserved.
-            metrics: Numbers worth showing without opening the artifact.
+            metrics: Numbers to show without opening the artifact.
             properties: Small JSON facts.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The conditions of a policy: each says of a situation whether it holds, and why."""
+"""Conditions of a policy: each checks a situation and reports whether it holds, and why."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT
 
 @dataclass(frozen=True)
 class Memory(JsonFields):
-    """The outcome of all comparisons with the same training data, the newest included.
+    """The outcome of all comparisons with the same training data, including the newest.
 
     Attributes:
-        reference: Fingerprint of the training data; empty of spans, where it is what all comparisons amount to.
-        until: Time of the newest, ISO 8601 UTC; empty before the first.
-        drifting: By feature that drifts now: how many comparisons in a row it has, and the start of the first.
-        rows: Rows that were compared.
-        requests: Retrainings that were requested for this training data before.
-        clock: Whose time ``until`` is; empty before the first.
+        reference: Fingerprint of the training data; empty for spans, whose comparisons are all counted together.
+        until: Time of the newest comparison, ISO 8601 UTC; empty before the first.
+        drifting: By feature that currently drifts: the number of consecutive comparisons with drift, and the start of
+            the first.
+        rows: Number of compared rows.
+        requests: Number of retrainings that were requested for this training data.
+        clock: Clock of ``until``; empty before the first comparison.
         counted: Fingerprints of the comparisons at ``until``.
     """
 
@@ -43,12 +44,12 @@ class Finding(JsonFields):
     """The result of a condition.
 
     Attributes:
-        condition: Its kind.
+        condition: Kind of the condition.
         held: Whether it holds.
-        text: Why, in words.
-        numbers: The figures behind it.
-        parts: Of a composition: what its conditions found.
-        blind: Whether the monitor cannot see what the condition asks for; None if it can.
+        text: Reason in words.
+        numbers: Numbers behind the result.
+        parts: For a composition: results of its conditions.
+        blind: True if the monitor cannot observe what the condition needs; None otherwise.
     """
 
     condition: str
@@ -59,7 +60,7 @@ class Finding(JsonFields):
     blind: bool | None = omit_if_none()
 
     def leaves(self) -> list[Finding]:
-        """The findings of single conditions."""
+        """Returns the results of the individual conditions."""
         return [self] if self.parts is None else [leaf for part in self.parts for leaf in part.leaves()]
 
 
@@ -68,19 +69,11 @@ class Condition(Part):
     """A condition of a policy."""
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """Whether it holds.
-
-        Args:
-            situation: What is known now.
-            memory: What earlier comparisons amount to.
-
-        Raises:
-            BadInput: it asks for what this monitor can never know.
-        """
+        """Returns whether the condition holds. Raises BadInput if it needs facts that this monitor can never know."""
         raise NotImplementedError
 
     def leaves(self) -> list[Condition]:
-        """The single conditions that it rests on."""
+        """Returns the individual conditions of a composition."""
         return [self]
 
     def _found(self, held: bool, text: str, **numbers: Any) -> Finding:
@@ -89,19 +82,19 @@ class Condition(Part):
 
 @dataclass(frozen=True)
 class Drift(Condition):
-    """The verdict is "drift", and a feature drifts in several comparisons in a row.
+    """Holds if the verdict is "drift", and a feature drifts in several consecutive comparisons.
 
-    Of the features that the verdict calls drifted, a share of at most ``SkewOperator``'s ``alpha`` is expected to be
-    false (Benjamini and Hochberg, 1995). Each comparison is tested by itself, so a monitor that compares often is
-    wrong now and then. ``consecutive`` is the hysteresis against it: independent comparisons call the same unchanged
-    feature drifted ``k`` times in a row with at most the ``k``-th power of the chance of once. Comparisons with too
-    few rows, or a fault of the pipeline, count neither way.
+    Of the features that the verdict reports as drifted, a share of at most ``SkewOperator``'s ``alpha`` is expected to
+    be false (Benjamini and Hochberg, 1995). Each comparison is a separate test, so a monitor that compares often
+    occasionally raises a false alarm. ``consecutive`` reduces that: independent comparisons report the same unchanged
+    feature as drifted ``k`` times in a row with at most the ``k``-th power of the probability of once. Comparisons with
+    too few rows, or with a pipeline fault, are ignored.
 
     Attributes:
-        features: ``"*"`` for all, or names of those that count.
+        features: ``"*"`` for all, or names of the features that count.
         consecutive: Number of comparisons in a row.
         min_effect: Smallest mean change of a prediction (probability; in a regression the label's unit) that the drift
-            must cause, as ``SkewOperator``'s ``attribute`` estimates it. A feature whose effect is not known counts.
+            must cause, as estimated by ``SkewOperator``'s ``attribute``. A feature with unknown effect counts.
 
     Raises:
         BadInput: no feature is named, or a number is not above 0.
@@ -116,7 +109,7 @@ class Drift(Condition):
         self._whole(consecutive=self.consecutive)
         self._number(above=0, min_effect=self.min_effect)
         if self.features != "*":
-            # JSON has lists, and a name alone means itself.
+            # JSON has lists, and a single name is allowed.
             is_list = isinstance(self.features, Sequence) and not isinstance(self.features, str)
             names = tuple(self.features) if is_list else (self.features,)
             if not names or not all(isinstance(name, str) and name for name in names):
@@ -124,7 +117,7 @@ class Drift(Condition):
             object.__setattr__(self, "features", names)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         skew = situation.skew
         self._check_names(tuple(skew.scores))
         if skew.verdict == INSUFFICIENT:
@@ -161,12 +154,12 @@ class Drift(Condition):
 
 @dataclass(frozen=True)
 class Age(Condition):
-    """The champion's newest training data is older than this, in the data's own time.
+    """Holds if the champion's newest training data is older than a limit, in the data's own time.
 
-    No test is behind it: it bounds how far behind the model can be where drift goes unnoticed.
+    It is not a statistical test: it bounds the age of the model if drift is not detected.
 
     Attributes:
-        limit: The age.
+        limit: Maximum age.
 
     Raises:
         BadInput: ``limit`` is not above 0; or, when checked, the champion's training data has no window.
@@ -179,7 +172,7 @@ class Age(Condition):
         self._duration(limit=self.limit)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         if situation.trained_until is None and situation.in_flight is not None:
             return self._found(False, f"the age of the training data is not known, as {situation.in_flight}")
         if situation.trained_until is None:
@@ -196,7 +189,7 @@ class Age(Condition):
 
 @dataclass(frozen=True)
 class NewRows(Condition):
-    """So many rows were compared since the champion's training data came to be the reference.
+    """Holds once N rows were compared with the champion's training data.
 
     Attributes:
         rows: Number of rows.
@@ -212,7 +205,7 @@ class NewRows(Condition):
         self._whole(rows=self.rows)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         if situation.skew.reference.model is None:
             raise BadInput(
                 "policy: NewRows counts since a champion's training data came to be the reference, but two spans are "
@@ -224,12 +217,12 @@ class NewRows(Condition):
 
 @dataclass(frozen=True)
 class PipelineFault(Condition):
-    """The verdict is "pipeline_fault": retraining would learn the fault."""
+    """Holds if the verdict is "pipeline_fault", since retraining would learn the fault."""
 
     kind: ClassVar[str] = "pipeline_fault"
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         skew = situation.skew
         if skew.verdict != PIPELINE_FAULT:
             return self._found(False, "no fault of the pipeline")
@@ -244,25 +237,25 @@ class PipelineFault(Condition):
 
 @dataclass(frozen=True)
 class RolloutRunning(Condition):
-    """A challenger is being rolled out: its outcome comes first."""
+    """Holds while a challenger is being rolled out."""
 
     kind: ClassVar[str] = "rollout"
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         text = "no rollout is under way" if situation.rollout is None else situation.rollout
         return self._found(situation.rollout is not None, text)
 
 
 @dataclass(frozen=True)
 class Rejected(Condition):
-    """So many requested retrainings in a row brought no new champion: a person must look.
+    """Holds if N requested retrainings in a row brought no new champion, so that a person must intervene.
 
-    A request whose candidate was rejected, rolled back, or never trained leaves the champion as it is; those are
-    counted. It ends when another champion serves. Of two spans no champion is known, and it does not hold.
+    A request counts if its candidate was rejected, rolled back, or never trained. The count starts again when another
+    champion serves. The condition never holds for two spans, which have no champion.
 
     Attributes:
-        times: How many.
+        times: Number of requests.
 
     Raises:
         BadInput: ``times`` is not an integer above 0.
@@ -275,7 +268,7 @@ class Rejected(Condition):
         self._whole(times=self.times)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         if situation.skew.reference.model is None:
             return self._found(False, "two spans have no champion: what became of requests is not known")
         held = memory.requests >= self.times
@@ -288,13 +281,10 @@ class Rejected(Condition):
 
 @dataclass(frozen=True, init=False)
 class Composition(Condition):
-    """Conditions that are taken together.
-
-    Attributes:
-        conditions: The conditions.
+    """A condition made of other conditions.
 
     Raises:
-        BadInput: there are none, or one is not a condition.
+        BadInput: there are no conditions, or one is not a condition.
     """
 
     conditions: tuple[Condition, ...]
@@ -314,7 +304,7 @@ class Composition(Condition):
         return cls(*conditions)
 
     def leaves(self) -> list[Condition]:
-        """As :meth:`Condition.leaves`."""
+        """Returns the individual conditions."""
         return [leaf for each in self.conditions for leaf in each.leaves()]
 
     def _together(self, held: bool, parts: tuple[Finding, ...]) -> Finding:
@@ -324,24 +314,24 @@ class Composition(Condition):
 
 @dataclass(frozen=True, init=False)
 class AnyOf(Composition):
-    """At least one of the conditions holds."""
+    """Holds if at least one of the conditions holds."""
 
     kind: ClassVar[str] = "any_of"
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         parts = tuple(each.check(situation, memory) for each in self.conditions)
         return self._together(any(part.held for part in parts), parts)
 
 
 @dataclass(frozen=True, init=False)
 class AllOf(Composition):
-    """All of the conditions hold."""
+    """Holds if all of the conditions hold."""
 
     kind: ClassVar[str] = "all_of"
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         parts = tuple(each.check(situation, memory) for each in self.conditions)
         return self._together(all(part.held for part in parts), parts)
 

@@ -1,4 +1,4 @@
-"""The decision whether to retrain: a pure function of the policy, the situation, and the decision before."""
+"""Decision whether to retrain: a pure function of the policy, the situation, and the previous decision."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ Outcome = Literal["requested", "refused"]
 REQUESTED: Outcome = "requested"
 REFUSED: Outcome = "refused"
 PERSON = "person"
-"""Why a person's "no" refuses a retraining."""
+"""Value of ``why`` if a person refuses a retraining."""
 
 _KEPT = timedelta(days=800)
-"""How long requests are kept with the decisions at least; a policy may look back further."""
+"""Minimum time for which decisions keep requests; longer if a policy looks back further."""
 
 
 @dataclass(frozen=True)
 class Request(JsonFields):
-    """An earlier request, as later decisions count it.
+    """An earlier request, counted by later decisions.
 
     Attributes:
-        at: Its time, in the data's own.
-        cause: Its cause.
-        reference: Fingerprint of the training data of the champion then.
-        made: When it was made, ISO 8601 UTC.
-        by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of who made it.
+        at: Time of the request, by ``clock``.
+        cause: Cause of the request.
+        reference: Fingerprint of the training data of the champion at that time.
+        made: Wall-clock time, ISO 8601 UTC.
+        by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of the requesting task.
         refused: Whether a person refused it.
-        clock: Whose time ``at`` is.
-        core_s: CPU seconds that it had cost when it was last looked at.
-        gpu_s: Likewise, seconds times GPUs.
+        clock: Clock of ``at``.
+        core_s: Last known cost in CPU seconds.
+        gpu_s: Last known cost in seconds times GPUs.
     """
 
     at: str
@@ -53,11 +53,11 @@ class Request(JsonFields):
     gpu_s: float = 0.0
 
     def costing(self, core_s: float, gpu_s: float) -> Request:
-        """The request at this cost, or at that known before, where artifacts have been removed since."""
+        """Returns the request with this cost, or the known one if higher, since artifacts may have been removed."""
         return replace(self, core_s=max(core_s, self.core_s), gpu_s=max(gpu_s, self.gpu_s))
 
     def time(self, situation: Situation) -> datetime:
-        """Its time in the situation's clock; one of another clock is as long ago as it was made."""
+        """Returns the request's time by the situation's clock; for another clock, it is derived from ``made``."""
         if self.clock == situation.clock or not self.made:
             return as_utc(self.at)
         return situation.at - (situation.now - as_utc(self.made))
@@ -65,23 +65,23 @@ class Request(JsonFields):
 
 @dataclass(frozen=True)
 class Decision(JsonFields):
-    """Whether a retraining is requested, and all that it rests on.
+    """The decision whether a retraining is requested, and its basis.
 
     Attributes:
-        at: Time of the decision, in that of ``clock``, ISO 8601 UTC.
-        clock: Whose time that is.
+        at: Time of the decision by ``clock``, ISO 8601 UTC.
+        clock: Clock of ``at``.
         outcome: ``requested`` or ``refused``.
-        why: Of a refusal, in a word: ``monitor``, ``verdict`` (``when`` does not hold), the kind of the condition of
-            ``unless`` that holds, ``in_flight``, ``cooldown``, ``budget`` or ``person``; empty of a request.
-        reason: In a sentence.
-        cause: What a retraining is requested for; the same where the same request is made again.
-        findings: What ``when`` and ``unless`` found.
-        limits: Cooldown, budget and retrainings under way, in words.
-        window: The data to train on; None where the pipeline's own holds.
-        basis: What it rests on: URI and ``fingerprint`` of the comparison, URI of the reference's ``statistics``, for
-            captured rows ``model`` and ``version``, and URI of the ``performance`` that was measured.
-        memory: What the comparisons with the champion's training data amount to.
-        requests: This and earlier requests, oldest first; one that never left is kept until it is made again.
+        why: Reason of a refusal in a word: ``monitor``, ``verdict`` (``when`` does not hold), the kind of the condition
+            of ``unless`` that holds, ``in_flight``, ``cooldown``, ``budget`` or ``person``; empty for a request.
+        reason: Reason in a sentence.
+        cause: Cause of the retraining; a repeated request has the same cause.
+        findings: Results of ``when`` and ``unless``.
+        limits: Cooldown, budget and pending retrainings, in words.
+        window: The data to train on; None for the pipeline's own bounds.
+        basis: URI and ``fingerprint`` of the comparison, URI of the reference's ``statistics``, for captured rows
+            ``model`` and ``version``, and URI of the ``performance`` artifact.
+        memory: The outcome of comparisons with the champion's training data.
+        requests: This and earlier requests, oldest first; a request whose event was never emitted stays until repeated.
     """
 
     at: str
@@ -99,33 +99,24 @@ class Decision(JsonFields):
 
     @property
     def requested(self) -> bool:
-        """Whether a retraining is requested."""
+        """Returns whether a retraining is requested."""
         return self.outcome == REQUESTED
 
     def refused_by_a_person(self, said: str) -> Decision:
-        """The decision after a person's "no", or after nobody answered.
-
-        Args:
-            said: Who refused and why, or that nobody answered.
-        """
+        """Returns the decision after a person refused or nobody answered, as ``said``."""
         said = f"{self.reason}; {said}"
         requests = tuple(replace(each, refused=each.refused or each.cause == self.cause) for each in self.requests)
         return replace(self, outcome=REFUSED, why=PERSON, reason=said, requests=requests)
 
 
 def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | None = None) -> Decision:
-    """Whether to request a retraining.
+    """Decides whether to request a retraining; ``previous`` is the last decision, or None for the first.
 
-    Decisions of one monitor are a chain: each has what later ones must know of all before it, so the last is enough.
-    An older comparison that comes late changes what was counted since in nothing.
-
-    Args:
-        policy: The policy.
-        situation: What is known.
-        previous: The last decision; None for the first.
+    Decisions of one monitor are a chain: each contains everything that later ones need, so the last one is enough.
+    A late comparison of older data does not change later counts.
 
     Raises:
-        BadInput: the policy names what this monitor does not compare or know.
+        BadInput: the policy names something that this monitor does not compare or know.
     """
     if situation.empty and previous:
         situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)
@@ -150,7 +141,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     of = situation.skew.reference
     since = [as_utc(start) for _, start in memory.drifting.values()]
     start = policy.window.start(situation.at, min(since, default=None))
-    if start is not None and start >= situation.at:  # when the comparison began is not known
+    if start is not None and start >= situation.at:  # the start of the comparison is unknown
         start = None
     decision = Decision(
         at=situation.at.isoformat(),
@@ -181,7 +172,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
 
 
 def _cause(situation: Situation, previous: Decision | None) -> str:
-    """Returns the cause of an earlier request for the same training data that never left, else this one's."""
+    """Returns the cause of an earlier request for this training data whose event was never emitted, or a new cause."""
     for each in reversed(previous.requests if previous else ()):
         if each.cause in situation.unsent and each.reference == situation.reference:
             return each.cause
@@ -190,7 +181,7 @@ def _cause(situation: Situation, previous: Decision | None) -> str:
 
 
 def _remembered(situation: Situation, previous: Decision | None) -> Memory:
-    """Returns the memory after this comparison; unchanged if it is late, counted before, or of a faulty monitor."""
+    """Returns the memory after this comparison; unchanged if it is late, already counted, or from a faulty monitor."""
     before = previous.memory if previous else Memory()
     if situation.skew.unwell:
         return before
@@ -215,7 +206,7 @@ def _remembered(situation: Situation, previous: Decision | None) -> Memory:
 
 
 def _is_late(situation: Situation, memory: Memory) -> bool:
-    """Whether newer data was compared with the same training data before."""
+    """Returns whether newer data was already compared with the same training data."""
     same = (memory.reference, memory.clock) == (situation.reference, situation.clock)
     return same and situation.at < as_utc(memory.until)
 
@@ -230,7 +221,7 @@ def _limits(
     elif any(each.cause == cause for each in sent):
         limits["in_flight"] = (True, "requested for this comparison before")
     mine = [each for each in sent if not policy.champion_ends_cooldown or each.reference == situation.reference]
-    # Where a comparison comes late, requests that are later in the data's time count as those before.
+    # If a comparison is late, requests later in the data's time count like earlier ones.
     near = [each for each in mine if abs(situation.at - each.time(situation)) < policy.cooldown]
     if near:
         last = max(near, key=lambda each: each.time(situation))
@@ -248,7 +239,7 @@ def _limits(
 def _why_not(
     situation: Situation, when: Finding, unless: Finding, limits: Mapping[str, tuple[bool, str]]
 ) -> tuple[str, str]:
-    """Why it is not requested, in a word and in a sentence; empty if it is."""
+    """Returns why no retraining is requested, in a word and in a sentence; empty if it is requested."""
     if situation.unwell:
         return "monitor", "; ".join(situation.unwell)
     if situation.empty:

@@ -1,4 +1,4 @@
-"""Parts of a policy as JSON: each is an object with its ``kind`` and its fields; a duration is ``{"days": 7}``."""
+"""Parts of a policy as JSON: each is an object with its ``kind`` and fields; a duration is ``{"days": 7}``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ _LONGEST = timedelta(days=100 * 365)
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a policy.
-
-    Attributes:
-        kind: Its name in JSON.
-    """
+    """A part of a policy; ``kind`` is its name in JSON."""
 
     kind: ClassVar[str] = ""
 
@@ -33,16 +29,12 @@ class Part:
             _KINDS[cls.kind] = cls
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"kind": self.kind, **{name: _as_json(value) for name, value in vars(self).items() if value is not None}}
 
     @classmethod
     def from_dict(cls, value: Any, where: str = "policy") -> Self:
-        """Reads the JSON object.
-
-        Args:
-            value: The object.
-            where: What messages call it.
+        """Reads the JSON object; ``where`` is its name in messages.
 
         Raises:
             BadInput: a kind or a field is unknown, or a value is out of range.
@@ -55,15 +47,7 @@ class Part:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Self:
-        """Reads the text of a file.
-
-        Args:
-            text: JSON.
-            where: The file's address, for messages.
-
-        Raises:
-            BadInput: as :meth:`from_dict`, or it is not JSON.
-        """
+        """Reads a JSON text; ``where`` is the file's address for messages. Raises BadInput like :meth:`from_dict`."""
         try:
             value = json.loads(text)
             return cls.from_dict(value, where)
@@ -105,11 +89,7 @@ class Part:
 
 
 def check_part(owner: Any, name: str, value: Any, expected: type[Part]) -> None:
-    """Checks an argument that is a part.
-
-    Raises:
-        BadInput: it is another kind of value.
-    """
+    """Checks an argument that must be a part of a policy. Raises BadInput if it has another type."""
     if not isinstance(value, expected):
         raise BadInput(f"{type(owner).__name__}: {name} is {value!r}, expected a {expected.__name__}")
 
@@ -124,7 +104,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _read(value: Any, where: str) -> Any:
-    """A value of JSON as what a part's field holds."""
+    """Converts a JSON value to the value of a part's field."""
     if isinstance(value, list):
         return tuple(_read(item, f"{where}[{number}]") for number, item in enumerate(value))
     if not isinstance(value, Mapping):

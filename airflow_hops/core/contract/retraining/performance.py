@@ -1,4 +1,4 @@
-"""The condition that a model is worth less than it was, by labels that came later."""
+"""Condition that a model performs worse than before, by labels that arrive later."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Performance(Condition):
-    """A metric of the champion is worse than at training, or than a limit, by more than chance.
+    """Holds if a metric of the champion is worse than at training, or than a limit, by more than chance.
 
-    ``PerformanceOperator`` measures it over its window, on labels that came later; the finding says which time that is.
-    Each comparison uses the 95% interval: that of the drop must lie above ``drop``, or that of the metric beyond
-    ``minimum``. So it is wrong in one of forty measurements where the truth is at the limit, and rarer away from it;
-    overlapping windows repeat chance.
-    Where nothing can be found (the measurement failed, no labels come, the baseline of ``drop`` is gone), and nothing
-    else asks for a retraining either, the decision's ``why`` is "monitor".
+    ``PerformanceOperator`` measures the metric over its window on labels that arrive later; the finding names that
+    time. The test uses 95% intervals: that of the drop must be above ``drop``, or that of the metric beyond
+    ``minimum``. So one of forty measurements is a false alarm if the true value is at the limit, and fewer are if it is
+    within; overlapping windows repeat chance.
+
+    If the condition cannot be evaluated (the measurement failed, no labels arrive, the baseline of ``drop`` is gone),
+    and no other condition requests a retraining, the decision's ``why`` is "monitor".
 
     Attributes:
         metric: The metric: ``auc``, ``log_loss``, ``rmse`` and so on.
-        drop: How much worse than on the held-out split of its training it may be, in the metric's unit; None for any.
-        minimum: The least value; for a loss the greatest. None for any.
-        window: How far the measurement looks back; None for whatever ``PerformanceOperator`` does.
-            :func:`~airflow_hops.operators.retraining_loop` gives it to its measurement.
-        estimates: Whether an estimate counts where too few labels have come. It cannot see concept drift.
+        drop: Tolerated decrease from the held-out split of its training, in the metric's unit; None for any.
+        minimum: Minimum value (for a loss, the maximum); None for any.
+        window: Window of the measurement; None for that of ``PerformanceOperator``.
+            :func:`~airflow_hops.operators.retraining_loop` passes it to its measurement.
+        estimates: Whether an estimate is used if there are too few labels. It cannot detect concept drift.
 
     Raises:
-        BadInput: neither limit is given, or ``drop`` is below 0; or, when checked, nothing is measured, or not this
-            metric, or over another window.
+        BadInput: neither limit is set, or ``drop`` is below 0; or, when checked, there is no measurement, or it has
+            another metric or window.
     """
 
     metric: str
@@ -58,7 +59,7 @@ class Performance(Condition):
             self._duration(window=self.window)
 
     def check(self, situation: Situation, memory: Memory) -> Finding:
-        """As :meth:`Condition.check`."""
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
         if situation.unmeasured:
             return replace(self._found(False, situation.unmeasured), blind=True)
         if situation.measured is None:

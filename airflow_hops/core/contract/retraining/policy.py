@@ -1,4 +1,4 @@
-"""When to retrain, on what, and how often at most."""
+"""Retraining policies: when to retrain, on what data, and how often at most."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from airflow_hops.core.contract.retraining.parts import Part, check_part
 
 @dataclass(frozen=True)
 class TrainingWindow(Part):
-    """The start of the training data; it ends with the compared data."""
+    """Determines the start of the training data, which ends with the compared data."""
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
-        """The first moment of the window, None for where the pipeline's own begins.
+        """Returns the start of the window; None for the pipeline's own start.
 
         Args:
             at: Time of the decision: the end of the compared data.
-            changed: Start of the first comparison of the present run of drifted ones, None if nothing drifts.
+            changed: Start of the first comparison of the current series with drift; None if nothing drifts.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Expanding(TrainingWindow):
-    """All data from the start that the pipeline sets itself: the most rows, the new among them a shrinking share."""
+    """All data from the pipeline's own start: the most rows, with a shrinking share of new ones."""
 
     kind: ClassVar[str] = "expanding"
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
-        """None: the pipeline's own start."""
+        """Returns None, the pipeline's own start."""
         return None
 
 
 @dataclass(frozen=True)
 class Sliding(TrainingWindow):
-    """The newest data: forgets what is older, and so follows slow drift at the price of fewer rows.
+    """The newest data: follows slow drift, at the price of fewer rows.
 
     Attributes:
-        length: How far back it goes.
+        length: Length of the window.
 
     Raises:
         BadInput: ``length`` is not above 0.
@@ -61,42 +61,42 @@ class Sliding(TrainingWindow):
         self._duration(length=self.length)
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
-        """``length`` before the end."""
+        """Returns the time ``length`` before the end."""
         return at - self.length
 
 
 @dataclass(frozen=True)
 class SinceChange(TrainingWindow):
-    """The data since the change: from the start of the first comparison of the present run of drifted ones.
+    """The data since the change: from the start of the first comparison of the current series with drift.
 
-    The moment of an abrupt change is known only to within one comparison. Where nothing drifts (a retraining for its
-    age), it is the pipeline's own window.
+    The time of an abrupt change is known only to within one comparison. If nothing drifts (a retraining because of
+    age), the pipeline's own window is used.
     """
 
     kind: ClassVar[str] = "since_change"
 
     def start(self, at: datetime, changed: datetime | None) -> datetime | None:
-        """``changed``."""
+        """Returns ``changed``."""
         return changed
 
 
 @dataclass(frozen=True)
 class Budget(Part):
-    """At most so many requested retrainings, and what they may cost, in any span of this length of the data's own time.
+    """Maximum number and cost of requested retrainings in any span of this length, in the data's own time.
 
-    There is no request once one of the limits is reached, so that the last training may go beyond a limit of hours.
-    What a request cost is what the artifacts of the runs that took it up cost, by their manifests; while such a run is
-    under way, those that it has made so far. Steps that failed, tasks that are no step of this package, and artifacts
-    of other runs that were taken from the cache, are not counted.
+    Once a limit is reached, nothing is requested, so the last training may exceed a limit of hours. The cost of a
+    request is that of the artifacts of the runs that claimed it, by their manifests; while such a run is under way, of
+    those made so far. Failed steps, tasks that are not steps of this package, and cached artifacts of other runs are
+    not counted.
 
     Attributes:
-        trainings: How many; None for any number.
+        trainings: Maximum number; None for any.
         per: Length of the span.
-        gpu_hours: Hours times GPUs; None for any.
-        core_hours: CPU hours; None for any.
+        gpu_hours: Maximum hours times GPUs; None for any.
+        core_hours: Maximum CPU hours; None for any.
 
     Raises:
-        BadInput: there is no limit, one is not above 0, ``trainings`` is no integer, or ``per`` is not above 0.
+        BadInput: there is no limit, one is not above 0, ``trainings`` is not an integer, or ``per`` is not above 0.
     """
 
     trainings: int | None = None
@@ -115,17 +115,11 @@ class Budget(Part):
 
     @property
     def counts_hours(self) -> bool:
-        """Whether a limit is of what trainings cost."""
+        """Returns whether a limit is on the cost of trainings."""
         return (self.gpu_hours, self.core_hours) != (None, None)
 
     def spent(self, trainings: int, core_s: float, gpu_s: float) -> tuple[bool, str]:
-        """Whether it is spent, and how it stands in words.
-
-        Args:
-            trainings: Trainings in the span.
-            core_s: CPU seconds that they cost.
-            gpu_s: Seconds times GPUs that they cost.
-        """
+        """Returns whether trainings of this cost (CPU and GPU seconds) spend the budget, and its state in words."""
         limits = (
             (trainings, self.trainings, " trainings"),
             (gpu_s / 3600, self.gpu_hours, " GPU hours"),
@@ -139,10 +133,10 @@ class Budget(Part):
 
 @dataclass(frozen=True)
 class RetrainingPolicy(Part):
-    """When to request a retraining, and on what data.
+    """Determines when to request a retraining, and on what data.
 
-    It is requested if ``when`` holds and ``unless`` does not, outside the cooldown and within the budget, and while no
-    requested retraining is under way. Time is that of the data
+    A retraining is requested if ``when`` holds and ``unless`` does not, outside the cooldown, within the budget, and
+    while no requested retraining is under way. Times are those of the data
     (:class:`~airflow_hops.retraining.Situation`).
 
     Example::
@@ -157,14 +151,14 @@ class RetrainingPolicy(Part):
     Attributes:
         when: The condition of a retraining.
         unless: The condition that forbids it.
-        cooldown: Shortest time between two requests. A person's "no" counts as one.
-        budget: The most requests in a span of time; None for any number.
+        cooldown: Shortest time between two requests. A person's refusal counts as a request.
+        budget: Maximum number and cost of requests in a span of time; None for no limit.
         window: The training data.
-        ask: Whether a person is asked before each request.
-        champion_ends_cooldown: Whether the cooldown is over as soon as a model of other training data serves.
+        ask: Whether a person must approve each request.
+        champion_ends_cooldown: Whether the cooldown ends as soon as a model with other training data serves.
 
     Raises:
-        BadInput: a part is of another type, or ``cooldown`` is negative.
+        BadInput: a part has the wrong type, or ``cooldown`` is negative.
     """
 
     when: Condition = field(default_factory=Drift)

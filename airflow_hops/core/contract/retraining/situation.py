@@ -1,4 +1,4 @@
-"""The facts on which the decision to retrain is made."""
+"""Facts on which the decision to retrain is based."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.skew import INSUFFICIENT, PIPELINE_FAULT, SkewProperties
 
 Clock = Literal["data", "requests", "clock"]
-"""Whose time a decision is of: the compared rows' own, that at which requests were served, or, without any, now."""
+"""Clock of a decision's time: the compared rows' own time, that of their requests, or else the present."""
 
 
 @dataclass(frozen=True)
@@ -20,21 +20,21 @@ class Situation:
     """The facts at one comparison.
 
     Attributes:
-        at: Time of the decision: the end of the compared data, never the present unless the data has no time.
-        clock: Whose time that is.
+        at: Time of the decision: the end of the compared data, or the present if the data has no time.
+        clock: Clock of ``at``.
         skew: Verdict, drifted features, causes and effects of the comparison.
-        report: The comparison: URI and fingerprint.
+        report: URI and fingerprint of the comparison.
         rows: Rows that were compared with the reference.
-        span: Start and end of the compared rows, ISO 8601 UTC, where known.
-        trained_until: End of the champion's training data; None if that is not known.
-        rollout: The rollout that is under way, in words; None for none.
-        in_flight: The retraining that is under way, in words; None for none.
-        unsent: Causes of earlier requests that never left: the task ended between the record and the event.
-        unwell: What is wrong with the monitor itself, in words.
-        measured: The newest ``performance`` artifact; None if there is none.
-        unmeasured: Why there is none although there is a task for it, in words; empty otherwise.
-        costs: What earlier requests have cost so far, by cause: CPU seconds, and seconds times GPUs.
-        now: The present, by which requests of another clock are counted.
+        span: Start and end of the compared rows, ISO 8601 UTC, if known.
+        trained_until: End of the champion's training data; None if unknown.
+        rollout: The current rollout in words, or None.
+        in_flight: The pending retraining in words, or None.
+        unsent: Causes of earlier requests without an event, since the task ended between record and event.
+        unwell: Problems of the monitor itself, in words.
+        measured: The newest ``performance`` artifact, or None.
+        unmeasured: Why the task for it made none, in words; empty otherwise.
+        costs: Cost of earlier requests so far, by cause: CPU seconds, and seconds times GPUs.
+        now: The present, used for requests with another clock.
     """
 
     at: datetime
@@ -55,13 +55,7 @@ class Situation:
 
     @classmethod
     def of(cls, report: Artifact, now: datetime, **known: object) -> Self:
-        """The situation at a comparison.
-
-        Args:
-            report: The ``skew`` artifact.
-            now: The time of a comparison of data that has none.
-            **known: Other fields.
-        """
+        """Returns the situation at a comparison, a ``skew`` artifact; ``now`` is the time if its data has none."""
         skew = SkewProperties.of(report)
         at, clock = moment_of(skew) or (now, "clock")
         asked = (
@@ -74,17 +68,17 @@ class Situation:
 
     @property
     def judged(self) -> bool:
-        """Whether the comparison says anything of drift: there were enough rows, and no fault of the pipeline."""
+        """Returns whether the comparison could judge drift: there were enough rows, and no pipeline fault."""
         return self.skew.verdict not in (INSUFFICIENT, PIPELINE_FAULT)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was compared, so that the comparison has no time of its own."""
+        """Returns whether nothing was compared, so that the comparison has no time."""
         return not self.rows and moment_of(self.skew) is None
 
     @property
     def reference(self) -> str:
-        """Fingerprint of the data that the served model was trained on; empty of two spans, which have no model."""
+        """Returns the fingerprint of the served model's training data; empty for two spans, which have no model."""
         of = self.skew.reference
         return of.fingerprint if of.model else ""
 
@@ -96,7 +90,7 @@ class Situation:
 
 
 def moment_of(skew: SkewProperties) -> tuple[datetime, Clock] | None:
-    """The end of what was compared, and whose time that is; None if it has no time."""
+    """Returns the end of the compared data and its clock; None if it has no time."""
     if skew.window_end is not None:
         return as_utc(skew.window_end), "data"
     if skew.captured_until is not None:
@@ -105,6 +99,6 @@ def moment_of(skew: SkewProperties) -> tuple[datetime, Clock] | None:
 
 
 def as_utc(text: str) -> datetime:
-    """A time of ISO 8601; UTC where it names no zone."""
+    """Parses a time in ISO 8601; UTC if it has no zone."""
     time = datetime.fromisoformat(text)
     return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The message of a retraining request to the run that it triggers; macros of templates."""
+"""Window of a retraining request in the run that it triggers; macros for templates."""
 
 from __future__ import annotations
 
@@ -12,19 +12,12 @@ from airflow_hops.core.contract.retraining.situation import as_utc
 
 
 def extras(triggering_asset_events: Any) -> Iterator[Mapping[str, Any]]:
-    """The extras of the asset events that triggered a DAG run.
-
-    Args:
-        triggering_asset_events: The template variable of this name; None for no events.
-    """
+    """Yields the extras of the events in the template variable ``triggering_asset_events``."""
     return (event.extra or {} for events in (triggering_asset_events or {}).values() for event in events)
 
 
 def requested_window(triggering_asset_events: Any) -> Window:
-    """The window of the request with the latest ``window_end``; None for what it leaves to the pipeline.
-
-    Args:
-        triggering_asset_events: As :func:`extras`.
+    """Returns the window of the request with the latest ``window_end``; None means the pipeline's own bound.
 
     Raises:
         BadInput: a time is not in ISO 8601.
@@ -41,8 +34,8 @@ def window_start(triggering_asset_events: Any, default: str | None = None) -> st
     """Start of the requested window: ``{{ macros.hops.window_start(triggering_asset_events, params.start) }}``.
 
     Args:
-        triggering_asset_events: As :func:`extras`.
-        default: The start where no request says one.
+        triggering_asset_events: The template variable of this name.
+        default: The start if no request has one.
 
     Raises:
         BadInput: a time is not in ISO 8601.
@@ -51,11 +44,7 @@ def window_start(triggering_asset_events: Any, default: str | None = None) -> st
 
 
 def window_end(triggering_asset_events: Any, default: str | None = None) -> str | None:
-    """End of the requested window, as :func:`window_start`.
-
-    Args:
-        triggering_asset_events: As :func:`extras`.
-        default: The end where no request says one.
+    """Returns the end of the requested window, as :func:`window_start`.
 
     Raises:
         BadInput: a time is not in ISO 8601.

@@ -1,1 +1,1 @@
-"""A rollout, as both sides speak of it: its plan and limits, what was counted, how far it is, what was decided."""
+"""Rollout of a canary: plan, limits, counts, progress and decision."""

@@ -24,10 +24,10 @@ class Finding(JsonFields):
 
     Attributes:
         what: ``errors``, ``refusals``, ``latency_p50``, ``latency_p99``, ``predictions`` or ``labels``.
-        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance), ``bad``, or ``not_judged`` where there is
-            too little to compare.
-        text: In words.
-        numbers: The numbers behind it.
+        verdict: ``ok``, ``doubt`` (beyond the limit, but it may be chance), ``bad``, or ``not_judged`` if there is too
+            little to compare.
+        text: Outcome in words.
+        numbers: Numbers behind it.
     """
 
     what: str
@@ -37,14 +37,14 @@ class Finding(JsonFields):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_dict`."""
-        # Records of earlier versions say in the text alone that something was not judged.
+        """Reads the JSON object."""
+        # In records of earlier versions, only the text says that something was not judged.
         unjudged = value["verdict"] == OK and "not judged: " in value["text"]
         return super().from_dict({**value, "verdict": NOT_JUDGED} if unjudged else value)
 
     @property
     def reason(self) -> str:
-        """Returns the kind and text of a reason, as a decision has them."""
+        """Returns the kind and text as a reason of a decision."""
         judged = "not judged: " if self.verdict == NOT_JUDGED else ""
         return f"{self.what}: {judged}{self.text}"
 
@@ -54,12 +54,12 @@ class Decision:
     """The decision on a canary, and its reasons.
 
     Attributes:
-        decision: ``promoted``, ``rolled_back`` or ``left``; ``step`` for one that goes on.
-        reasons: In words.
+        decision: ``promoted``, ``rolled_back`` or ``left``; ``step`` if the rollout continues.
+        reasons: Reasons in words.
         findings: The comparisons.
-        percent: The canary's share when it was decided.
+        percent: The canary's share at the decision.
         canary: The canary's counts of the step.
-        stable: What they were compared with.
+        stable: The counts that they were compared with.
         watched_s: Seconds since the rollout began.
     """
 
@@ -72,7 +72,7 @@ class Decision:
     watched_s: float = 0.0
 
     def numbers(self) -> dict[str, Any]:
-        """The fields of an event in the model's history; JSON values."""
+        """Returns the fields of an event in the model's history as JSON values."""
         return {
             "reasons": list(self.reasons),
             "percent": self.percent,
@@ -84,12 +84,7 @@ class Decision:
 
     @classmethod
     def of_event(cls, event: str, numbers: Mapping[str, Any]) -> Decision:
-        """The inverse of :meth:`numbers`.
-
-        Args:
-            event: What was decided.
-            numbers: The fields.
-        """
+        """Reads the fields of :meth:`numbers`; ``event`` is the decision."""
         return cls(
             decision=event,
             reasons=tuple(numbers.get("reasons") or ()),

@@ -1,4 +1,4 @@
-"""The plan of a rollout: steps of traffic, how long each is watched, what is tolerated, how tests share that."""
+"""Plan of a rollout: steps of traffic, their durations, limits, and significance of tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_hops.core.contract.artifacts import BadInput
 
 EARLY_REQUESTS = 20
-"""Requests of the canary in a step from which on it is tested before its step is over."""
+"""Number of the canary's requests in a step from which on early tests are made."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Plan:
 
     @classmethod
     def of(cls, steps: Sequence[int], bake_time_s: float | Sequence[float], **values: object) -> Plan:
-        """A plan whose bake times are one for all steps or one for each.
+        """Returns a plan with one bake time for all steps or one for each.
 
         Raises:
-            BadInput: a value makes no sense.
+            BadInput: a value is not allowed.
         """
         shared = isinstance(bake_time_s, int | float)
         bake = tuple([bake_time_s] * len(steps)) if shared else tuple(bake_time_s)  # type: ignore[list-item,arg-type]
@@ -62,22 +62,22 @@ class Plan:
             raise BadInput(f"look_interval is {self.look_s!r} s; expected more than 0")
 
     def after(self, percent: int) -> int | None:
-        """The step that follows a share; None after 100."""
+        """Returns the step after a share; None after 100."""
         return next((step for step in self.steps if step > percent), None)
 
     def bake_s(self, percent: int) -> float:
-        """How long a share is watched; one between two steps as the one below it, one below all as the first."""
+        """Returns the bake time of a share; a share between two steps has that of the lower one, or of the first."""
         index = sum(step <= percent for step in self.steps)
         return self.bake_time_s[max(index - 1, 0)]
 
     def steps_from(self, percent: int) -> int:
-        """How many steps there are for a canary that begins with a share, that one included."""
+        """Returns the number of steps of a canary that begins with a share, including that share."""
         return 1 + sum(step > percent for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits within which a canary is tolerated, as the arguments of ``RolloutOperator``."""
+    """Limits for a canary, as the arguments of ``RolloutOperator``."""
 
     max_error_increase: float = 0.01
     significance: float = 0.01
@@ -89,17 +89,17 @@ class Limits:
 
 
 def significance_of(total: float, steps: int, early: int | None) -> float:
-    """The significance of one test, so that those of a whole rollout stay within ``total`` together.
+    """Returns the significance of one test, so that all tests of a rollout together stay within ``total``.
 
-    Each of ``steps`` steps gets an equal part (Bonferroni). Within a step one half is for the test at its end. The
-    other is for those before it and, where that one was in doubt, after it: they are held whenever the canary's
-    requests have doubled, and the n-th takes the 2^-n-th part. By Boole's inequality the sum bounds the chance of any
-    false alarm, however the tests depend on each other.
+    Each of ``steps`` steps gets an equal part (Bonferroni). Half of a step's part is for the test at its end. The other
+    half is for early tests and, if the test at the end was in doubt, for later ones: they are made whenever the
+    canary's requests have doubled, and the n-th gets the 2^-n-th part. By Boole's inequality, the sum bounds the
+    probability of any false alarm, however the tests depend on each other.
 
     Args:
         total: Significance of the whole rollout.
-        steps: How many steps it was planned to have when it began.
-        early: Number of the test among those of doubled requests, from 1; None for the one at the step's end.
+        steps: Number of steps planned at the start.
+        early: Number of the test among those of doubled requests, from 1; None for the test at the step's end.
     """
     share = total / steps / 2
     return share if early is None else share * 2.0**-early

@@ -1,4 +1,4 @@
-"""The progress of a rollout, as the model's record keeps it between two looks."""
+"""Progress of a rollout, stored in the model's record between two comparisons."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from airflow_hops.core.contract.times import now, seconds_since
 
 @dataclass(frozen=True)
 class Progress(JsonFields):
-    """The state of a rollout. All of it is in the record, so that whoever looks next goes on from there.
+    """The complete state of a rollout, so that any process can continue it.
 
     Attributes:
-        began: When the rollout began, ISO 8601 UTC.
-        steps: How many steps it was planned to have then.
-        number: Number of the step under way, from 1.
-        percent: The canary's share in it.
-        since: When it began.
-        seen: Version to what it was asked in this step, as :meth:`Counts.to_dict` gives it. It outlives the server
-            that counted it.
-        last: Version to what the server had counted at the last look.
-        stable_before: What the stable version showed in the step before.
-        tests: How many tests were held in this step beside the one at its end.
-        tested_requests: The canary's requests at the last one.
-        judged: Whether the test at the step's end was held.
-        passed: What spoke for the canary then, in words; None while the step is not passed.
-        doubts: What did not, though it may be chance: more requests are waited for.
-        approval: Who approved the last step: ``by``, ``note``, ``at``.
+        began: Start of the rollout, ISO 8601 UTC.
+        steps: Number of steps planned at the start.
+        number: Number of the current step, from 1.
+        percent: The canary's share in this step.
+        since: Start of this step.
+        seen: Version to its counts in this step, as from :meth:`Counts.to_dict`. They survive a restart of the server.
+        last: Version to the server's counts at the last poll.
+        stable_before: The stable version's counts in the previous step.
+        tests: Number of tests in this step, without the one at its end.
+        tested_requests: The canary's requests at the last test.
+        judged: Whether the test at the step's end was made.
+        passed: Reasons for which the step was passed, in words; None if it is not passed.
+        doubts: Results beyond a limit that may be chance; the rollout waits for more requests.
+        approval: Approval of the last step: ``by``, ``note``, ``at``.
     """
 
     began: str
@@ -51,18 +50,14 @@ class Progress(JsonFields):
 
     @classmethod
     def begin(cls, plan: Plan, percent: int, baseline: Mapping[str, Any]) -> Progress:
-        """A rollout that begins now.
+        """Returns the state of a rollout that begins now.
 
-        Args:
-            plan: What it is to do.
-            percent: The share that the canary has.
-            baseline: Version to what the server had counted before the canary's first request, as :func:`snapshot_of`
-                keeps it.
+        ``baseline`` has the server's counts by version before the canary's first request, from :func:`snapshot_of`.
         """
         return cls(now(), plan.steps_from(percent), 1, percent, now(), last=baseline)
 
     def next_step(self, percent: int, stable: int) -> Progress:
-        """The step after this one, which begins now."""
+        """Returns the state of the next step, which begins now."""
         return replace(
             self,
             number=self.number + 1,
@@ -78,11 +73,7 @@ class Progress(JsonFields):
         )
 
     def after(self, counted: Mapping[int, Mapping[str, Any]]) -> Progress:
-        """With what the server has counted since the last look added.
-
-        Args:
-            counted: Version to its counts, of :meth:`airflow_hops.ml.model_server.ModelServer.counts`.
-        """
+        """Returns the state with the server's counts by version since the last poll added."""
         seen = {
             str(version): self.counts(version).plus(counted_since(entry, self.last.get(str(version)))).to_dict()
             for version, entry in counted.items()
@@ -95,33 +86,33 @@ class Progress(JsonFields):
         return Counts.from_dict(self.seen.get(str(version), {}))
 
     def stable_counts(self, version: int) -> Counts:
-        """Returns the counts to compare the canary with: at 100%, also the stable ones of the step before."""
+        """Returns the counts to compare the canary with; at 100% they include those of the previous step."""
         counts = self.counts(version)
         return counts.plus(Counts.from_dict(self.stable_before)) if self.percent == 100 else counts
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the step began."""
+        """Returns the seconds since the step began."""
         return seconds_since(self.since)
 
     @property
     def requests_to_test(self) -> int:
-        """The canary's requests at which it is tested, whether or not the step is over."""
+        """Returns the number of the canary's requests at which it is tested, even before the step's end."""
         return 2 * self.tested_requests if self.tested_requests else EARLY_REQUESTS
 
     def requests_needed(self, plan: Plan) -> int:
-        """The canary's requests without which the step is not over.
+        """Returns the minimum number of the canary's requests in this step.
 
-        At 100% there are none: the stable version, which it was compared with, is asked no more.
+        At 100% it is 0, since the stable version, which the canary is compared with, gets no more requests.
         """
         return 0 if self.percent == 100 and self.number > 1 else plan.min_requests
 
     def tested(self, requests: int, *, at_end: bool) -> tuple[Progress, int | None]:
-        """Notes a test; returns its number among the early ones beside it, None for the one at the step's end."""
+        """Records a test; returns its number among the early ones, or None for the test at the step's end."""
         if at_end and not self.judged:
             return replace(self, judged=True, tested_requests=requests), None
         return replace(self, tests=self.tests + 1, tested_requests=requests), self.tests + 1
 
     def significance(self, total: float, early: int | None) -> float:
-        """The significance of a test of this step."""
+        """Returns the significance of a test of this step."""
         return significance_of(total, self.steps, early)

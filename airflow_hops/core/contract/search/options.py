@@ -1,4 +1,4 @@
-"""How a search is to be done: what the operator and the step agree upon."""
+"""Options of a search, shared by the operator and the step."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Direction = Literal["minimize", "maximize"]
 
 @dataclass(frozen=True)
 class SearchOptions(StepOptions):
-    """The options of a search; JSON values.
+    """Options of a search; JSON values.
 
     Attributes:
         training: :class:`~airflow_hops.core.contract.training.TrainingOptions` of each trial as JSON; its ``params``
-            are constants, which those of the trial are added to.
-        space: What :func:`space_to_dict` makes; or ``module:function``, called with an ``optuna.Trial``, which returns
-            the parameters, those that depend on others too.
-        metrics: What is to be optimized, one name for each objective.
+            are constants, to which those of the trial are added.
+        space: The result of :func:`space_to_dict`; or ``module:function``, called with an ``optuna.Trial``, which
+            returns the parameters, including conditional ones.
+        metrics: Metrics to optimize, one for each objective.
         directions: ``minimize`` or ``maximize``, for each metric.
-        trials: How many trials this run makes; None for all points of a grid.
-        parallel: How many of them at once.
+        trials: Number of trials of this run; None for all points of a grid.
+        parallel: Number of simultaneous trials.
         sampler: One of :data:`SAMPLERS`.
         pruner: One of :data:`PRUNERS`.
-        timeout_s: Seconds after which no trial begins any more; None for no limit.
-        seed: Of the sampler.
-        study: Name of a study that the task's runs share and go on with; None for one of each run.
-        choose: The metric by which the winner of several objectives is chosen; the first one by default.
-        refit: Whether the winner is trained anew, on ``refit_np`` ranks; else the best trial's own model is kept.
-        refit_np: Number of ranks of that training; None for as many as a trial has.
-        reuse: Whether a trial that was run before with the same code, data and parameters is taken over.
+        timeout_s: Seconds after which no more trials begin; None for no limit.
+        seed: Seed of the sampler.
+        study: Name of a study that the task's runs share and continue; None for a separate study for each run.
+        choose: With several objectives, the metric that determines the winner; the first by default.
+        refit: Whether to train the winner again, on ``refit_np`` ranks; otherwise the best trial's model is used.
+        refit_np: Number of ranks of that training; None for those of a trial.
+        reuse: Whether to reuse an earlier trial with the same code, data and parameters.
         max_failures: Failed trials above which the search fails; None for a third of the trials, at least 3.
 
     Raises:
-        BadInput: an option is not of these.
+        BadInput: an option is invalid.
     """
 
     training: Mapping[str, Any]
@@ -106,14 +106,14 @@ class SearchOptions(StepOptions):
             raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
 
     def dimensions(self) -> dict[str, Dimension] | None:
-        """The space's dimensions by name; None where a function makes it."""
+        """Returns the space's dimensions by name; None if a function defines the space."""
         return None if isinstance(self.space, str) else space_of_dict(self.space)
 
     def grid(self) -> dict[str, list[Any]]:
-        """The values of each parameter of a grid.
+        """Returns the values of each parameter of a grid.
 
         Raises:
-            BadInput: a parameter's values are not countable, or the space is a function's.
+            BadInput: a parameter has infinitely many values, or a function defines the space.
         """
         dimensions = self.dimensions()
         if dimensions is None:
@@ -131,24 +131,24 @@ class SearchOptions(StepOptions):
 
     @property
     def trials_share(self) -> float:
-        """The share of the trials in all of the work: training the winner anew counts as one more."""
+        """Returns the share of the trials in all of the work; training the winner again counts as one more."""
         return self.wanted / (self.wanted + self.refit)
 
     @property
     def wanted(self) -> int:
-        """How many trials are to be made."""
+        """Returns the number of trials to make."""
         points = math.prod(map(len, self.grid().values())) if self.sampler == "grid" else None
         numbers = [number for number in (self.trials, points) if number is not None]
         return min(numbers)
 
     @property
     def allowed_failures(self) -> int:
-        """How many trials may fail."""
+        """Returns the number of trials that may fail."""
         return max(3, self.wanted // 3) if self.max_failures is None else self.max_failures
 
     @property
     def chosen(self) -> int:
-        """Number of the metric by which the winner is chosen."""
+        """Returns the index of the metric that determines the winner."""
         return 0 if self.choose is None else list(self.metrics).index(self.choose)
 
 

@@ -1,4 +1,4 @@
-"""The space of a search: the ranges and choices that its trials take their parameters from."""
+"""Space of a search: the ranges and choices of its trials' parameters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from airflow_hops.core.contract.protocol import check_json
 
 @dataclass(frozen=True)
 class Uniform:
-    """A float between two bounds, both included.
+    """A float between two bounds, inclusive.
 
     Attributes:
-        low: Lower bound.
-        high: Upper bound.
         step: Distance between two values; None for any value.
 
     Raises:
-        BadInput: the bounds are no finite numbers, or ``low`` is not below ``high``.
+        BadInput: the bounds are not finite numbers, or ``low`` is not below ``high``.
     """
 
     low: float
@@ -35,7 +33,7 @@ class Uniform:
             raise BadInput(f"{self}: step is {self.step!r}, expected a number above 0, no larger than the range")
 
     def values(self) -> list[Any] | None:
-        """All values; None if they are not countable."""
+        """Returns all values; None if they are not countable."""
         if self.step is None:
             return None
         return [self.low + number * self.step for number in range(int((self.high - self.low) / self.step + 1e-9) + 1)]
@@ -43,14 +41,10 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """A float between two bounds, both included, whose logarithm is uniform.
-
-    Attributes:
-        low: Lower bound, above 0.
-        high: Upper bound.
+    """A float between two bounds above 0, inclusive, whose logarithm is uniform.
 
     Raises:
-        BadInput: the bounds are no finite numbers above 0, or ``low`` is not below ``high``.
+        BadInput: the bounds are not finite numbers above 0, or ``low`` is not below ``high``.
     """
 
     low: float
@@ -62,21 +56,19 @@ class LogUniform:
         _check_log(self, self.low)
 
     def values(self) -> None:
-        """None: they are not countable."""
+        """Returns None, since the values are not countable."""
 
 
 @dataclass(frozen=True)
 class IntUniform:
-    """An integer between two bounds, both included.
+    """An integer between two bounds, inclusive.
 
     Attributes:
-        low: Lower bound.
-        high: Upper bound.
         step: Distance between two values.
-        log: Whether its logarithm is uniform; ``step`` must be 1 then.
+        log: Whether the logarithm is uniform; ``step`` must then be 1.
 
     Raises:
-        BadInput: the bounds are no integers, ``low`` is not below ``high``, or the step does not fit.
+        BadInput: the bounds are not integers, ``low`` is not below ``high``, or the step does not fit.
     """
 
     low: int
@@ -95,19 +87,16 @@ class IntUniform:
                 raise BadInput(f"{self}: step is {self.step}, expected 1 where log is true")
 
     def values(self) -> list[Any] | None:
-        """All values."""
+        """Returns all values."""
         return list(range(self.low, self.high + 1, self.step))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several JSON values; in a space, a list stands for it.
-
-    Attributes:
-        choices: The values.
+    """One of several JSON values; in a space, a list is a shorthand for it.
 
     Raises:
-        BadInput: there is none, or one of them is no JSON value, or there twice.
+        BadInput: there are no values, or one is not a JSON value or a duplicate.
     """
 
     choices: Sequence[Any]
@@ -123,7 +112,7 @@ class Choice:
                 raise BadInput(f"Choice has {value!r} twice; expected different values")
 
     def values(self) -> list[Any] | None:
-        """All values."""
+        """Returns all values."""
         return list(self.choices)
 
 
@@ -131,14 +120,14 @@ Dimension = Uniform | LogUniform | IntUniform | Choice
 _DIMENSIONS: dict[str, type[Dimension]] = {each.type: each for each in (Uniform, LogUniform, IntUniform, Choice)}
 
 Space = Mapping[str, Any]
-"""Maps the parameter's name to a :data:`Dimension`, a list of choices, or a constant."""
+"""Mapping from parameter to :data:`Dimension`, list of choices, or constant."""
 
 
 def space_to_dict(space: Space) -> dict[str, Any]:
-    """A space in JSON's types; a constant is a choice of one value.
+    """Converts a space to JSON's types; a constant becomes a choice of one value.
 
     Raises:
-        BadInput: the space is empty, nothing in it varies, or a name or a value is none.
+        BadInput: the space is empty or constant, or a name or a value is invalid.
     """
     if not isinstance(space, Mapping) or not space:
         raise BadInput(
@@ -161,11 +150,7 @@ def space_to_dict(space: Space) -> dict[str, Any]:
 
 
 def space_of_dict(value: Mapping[str, Any]) -> dict[str, Dimension]:
-    """The inverse of :func:`space_to_dict`.
-
-    Raises:
-        BadInput: it is no space.
-    """
+    """Reads the JSON object of :func:`space_to_dict`. Raises BadInput if it is not a space."""
     return {name: _dimension(name, values) for name, values in value.items()}
 
 
@@ -195,7 +180,7 @@ def _check_log(what: Any, low: float) -> None:
 
 
 def is_number(value: Any, types: tuple[type, ...] = (int, float)) -> bool:
-    """Whether it is a finite number of one of the types."""
+    """Returns whether a value is a finite number of one of the types."""
     return isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
-"""The record of a study and of its trials, for readers that have no Optuna.
+"""Record of a study and of its trials, for readers without Optuna.
 
-It lies in the store (:mod:`airflow_hops.core.store.studies`). One process writes it, the search's job; readers find
-each file whole.
+It is in the store (see :mod:`airflow_hops.core.store.studies`). Only the search's job writes it; each file is written
+atomically.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ TrialState = Literal["running", "complete", "pruned", "failed", "stopped"]
 StudyState = Literal["running", "complete", "failed", "stopped"]
 
 MAX_INTERMEDIATE = 100
-"""How many intermediate values of a trial its record keeps, the first and the last among them."""
+"""Maximum number of a trial's recorded intermediate values, including the first and the last."""
 
 
 @dataclass(frozen=True)
 class TrialRecord(CheckedFields):
-    """A trial, a line of the study's files.
+    """A trial, which is a line of the study's files.
 
     Attributes:
-        number: Counted from 0 within the study.
-        state: ``running``; ``complete``: it has values; ``pruned``: the pruner ended it; ``failed``; ``stopped``:
-            a person ended it.
-        params: Its parameters by name, constants included.
-        values: The metrics' final values, in the study's order; empty unless it is complete.
+        number: Number within the study, from 0.
+        state: ``running``; ``complete``: it has values; ``pruned`` by the pruner; ``failed``; ``stopped`` by a person.
+        params: Parameters by name, including constants.
+        values: Final values of the study's metrics in their order; empty unless complete.
         metrics: All final metrics of a complete trial by name.
         intermediate: Pairs ``[step, value]`` of the first metric, at most :data:`MAX_INTERMEDIATE`, by step.
-        reason: Why it failed, was pruned, or was stopped, and by whom; empty otherwise.
-        started: When it began, ISO 8601 UTC.
-        ended: When it ended, or None.
-        seconds: How long it took; 0 for one that was taken over; None while it runs.
-        key: Of code, data, options and parameters: a trial of the same key would give the same values.
+        reason: Why it failed, was pruned, or was stopped and by whom; empty otherwise.
+        started: Start of the trial, ISO 8601 UTC.
+        ended: End of the trial, or None.
+        seconds: Duration; 0 for a reused trial; None while it runs.
+        key: Key of code, data, options and parameters; trials with equal keys have the same values.
         run_id: The DAG run that made it.
-        slot: Which of the parallel slots it had.
-        tries: How often it was begun: more than once where the search was killed while it ran.
-        taken_from: ``study#number`` of the earlier trial whose values these are, or None.
-        has_model: Whether it made a model, not values alone.
+        slot: Its parallel slot.
+        tries: Number of starts; more than one if the search was killed during the trial.
+        taken_from: ``study#number`` of the reused trial, or None.
+        has_model: Whether it made a model, not only values.
         mlflow_run: Id of its MLflow run, or None.
-        resources: What it ran on: ``host``, ``ranks``, ``threads``.
-        distributions: Of a space that a function makes: Optuna's distributions as JSON, by parameter.
-        pruner_state: What the pruner remembers of it.
+        resources: Resources of the trial: ``host``, ``ranks``, ``threads``.
+        distributions: If a function defines the space: Optuna's distributions as JSON, by parameter.
+        pruner_state: The pruner's state of the trial.
     """
 
     number: int
@@ -70,11 +69,7 @@ class TrialRecord(CheckedFields):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """Reads the JSON object.
-
-        Raises:
-            TypeError: a field is missing, or of another type.
-        """
+        """Reads the JSON object. Raises TypeError if a field is missing or has another type."""
         trial = super().from_dict(value)
         for point in trial.intermediate:
             if len(point) != 2:
@@ -84,41 +79,40 @@ class TrialRecord(CheckedFields):
 
 @dataclass(frozen=True)
 class StudyRecord(CheckedFields):
-    """A study: ``study.json``.
+    """The record of a study, ``study.json``.
 
     Attributes:
-        name: Its name, unique in the task.
+        name: Name of the study, unique in the task.
         dag_id: The DAG of the task that searches.
-        task_id: The task; ``<task>@<index>`` of a mapped one.
-        run_id: The DAG run that works on it, or was the last to do so.
-        state: ``running``; ``complete``; ``failed``: see ``error``; ``stopped``: a person ended it.
+        task_id: The task; mapped tasks have ``<task>@<index>``.
+        run_id: The DAG run that works on it, or the last one.
+        state: ``running``; ``complete``; ``failed``: see ``error``; ``stopped`` by a person.
         program: The user's function or script.
         space: As in :class:`SearchOptions`.
-        metrics: The metrics' names.
-        directions: For each metric.
-        sampler: Of :data:`SAMPLERS`.
-        pruner: Of :data:`PRUNERS`.
-        trials: How many trials this run makes.
-        first_trial: Number of the first trial of this run; those before are of earlier runs that shared the study.
-        parallel: How many at once.
-        seed: Of the sampler.
-        started: When the search began, ISO 8601 UTC.
-        ended: When it ended, or None.
-        counts: Number of trials by state; those of earlier runs of a shared study included.
-        done: How many of this run's trials have ended, as the search counts them: not those that failed or were
-            stopped before its task was cleared.
-        best: Number of the best trial so far, by the metric that chooses; None as long as none is complete.
+        metrics: Names of the metrics.
+        directions: Direction of each metric.
+        sampler: One of :data:`SAMPLERS`.
+        pruner: One of :data:`PRUNERS`.
+        trials: Number of trials of this run.
+        first_trial: Number of this run's first trial; earlier runs that share the study made those before.
+        parallel: Number of simultaneous trials.
+        seed: Seed of the sampler.
+        started: Start of the search, ISO 8601 UTC.
+        ended: End of the search, or None.
+        counts: Number of trials by state, including earlier runs of a shared study.
+        done: Number of this run's ended trials, without those that failed or were stopped before its task was cleared.
+        best: Number of the best trial so far, by the metric that chooses; None before the first complete one.
         best_values: The best trial's metrics, in the study's order.
         best_params: The best trial's parameters.
-        pareto: Of several metrics, numbers of the trials that no other one beats in all of them.
-        importance: Share of each parameter in the variance of the first metric (fANOVA, Hutter et al. 2014); empty
-            as long as too few trials are complete, or nothing varies.
-        base: Key of code, data and options, the part of a trial's key that its parameters are added to.
-        choose: The metric that chooses the winner.
+        pareto: With several metrics, numbers of the trials that no other trial beats in all of them.
+        importance: Share of each parameter in the variance of the first metric (fANOVA, Hutter et al. 2014); empty if
+            too few trials are complete, or nothing varies.
+        base: Key of code, data and options, which a trial's key extends with its parameters.
+        choose: The metric that determines the winner.
         mlflow_run: Id of the search's MLflow run, or None.
         error: Why the search failed, or None.
         stopped_by: Who stopped the search, or None.
-        published: Whether the task has returned the winner; a retry before that publishes it, and makes no trial.
+        published: Whether the task has returned the winner; if not, a retry publishes it without further trials.
     """
 
     name: str
