@@ -59,7 +59,7 @@ class TokenFile:
             except (OSError, ConfigError) as error:
                 fault = self._fault(error)
                 if fault != self._said:
-                    log.error("%s; the previous tokens stay valid", fault)
+                    log.error("%s; the tokens that were read before stay valid", fault)
                 self._said = fault
         return self._tokens
 
