@@ -21,29 +21,28 @@ from airflow_hops.ml.metrics.metrics import (
 )
 
 HIGHER_IS_BETTER = {"auc": True, "average_precision": True, "accuracy": True, "log_loss": False, "brier": False}
-"""The metrics by which two models can be compared, and in which direction they improve."""
+"""Metrics by which two models can be compared; true if higher values are better."""
 
 SMALLEST = 1e-7
-"""Probabilities are kept so far from 0 and 1 in the logarithm (float32's resolution near 1)."""
+"""Least distance of probabilities from 0 and 1 in a logarithm (float32's resolution near 1)."""
 
 _BOUNDS = {"auc": (0.0, 1.0), "accuracy": (0.0, 1.0), "log_loss": (0.0, math.inf), "brier": (0.0, 1.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BinaryMetrics(Metrics):
-    """Figures of one model of two classes on some rows.
+    """Figures of a model of two classes on some rows.
 
     Attributes:
         positives: Rows whose label is 1.
-        auc: Area under the ROC curve, exact (by ranks, ties count half), with DeLong's interval; None if there is
-            only one class.
-        average_precision: Mean precision over the positives, each at its own threshold: of a guess, the share of
+        auc: Area under the ROC curve, exact (by ranks, ties count half), with DeLong's interval; None if there is only
+            one class.
+        average_precision: Mean precision over the positives, each at its own threshold; by guessing, the share of
             positives. None if there is only one class.
         log_loss: Mean negative log-likelihood, in nats.
         brier: Mean squared error of the probability.
-        accuracy: Share of rows right at a threshold of 0.5; with Wilson's interval.
-        mean_prediction: Mean probability.
-        mean_label: Share of positives; where it differs from the mean probability, the model is not calibrated.
+        accuracy: Share of correct rows at a threshold of 0.5, with Wilson's interval.
+        mean_label: Share of positives; a model with another mean probability is not calibrated.
     """
 
     positives: int = 0
@@ -59,13 +58,13 @@ class BinaryMetrics(Metrics):
 def binary_metrics(
     labels: Array, probabilities: Array, weights: Array | None = None, *, detailed: bool = True
 ) -> BinaryMetrics:
-    """The figures of a model.
+    """Computes the figures of a model.
 
     Args:
-        labels: 0 or 1, shape ``[rows]``.
-        probabilities: Of label 1, shape ``[rows]``.
-        weights: Of the rows.
-        detailed: Whether the calibration is wanted.
+        labels: 0 or 1, ``[rows]``.
+        probabilities: Probability of label 1, ``[rows]``.
+        weights: Weights of the rows.
+        detailed: Whether to include the calibration.
     """
     rows, positives = len(labels), int(np.sum(labels))
     if not rows:
@@ -94,7 +93,7 @@ def binary_metrics(
 
 
 def binary_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
-    """A figure of a model by its name; None for the AUC of one class alone."""
+    """Computes a figure of a model by name; None for the AUC if there is only one class."""
     p = probabilities.astype(np.float64)
     if metric == "auc":
         return area_under_roc(labels == 1, p, weights) if 0 < np.sum(labels) < len(labels) else None
@@ -105,7 +104,7 @@ def binary_estimate(metric: str, labels: Array, probabilities: Array, weights: A
 
 
 def average_precision(labels: Array, scores: Array, weights: Array) -> float:
-    """The mean precision over the positives, each at the threshold of its own score; NaN of one class alone."""
+    """Computes the mean precision over the positives, each at its own threshold; NaN if there is only one class."""
     if not 0 < np.sum(labels) < len(labels):
         return math.nan
     order = np.argsort(-scores, kind="stable")
@@ -115,7 +114,7 @@ def average_precision(labels: Array, scores: Array, weights: Array) -> float:
 
 
 def _interval_of_precision(value: float, positives: int) -> tuple[float, float]:
-    """The 95% interval of an average precision on the scale of its logit.
+    """Returns the 95% interval of an average precision on the logit scale.
 
     K. Boyd, K. H. Eng, C. D. Page, "Area under the precision-recall curve", ECML PKDD 2013.
     """

@@ -26,10 +26,10 @@ HIGHER_IS_BETTER = {
     "log_loss": False, "accuracy": True, "balanced_accuracy": True, "macro_f1": True, "weighted_f1": True,
     "auc": True, "worst_auc": True, "brier": False,
 }  # fmt: skip
-"""The metrics by which two models can be compared, and in which direction they improve."""
+"""Metrics by which two models can be compared; true if higher values are better."""
 
 MAX_CONFUSION_CLASSES = 100
-"""Up to so many classes the confusion matrix is kept, and the AUC taken, which sorts the rows once for each class."""
+"""Largest number of classes with a confusion matrix and an AUC, which sorts the rows once for each class."""
 
 
 _BOUNDS = {
@@ -38,7 +38,7 @@ _BOUNDS = {
 }  # fmt: skip
 _OF_ROWS = ("log_loss", "brier", "accuracy")
 OF_CHOICES = ("balanced_accuracy", "macro_f1", "weighted_f1")
-"""The metrics of the likeliest classes, which are no means over rows."""
+"""Metrics of the likeliest classes, which are not means over rows."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,9 @@ class ClassFigures:
     """Figures of one class.
 
     Attributes:
-        name: Its name.
-        rows: Rows that are of this class.
-        recall: Share of them that is found: the accuracy within the class; None without rows.
-        precision: Share of the rows said to be of this class that is; None if none is said to be.
-        f1: Harmonic mean of both; None if no row is, or is said to be, of this class.
+        recall: Share of them that is predicted as this class; None without rows.
+        precision: Share of the rows predicted as this class that is of it; None if there are none.
+        f1: Harmonic mean of both; None if no row is of this class, or predicted as it.
     """
 
     name: str
@@ -62,20 +60,20 @@ class ClassFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMetrics(Metrics):
-    """Figures of one model of several classes on some rows.
+    """Figures of a model of several classes on some rows.
 
     Attributes:
-        accuracy: Share of rows whose likeliest class is theirs; with Wilson's interval.
+        accuracy: Share of rows whose likeliest class is correct, with Wilson's interval.
         balanced_accuracy: Mean recall of the classes that have rows.
-        macro_f1: Mean F1 of the classes that have rows, or are said to have.
-        weighted_f1: Mean F1 of the classes, by their rows.
-        auc: Mean over classes of the area under the ROC curve of one against the rest, of the classes that some rows
-            are of, and some not; None if there is none, or more than 100 classes.
-        worst_auc: The lowest of these areas: that of the class which the model tells from the others least.
+        macro_f1: Mean F1 of the classes that have rows or predictions.
+        weighted_f1: Mean F1 of the classes, weighted by their rows.
+        auc: Mean area under the ROC curve of one class against the rest, over classes that have some, but not all rows;
+            None if there is none, or with more than 100 classes.
+        worst_auc: Lowest of these areas.
         log_loss: Mean negative log-likelihood of the class, in nats.
-        brier: Mean squared distance of the probabilities from the class's, summed over classes.
+        brier: Mean squared distance of the probabilities from the true class, summed over classes.
         classes: Figures by class.
-        confusion: By class, how many of its rows are said to be of each; empty beyond 100 classes, and for a slice.
+        confusion: Counts of predicted classes by true class; empty beyond 100 classes, and for a slice.
     """
 
     accuracy: float | None = None
@@ -98,14 +96,14 @@ def class_metrics(
     *,
     detailed: bool = True,
 ) -> ClassMetrics:
-    """The figures of a model.
+    """Computes the figures of a model.
 
     Args:
-        labels: Numbers of the classes, shape ``[rows]``.
-        probabilities: Of each class, shape ``[rows, classes]``.
-        names: Of the classes; None for their numbers.
-        weights: Of the rows.
-        detailed: Whether confusion matrix and calibration (of the likeliest class) are wanted.
+        labels: Class numbers, ``[rows]``.
+        probabilities: Probabilities of the classes, ``[rows, classes]``.
+        names: Class names; None for their numbers.
+        weights: Weights of the rows.
+        detailed: Whether to include confusion matrix and calibration (of the likeliest class).
     """
     rows, classes = probabilities.shape
     if not rows:
@@ -135,7 +133,7 @@ def class_metrics(
 
 
 def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Array | None) -> Estimate | None:
-    """A figure of a model by its name, but those of :data:`OF_CHOICES`; None for an AUC that is not defined."""
+    """Computes a figure by name, except those of :data:`OF_CHOICES`; None for an AUC that is not defined."""
     if metric in ("auc", "worst_auc"):
         return _areas(labels, probabilities, weights).get(metric)
     if metric == "accuracy":
@@ -148,7 +146,7 @@ def class_estimate(metric: str, labels: Array, probabilities: Array, weights: Ar
 
 
 def _areas(labels: Array, probabilities: Array, weights: Array | None) -> dict[str, Estimate]:
-    """Mean and lowest AUC of a class against the rest; none beyond 100 classes."""
+    """Computes mean and lowest AUC of a class against the rest; none beyond 100 classes."""
     rows, classes = probabilities.shape
     counts = np.bincount(labels, minlength=classes)
     there = np.flatnonzero((counts > 0) & (counts < rows))
@@ -163,7 +161,7 @@ def _areas(labels: Array, probabilities: Array, weights: Array | None) -> dict[s
 
 
 def of_choices(metric: str, labels: Array, chosen: Array, classes: int, weights: Array | None) -> float:
-    """A figure of :data:`OF_CHOICES`, of the likeliest classes ``[rows]``."""
+    """Computes a figure of :data:`OF_CHOICES` from the likeliest classes ``[rows]``."""
     of_class, said, right = _shares(labels, chosen, classes, weights)
     if metric == "balanced_accuracy":
         there = of_class > 0

@@ -1,4 +1,4 @@
-"""Puts what models say of rows in the order of the candidate's classes, by the classes' names."""
+"""Maps labels and predictions to the order of the candidate's classes, by class names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _AWAY = "serve the new model under another model_name"
 
 @dataclass(frozen=True)
 class AlignedRows:
-    """Scored rows, whose labels and predictions are of the candidate's classes.
+    """Scored rows whose labels and predictions refer to the candidate's classes.
 
     Attributes:
-        labels: Numbers of the candidate's classes, or values; shape ``[rows]``.
-        predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
-        weights: Of the rows; None if they have none.
-        slices: Values of the slicing columns as text, shape ``[rows]``.
-        compared: Whether the champion knows a row's class, so that the two can be compared on it; shape ``[rows]``.
+        labels: Numbers of the candidate's classes, or values; ``[rows]``.
+        predictions: By model, ``[rows]``, or with several classes ``[rows, classes]``.
+        weights: Weights of the rows, or None.
+        slices: Values of the slicing columns as text, ``[rows]``.
+        compared: Whether the champion knows a row's class, so that the models can be compared on it; ``[rows]``.
     """
 
     labels: Array
@@ -38,11 +38,11 @@ class AlignedRows:
 
 @dataclass(frozen=True)
 class ClassNames:
-    """The classes of the examples and of the models, by name.
+    """Class names of the examples and of the models.
 
     Attributes:
-        examples: Those of the examples, in the order of their numbers; None in a regression.
-        models: Those of each model, in the order of its outputs.
+        examples: Classes of the examples, in the order of their numbers; None in a regression.
+        models: Classes of each model, in the order of its outputs.
     """
 
     examples: tuple[str, ...] | None
@@ -50,36 +50,32 @@ class ClassNames:
 
     @property
     def count(self) -> int | None:
-        """How many classes the examples have; None in a regression."""
+        """Number of the examples' classes; None in a regression."""
         return None if self.examples is None else len(self.examples)
 
     @property
     def of_candidate(self) -> tuple[str, ...] | None:
-        """Those of the candidate; None in a regression."""
+        """Classes of the candidate; None in a regression."""
         return self.models.get(CANDIDATE)
 
     @property
     def new(self) -> tuple[str, ...]:
-        """Those that the candidate knows and the champion does not."""
+        """Classes that the candidate knows, and the champion does not."""
         known = self.models.get(CHAMPION, self.of_candidate) or ()
         return tuple(name for name in self.of_candidate or () if name not in known)
 
     def numbers(self, labels: Array) -> Array:
-        """Numbers of the candidate's classes, given those of the examples; -1 for what it does not know."""
+        """Converts numbers of the examples' classes to the candidate's; -1 for unknown classes."""
         if self.examples is None or self.of_candidate is None:
             return labels
         numbers = np.append(_numbers(self.examples, self.of_candidate), -1)
         return numbers[np.where((labels >= 0) & (labels < len(self.examples)), labels, -1)]
 
     def align(self, scored: ScoredRows, where: str) -> AlignedRows:
-        """Gives rows the numbers that the candidate's classes have.
-
-        Args:
-            scored: The rows.
-            where: The split, for messages.
+        """Converts labels and predictions to the candidate's class numbers; ``where`` names the split in messages.
 
         Raises:
-            BadInput: a row's class is none of the candidate's.
+            BadInput: the candidate does not know a row's class.
         """
         labels, predictions, compared = scored.labels, dict(scored.predictions), np.ones(len(scored.labels), bool)
         mine = self.of_candidate
@@ -101,17 +97,17 @@ class ClassNames:
 
 
 def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, ModelProperties], of: Target) -> ClassNames:
-    """The classes by name, of what can be judged together.
+    """Returns the class names, after checking that the models can be judged together.
 
     A model whose artifact does not name its classes has those of the examples, by number.
 
     Args:
         models: Candidate, and champion if there is one.
-        properties: Those of the models' artifacts.
-        of: What the examples are to be predicted for.
+        properties: Properties of the models' artifacts.
+        of: Target of the examples.
 
     Raises:
-        BadInput: a model is of another problem, or lacks a class that the champion knows.
+        BadInput: a model predicts another problem, or lacks a class that the champion knows.
     """
     candidate, champion = models[CANDIDATE], models.get(CHAMPION)
     problem = candidate.problem
@@ -158,7 +154,7 @@ def _numbers(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
 
 
 def _columns(probabilities: Array, numbers: Array) -> Array:
-    """Probabilities by class in another order; 0 for a class that the model does not know."""
+    """Reorders probabilities by class; 0 for a class that the model does not know."""
     if probabilities.ndim == 1:
         return probabilities if numbers[1] == 1 else 1 - probabilities
     result = probabilities[:, np.maximum(numbers, 0)]

@@ -1,4 +1,4 @@
-"""Metrics of the user's own: functions of labels, predictions and weights."""
+"""User-defined metrics: functions of labels, predictions and weights."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ _DIRECTIONS = {"higher": True, "lower": False}
 
 @dataclass(frozen=True)
 class CustomMetric:
-    """A metric of the user's own.
+    """User-defined metric.
 
     Attributes:
-        name: Its name.
-        function: Of labels ``[rows]`` (numbers of classes, or values), predictions (``[rows]``, or of several classes
-            ``[rows, classes]``) and weights ``[rows]`` (1 if rows have none), which returns a number.
-        higher_is_better: In which direction it improves.
+        function: Takes labels ``[rows]`` (class numbers, or values), predictions (``[rows]``, or with several classes
+            ``[rows, classes]``) and weights ``[rows]`` (1 if rows have none), and returns a number.
     """
 
     name: str
@@ -29,10 +27,10 @@ class CustomMetric:
     higher_is_better: bool
 
     def value(self, labels: Array, predictions: Array, weights: Array | None = None) -> float:
-        """The figure of a model; NaN if it is not defined.
+        """Computes the metric; NaN if it is not defined.
 
         Raises:
-            BadInput: the function fails, or returns no number, or an infinite one.
+            BadInput: the function fails, or does not return a number, or returns an infinite one.
         """
         try:
             result = float(self.function(labels, predictions, even_weights(weights, len(labels))))
@@ -49,11 +47,11 @@ class CustomMetric:
 
 
 def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[str]) -> dict[str, CustomMetric]:
-    """The metrics that ``metrics`` names.
+    """Resolves the entries of ``metrics``.
 
     Args:
         given: By name ``module:function``, and whether ``lower`` or ``higher`` is better.
-        taken: Names of the figures that there are already.
+        taken: Names of the existing figures.
 
     Raises:
         BadInput: an entry has another form, its name is taken, or the function does not exist.
@@ -74,6 +72,6 @@ def custom_metrics(given: Mapping[str, Sequence[str]] | None, taken: Collection[
 def values_of(
     metrics: Mapping[str, CustomMetric], labels: Array, predictions: Array, weights: Array | None
 ) -> dict[str, float | None]:
-    """The figures of a model on some rows; None if one is not defined."""
+    """Computes all metrics on some rows; None if one is not defined."""
     results = {name: metric.value(labels, predictions, weights) for name, metric in metrics.items() if len(labels)}
     return {name: results[name] if math.isfinite(results.get(name, math.nan)) else None for name in metrics}

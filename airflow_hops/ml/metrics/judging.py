@@ -20,21 +20,20 @@ from airflow_hops.ml.metrics.metrics import Array, Estimate, Metrics, paired_dif
 log = logging.getLogger(__name__)
 
 MAX_SLICE_VALUES = 100
-"""Values of a slicing column that are looked at, the most frequent first."""
+"""Largest number of values of a slicing column, the most frequent first."""
 
 
 @dataclass(frozen=True)
 class ProblemMetrics:
-    """The metrics of a problem.
+    """Metrics of a problem.
 
     Attributes:
-        figures: The dataclass of its figures.
-        higher_is_better: The metrics by which two models can be compared, and in which direction they improve.
-        metric: The one that they are compared by unless another is named.
-        minimum: What is asked of a candidate unless it is said.
-        estimate: A figure by its name, of labels, predictions and weights; None if it is not defined.
-        resampled: Figures that are no means over rows by name.
-        relative: Those whose size hangs on the label's units: what is tolerated of them is a share of the champion's.
+        higher_is_better: Metrics by which two models can be compared; true if higher values are better.
+        metric: Default metric to compare models by.
+        minimum: Default minimum of a candidate's figures.
+        estimate: Computes a figure by name from labels, predictions and weights; None if it is not defined.
+        resampled: Figures that are not means over rows, by name.
+        relative: Figures in the label's units: their tolerance is a share of the champion's figure.
     """
 
     figures: type[Metrics]
@@ -81,13 +80,12 @@ METRICS: Mapping[Problem, ProblemMetrics] = {
 
 @dataclass(frozen=True)
 class Judge:
-    """The rules by which models are judged.
+    """Rules by which models are judged.
 
     Attributes:
-        problem: What they predict.
-        metric: By which a candidate is compared with a champion.
-        classes: Names of the classes, where there are several.
-        custom: The user's own metrics by name.
+        metric: Metric by which a candidate is compared with a champion.
+        classes: Class names, if there are several.
+        custom: User-defined metrics by name.
     """
 
     problem: Problem
@@ -96,7 +94,7 @@ class Judge:
     custom: Mapping[str, CustomMetric] = field(default_factory=dict)
 
     def figures(self, labels: Array, predictions: Array, weights: Array | None, *, detailed: bool = True) -> Metrics:
-        """The figures of a model on some rows."""
+        """Computes the figures of a model on some rows."""
         result: Metrics
         if self.problem == MULTICLASS:
             result = class_metrics.class_metrics(labels, predictions, self.classes, weights, detailed=detailed)
@@ -107,10 +105,10 @@ class Judge:
         return replace(result, custom=values_of(self.custom, labels, predictions, weights)) if self.custom else result
 
     def gain(self, labels: Array, candidate: Array, champion: Array, weights: Array | None) -> Difference | None:
-        """A candidate's gain over a champion on the same rows, with its 95% interval.
+        """Computes a candidate's gain over a champion on the same rows, with its 95% interval.
 
-        It is that of the rows' paired influences, for the AUC DeLong's; of a metric that is no mean over rows, and of
-        the user's own, that of resampled rows. None if the metric is not defined.
+        The interval comes from paired influences of the rows (DeLong's for the AUC), or from resampled rows if a metric
+        is not a mean over rows, or user-defined. None if the metric is not defined.
         """
         of, metric = METRICS[self.problem], self.metric
         if not len(labels):
@@ -125,7 +123,7 @@ class Judge:
         return None if mine is None or theirs is None else paired_difference(metric, mine, theirs, sign)
 
     def describe(self, rows: AlignedRows) -> dict[str, Any]:
-        """Figures of scored rows, overall and by slice.
+        """Computes figures of scored rows, overall and by slice.
 
         Returns:
             ``rows``, ``candidate``, ``champion`` and ``gain`` (None without a champion), and ``slices``: for each
@@ -162,5 +160,5 @@ class Judge:
 
 
 def names_of_figures(problem: Problem) -> set[str]:
-    """The names that figures of a problem have."""
+    """Returns the names of a problem's figures."""
     return {each.name for each in fields(METRICS[problem].figures)}

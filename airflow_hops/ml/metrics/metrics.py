@@ -1,4 +1,4 @@
-"""The common base of all metrics: calibration, and intervals of gains. NumPy alone."""
+"""Common base of all metrics: calibration, and intervals of gains. Only needs NumPy."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _RESAMPLES = 200
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Rows of similar predictions.
-
-    Attributes:
-        rows: How many they are.
-        predicted: Their mean prediction.
-        observed: What came of them on average.
-    """
+    """Number of rows with similar predictions, their mean prediction, and the mean outcome observed."""
 
     rows: int
     predicted: float
@@ -36,14 +30,13 @@ class CalibrationBin:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Figures of one model on some rows; a mean is weighted where rows have weights.
+    """Figures of a model on some rows; means are weighted if rows have weights.
 
     Attributes:
-        rows: Number of rows.
-        weight: Sum of their weights; None if they have none.
+        weight: Sum of their weights, or None.
         intervals: 95% intervals by the figure's name.
-        custom: The user's own figures by name.
-        calibration: Up to ten bins of as many rows, the lowest predictions first; empty for a slice.
+        custom: User-defined figures by name.
+        calibration: Up to ten bins of about as many rows, the lowest predictions first; empty for a slice.
         reason: Why a figure is None, or None.
     """
 
@@ -55,11 +48,11 @@ class Metrics:
     reason: str | None = None
 
     def value(self, name: str) -> float | None:
-        """A figure by its name."""
+        """Returns a figure by name."""
         return self.custom[name] if name in self.custom else getattr(self, name)  # type: ignore[no-any-return]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON value: a number for each figure, and ``<name>_low`` and ``<name>_high`` of its interval."""
+        """Returns the JSON value: each figure, and the ends of its interval as ``<name>_low`` and ``<name>_high``."""
         figures = asdict(self)
         intervals, custom = figures.pop("intervals"), figures.pop("custom")
         ends = {
@@ -71,40 +64,35 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure of some rows.
-
-    Attributes:
-        value: The figure.
-        influence: How much each row moves it, shape ``[rows]``.
-    """
+    """Figure of some rows, and the influence of each row on it, ``[rows]``."""
 
     value: float
     influence: Array
 
     @property
     def error(self) -> float:
-        """The standard error; 0 of a single row, about which nothing is known."""
+        """Standard error; 0 for a single row, where it is unknown."""
         rows = len(self.influence)
         return math.sqrt(float(np.square(self.influence).sum()) * rows / (rows - 1)) if rows > 1 else 0.0
 
 
 def even_weights(weights: Array | None, rows: int) -> Array:
-    """The weights of rows; 1 for each where they have none."""
+    """Returns the weights of rows; 1 for each if they have none."""
     return np.ones(rows) if weights is None else weights
 
 
 def total_weight(weights: Array | None) -> float | None:
-    """The sum of weights, if there are any."""
+    """Returns the sum of weights, if there are any."""
     return None if weights is None else float(weights.sum())
 
 
 def interval(value: float, error: float, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
-    """The 95% interval of a figure with a standard error, within the figure's bounds."""
+    """Returns the 95% interval of a figure with a standard error, within the figure's bounds."""
     return max(low, value - _Z_95 * error), min(high, value + _Z_95 * error)
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
-    """The 95% interval of a share (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
+    """Returns the 95% interval of a share (E. B. Wilson, Journal of the American Statistical Association 22, 1927)."""
     z2 = _Z_95**2
     middle = (share + z2 / (2 * rows)) / (1 + z2 / rows)
     half = _Z_95 / (1 + z2 / rows) * math.sqrt(share * (1 - share) / rows + z2 / (4 * rows**2))
@@ -112,7 +100,7 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
 
 
 def estimate(values: Array, weights: Array | None) -> Estimate:
-    """The weighted mean of values ``[rows]``, with the influence of each."""
+    """Returns the weighted mean of values ``[rows]``, with the influence of each."""
     w = even_weights(weights, len(values))
     mean = float(np.average(values, weights=w))
     return Estimate(mean, (values - mean) * w / w.sum())
@@ -121,13 +109,7 @@ def estimate(values: Array, weights: Array | None) -> Estimate:
 def values_and_intervals(
     estimates: Mapping[str, Estimate | None], bounds: Mapping[str, tuple[float, float]], weights: Array | None
 ) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
-    """Returns the figures that are defined, and their 95% intervals: of the accuracy Wilson's.
-
-    Args:
-        estimates: By name; None where one is not defined.
-        bounds: Least and greatest value of a figure by name.
-        weights: Of the rows.
-    """
+    """Returns the defined figures, and their 95% intervals within ``bounds``: Wilson's for the accuracy."""
     values: dict[str, Any] = {}
     intervals: dict[str, tuple[float, float]] = {}
     for name, each in estimates.items():
@@ -141,13 +123,9 @@ def values_and_intervals(
 
 
 def paired_difference(metric: str, candidate: Estimate, champion: Estimate, sign: float) -> Difference:
-    """A candidate's gain over a champion on the same rows, by the influences of each row on both (the delta method).
+    """Computes a candidate's gain over a champion on the same rows, by the influences of each row (the delta method).
 
-    Args:
-        metric: Its name.
-        candidate: The candidate's figure.
-        champion: The champion's.
-        sign: 1 if a higher figure is better, else -1.
+    ``sign`` is 1 if a higher figure is better, else -1.
     """
     gain = Estimate(candidate.value - champion.value, candidate.influence - champion.influence)
     return Difference(metric, sign * gain.value, *interval(sign * gain.value, gain.error))
@@ -162,15 +140,15 @@ def resampled_difference(
     weights: Array | None,
     sign: float,
 ) -> Difference:
-    """The gain of a figure that is no mean over rows: the standard error is that of resampled rows.
+    """Computes the gain in a figure that is not a mean over rows; resampled rows give the standard error.
 
     Args:
-        metric: Its name.
+        metric: Name of the figure.
         figure: A function of labels, predictions and weights.
-        labels: Shape ``[rows]``.
+        labels: ``[rows]``.
         candidate: The candidate's predictions.
-        champion: The champion's.
-        weights: Of the rows.
+        champion: The champion's predictions.
+        weights: Weights of the rows.
         sign: 1 if a higher figure is better, else -1.
     """
     rows, random = len(labels), np.random.default_rng(0)
@@ -188,13 +166,7 @@ def resampled_difference(
 
 
 def calibration(predicted: Array, observed: Array, weights: Array | None) -> tuple[CalibrationBin, ...]:
-    """Mean prediction and mean outcome in bins of about as many rows; equal predictions are in one bin.
-
-    Args:
-        predicted: Shape ``[rows]``.
-        observed: What came of each row, shape ``[rows]``.
-        weights: Of the rows.
-    """
+    """Computes mean prediction and mean outcome in bins of about as many rows; equal predictions share a bin."""
     if not len(predicted):
         return ()
     predicted = predicted.astype(np.float64)
@@ -210,16 +182,16 @@ def calibration(predicted: Array, observed: Array, weights: Array | None) -> tup
 
 
 def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> Estimate:
-    """The area under the ROC curve, exact.
+    """Computes the exact area under the ROC curve.
 
     Its error is DeLong's (E. R. DeLong, D. M. DeLong, D. L. Clarke-Pearson, "Comparing the areas under two or more
-    correlated receiver operating characteristic curves", Biometrics 44, 1988). The structural components are found in
-    n log n (X. Sun, W. Xu, IEEE Signal Processing Letters 21, 2014).
+    correlated receiver operating characteristic curves", Biometrics 44, 1988). The structural components are computed
+    in n log n (X. Sun, W. Xu, IEEE Signal Processing Letters 21, 2014).
 
     Args:
-        positive: Whether a row is of the class in question, shape ``[rows]``; both must occur.
-        scores: Shape ``[rows]``; a tie counts half.
-        weights: Of the rows.
+        positive: Whether a row is of the class in question, ``[rows]``; both must occur.
+        scores: ``[rows]``; a tie counts half.
+        weights: Weights of the rows.
     """
     w, order = even_weights(weights, len(scores)), np.argsort(scores)
     ranked = scores[order]

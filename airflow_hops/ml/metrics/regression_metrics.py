@@ -19,7 +19,7 @@ from airflow_hops.ml.metrics.metrics import (
 )
 
 HIGHER_IS_BETTER = {"rmse": False, "mae": False, "r2": True, "median_absolute_error": False}
-"""The metrics by which two models can be compared, and in which direction they improve."""
+"""Metrics by which two models can be compared; true if higher values are better."""
 
 IN_LABELS_UNITS = ("rmse", "mae", "median_absolute_error")
 
@@ -29,16 +29,14 @@ RESIDUAL_QUANTILES = (5, 25, 50, 75, 95)
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionMetrics(Metrics):
-    """Figures of one model on some rows, in the units of the label but for ``r2``.
+    """Figures of a model on some rows, in the units of the label except for ``r2``.
 
     Attributes:
         rmse: Root of the mean squared error.
-        mae: Mean absolute error.
         r2: Share of the labels' variance that is explained; None if all labels are the same.
-        median_absolute_error: Half of the rows (by weight) are predicted no worse.
-        mean_prediction: Mean prediction.
-        mean_label: Mean label; where it differs from the mean prediction, the model is biased.
-        residual_quantiles: Of label less prediction, by percent.
+        median_absolute_error: Error that half of the rows (by weight) do not exceed.
+        mean_label: Mean label; a model with another mean prediction is biased.
+        residual_quantiles: Quantiles of label minus prediction, by percent.
     """
 
     rmse: float | None = None
@@ -53,13 +51,13 @@ class RegressionMetrics(Metrics):
 def regression_metrics(
     labels: Array, predictions: Array, weights: Array | None = None, *, detailed: bool = True
 ) -> RegressionMetrics:
-    """The figures of a model.
+    """Computes the figures of a model.
 
     Args:
-        labels: Shape ``[rows]``.
-        predictions: Shape ``[rows]``.
-        weights: Of the rows.
-        detailed: Whether the calibration is wanted: observed against predicted, by decile.
+        labels: ``[rows]``.
+        predictions: ``[rows]``.
+        weights: Weights of the rows.
+        detailed: Whether to include the calibration: observed against predicted, by decile.
     """
     rows = len(labels)
     if not rows:
@@ -83,7 +81,7 @@ def regression_metrics(
 
 
 def regression_estimate(metric: str, labels: Array, predictions: Array, weights: Array | None) -> Estimate | None:
-    """A figure of a model by its name, but the median absolute error; None for R² of labels that are all the same."""
+    """Computes a figure by name, except the median absolute error; None for R² if all labels are the same."""
     errors = labels - predictions.astype(np.float64)
     if metric == "mae":
         return estimate(np.abs(errors), weights)
@@ -99,7 +97,7 @@ def regression_estimate(metric: str, labels: Array, predictions: Array, weights:
 
 
 def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array | None) -> list[float]:
-    """Quantiles of values: interpolated where rows have no weights, else the least value that reaches the share."""
+    """Returns quantiles of values: interpolated without weights, else the smallest value that reaches the share."""
     if weights is None:
         return [float(value) for value in np.percentile(values, percents)]
     order = np.argsort(values, kind="stable")
@@ -109,6 +107,6 @@ def weighted_quantiles(values: Array, percents: tuple[int, ...], weights: Array 
 
 
 def median_absolute_error(labels: Array, predictions: Array, weights: Array | None) -> float:
-    """The error that half of the rows, by weight, do not exceed."""
+    """Computes the error that half of the rows, by weight, do not exceed."""
     even = weights is None or bool(np.ptp(weights) == 0)
     return weighted_quantiles(np.abs(labels - predictions), (50,), None if even else weights)[0]

@@ -21,25 +21,25 @@ from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
 
 BATCH_ROWS = 8192
 BATCH_BLOBS = 256
-"""Rows of a batch where a row holds bytes, such as an encoded image, which becomes a thousand times as large."""
+"""Rows of a batch if rows hold bytes, such as an encoded image, which becomes a thousand times as large."""
 
 MISSING = "(missing)"
 
 
 class ServedModel:
-    """The signature ``serving_default`` of an exported model, of any format.
+    """Signature ``serving_default`` of an exported model of any format.
 
     Args:
         path: The model's folder.
 
     Attributes:
-        inputs: Dtypes (int64, float32, float64, string; ``float32[16]`` of vectors) of the raw features by name.
-        problem: What it predicts, by its outputs.
-        output: The output that is its prediction: ``probability``, ``probabilities`` or ``prediction``.
-        classes: How many classes ``probabilities`` has; None of the others.
+        inputs: Dtypes (int64, float32, float64, string; ``float32[16]`` for vectors) of the raw features by name.
+        problem: What the model predicts, by its outputs.
+        output: Output with the prediction: ``probability``, ``probabilities`` or ``prediction``.
+        classes: Number of classes of ``probabilities``; None for other outputs.
 
     Raises:
-        BadInput: it does not load, its signature is another, or an input is no column.
+        BadInput: the model does not load, has another signature, or an input is not a column.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,16 +61,12 @@ class ServedModel:
                 )
 
     def head(self, prefix: str) -> ServedModel | None:
-        """The same model with another of its predictions, which is of a further label; None if it has none.
-
-        Args:
-            prefix: What the names of that label's outputs begin with.
-        """
+        """Returns the model with another label's outputs, whose names begin with ``prefix``; None if it has none."""
         other = copy.copy(self)
         return other if other._choose(prefix) else None
 
     def _choose(self, prefix: str) -> bool:
-        """Takes the outputs whose names begin so; false if there are none."""
+        """Selects the outputs whose names begin with ``prefix``; false if there are none."""
         outputs = self._loaded.outputs
         known = [problem for problem, output in OUTPUTS.items() if prefix + output in outputs]
         if not known:
@@ -87,14 +83,14 @@ class ServedModel:
         return True
 
     def predict(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        """Predicts rows with the model.
+        """Predicts rows.
 
         Args:
-            arrays: Raw features of shape ``[rows]``, of vectors ``[rows, width]``, by name.
+            arrays: Raw features by name, ``[rows]``, vectors ``[rows, width]``.
 
         Returns:
-            float32 of shape ``[rows]``: the probability of the second class, or the predicted number; of several
-            classes the probability of each, ``[rows, classes]``.
+            float32 ``[rows]``: the probability of the second class, or the predicted number; with several classes the
+            probability of each, ``[rows, classes]``.
 
         Raises:
             BadInput: the model refuses the rows, or does not answer each of them.
@@ -110,7 +106,7 @@ class ServedModel:
         return values
 
     def likeliest(self, arrays: Mapping[str, Any]) -> np.ndarray[Any, Any] | None:
-        """Names of the rows' likeliest classes, ``[rows]``; None of a model that does not say them."""
+        """Returns names of the rows' likeliest classes, ``[rows]``; None if the model does not have this output."""
         result = self._run(arrays).get(self._class)
         if result is None or result.dtype != object:
             return None
@@ -123,13 +119,13 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Rows with their labels and what each model says of them.
+    """Rows with their labels and the prediction of each model.
 
     Attributes:
-        labels: 0 or 1, or the class's number, int64; of a regression the number, float64; shape ``[rows]``.
-        predictions: By model, shape ``[rows]``, or of several classes ``[rows, classes]``.
-        slices: Values of the slicing columns as text, shape ``[rows]``.
-        weights: Of the rows, shape ``[rows]``; None if they have none.
+        labels: 0 or 1, or the class number, int64; in a regression the number, float64; ``[rows]``.
+        predictions: By model, ``[rows]``, or with several classes ``[rows, classes]``.
+        slices: Values of the slicing columns as text, ``[rows]``.
+        weights: Weights of the rows, ``[rows]``, or None.
     """
 
     labels: np.ndarray[Any, Any]
@@ -148,20 +144,20 @@ def score(
     slices: Sequence[str] = (),
     split: str = "",
 ) -> ScoredRows:
-    """Scores the rows of Parquet files with several models, each file read once.
+    """Scores the rows of Parquet files with several models; each file is read once.
 
     Args:
         models: Models of one problem by name.
         files: Parquet files of examples.
-        label: Name of the label column: 0 or 1, the number of a class, or any number.
-        classes: How many classes the labels are of; None for as many as the models tell apart.
+        label: Name of the label column: 0 or 1, a class number, or any number.
+        classes: Number of classes of the labels; None for the models' number.
         weight: Name of the column of the rows' weights, or None.
-        slices: Columns by whose values the rows are to be told apart.
-        split: For messages.
+        slices: Columns to slice the rows by.
+        split: Name of the split for messages.
 
     Raises:
-        BadInput: a column is missing or of another type, a label is no class or not finite, a weight is not above 0, or
-            a prediction is not finite.
+        BadInput: a column is missing or of another type, a label is not a class or not finite, a weight is not above 0,
+            or a prediction is not finite.
     """
     first = next(iter(models.values()))
     known = {label: "float64" if first.problem == REGRESSION else "int64", **({weight: "float64"} if weight else {})}
@@ -206,7 +202,7 @@ def score(
 
 
 def batch_rows(schema: pa.Schema, columns: Sequence[str]) -> int:
-    """Rows that may be scored at once, given the columns that a model takes."""
+    """Returns how many rows may be scored at once with these columns."""
     blobs = any(field.name in columns and pa.types.is_binary(field.type) for field in schema)
     return BATCH_BLOBS if blobs else BATCH_ROWS
 

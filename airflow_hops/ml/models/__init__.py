@@ -1,1 +1,1 @@
-"""Export of trained models, and the proof that they answer like the original."""
+"""Exports trained models, and checks that they answer like the original."""

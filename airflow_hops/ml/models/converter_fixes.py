@@ -1,4 +1,4 @@
-"""Corrections where a converter's graph computes differently from the model."""
+"""Corrections of converters whose graph computes differently from the model."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TOKENS = {
     r"\b\w+\b": _WORD + "+",
     r"\w+": _WORD + "+",
 }
-"""Patterns of vectorizers, each with the same in RE2's syntax, whose ``\\w`` and ``\\b`` know ASCII alone."""
+r"""Patterns of vectorizers in RE2's syntax, whose ``\w`` and ``\b`` only know ASCII."""
 
 
 def steps_of(model: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The steps of a Pipeline or ColumnTransformer at any depth, with their paths; or the model itself."""
+    """Yields the steps of a Pipeline or ColumnTransformer at any depth, with their paths; or the model itself."""
     inner = getattr(model, "steps", None) or getattr(model, "transformers_", None) or ()
     for name, step, *_ in inner:
         if not isinstance(step, str):
@@ -40,7 +40,7 @@ def steps_of(model: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def models_within(model: Any) -> Iterator[Any]:
-    """A model's own models, at any depth, and itself: steps of pipelines, members of ensembles."""
+    """Yields a model and its inner models at any depth: steps of pipelines, members of ensembles."""
     if isinstance(model, list | tuple | np.ndarray):
         for each in model:
             yield from models_within(each)
@@ -52,7 +52,7 @@ def models_within(model: Any) -> Iterator[Any]:
 
 
 def round_thresholds(model: Any) -> None:
-    """Moves thresholds of scikit-learn's trees down to a float32: none lies between, so all rows go where they went.
+    """Rounds thresholds of scikit-learn's trees down to float32; no float32 lies between, so no row changes sides.
 
     The converter takes the nearest float32, which may be a row's own value, above the threshold.
     """
@@ -64,9 +64,10 @@ def round_thresholds(model: Any) -> None:
 
 
 def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
-    """Converts a scaler of scikit-learn whose features are not all float32: it then computes in float64.
+    """Converts a scaler of scikit-learn to compute in float64, if not all of its features are float32.
 
-    skl2onnx rounds means and scales to float32: a whole number halfway between two others passes a tree's threshold.
+    skl2onnx rounds means and scales to float32: a whole number halfway between two others then passes a tree's
+    threshold.
     """
     types = importlib.import_module("onnx").TensorProto
     features = importlib.import_module("skl2onnx.operator_converters.common").concatenate_variables
@@ -92,7 +93,7 @@ def scale_in_double(scope: Any, operator: Any, container: Any) -> None:
 
 @contextlib.contextmanager
 def missing_directions() -> Iterator[None]:
-    """Has missing values go to the side to which scikit-learn's trees send them; skl2onnx's all go to the right."""
+    """Sends missing values to the same side as scikit-learn's trees; skl2onnx sends them all to the right."""
     trees = importlib.import_module("skl2onnx.common.tree_ensemble")
     name = "add_tree_to_attribute_pairs"
     add_tree = getattr(trees, name)
@@ -113,7 +114,7 @@ def missing_directions() -> Iterator[None]:
 
 
 def text_options(model: Any) -> dict[int, dict[str, str]]:
-    """Options of skl2onnx, by id, for the vectorizers within a model: words of any alphabet."""
+    """Returns options of skl2onnx, by id, for the vectorizers within a model: words of any alphabet."""
     return {
         id(step): {"tokenexp": _TOKENS[step.token_pattern]}
         for step in models_within(model)
@@ -122,17 +123,16 @@ def text_options(model: Any) -> dict[int, dict[str, str]]:
 
 
 def correct_texts(graph: Any) -> None:
-    """Has strings become lower case by a locale that every Linux has, and that knows all alphabets."""
+    """Sets a locale for lower-casing strings that every Linux has, and that knows all alphabets."""
     for node in graph.node:
         if node.op_type == "StringNormalizer" and not any(each.name == "locale" for each in node.attribute):
             node.attribute.append(importlib.import_module("onnx").helper.make_attribute("locale", "C.UTF-8"))
 
 
 def unknown_categories(model: Any) -> Iterator[tuple[Sequence[Any], bool]]:
-    """The categories of each column of the encoders within a model for which converters get the others wrong.
+    """Yields categories of encoders within a model whose unknown categories converters get wrong.
 
-    Yields:
-        The categories, and whether the encoder refuses others: else it gives them the next number.
+    The second value is whether the encoder refuses others; otherwise it gives them the next number.
     """
     for step in getattr(model, "stages", None) or models_within(model):
         if type(step).__name__ == "OrdinalEncoder" and step.handle_unknown == "error":
@@ -142,12 +142,7 @@ def unknown_categories(model: Any) -> Iterator[tuple[Sequence[Any], bool]]:
 
 
 def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[Any], bool]]) -> None:
-    """Has a graph treat what is none of a column's categories as the model does; converters give it the number -1.
-
-    Args:
-        graph: The graph.
-        categories: As :func:`unknown_categories`.
-    """
+    """Makes a graph treat unknown categories (:func:`unknown_categories`) like the model; converters number them -1."""
     onnx = importlib.import_module("onnx")
     known = {_keys(values): is_refused for values, is_refused in categories}
     for number, node in enumerate(list(graph.node)):
@@ -171,11 +166,9 @@ def correct_unknown_categories(graph: Any, categories: Iterable[tuple[Sequence[A
 
 
 def refuse_negative_indices(graph: Any, tables: Iterable[str]) -> None:
-    """Has rows of embeddings be counted from the start alone: PyTorch refuses -1, for which ONNX takes the last row.
+    """Makes a graph refuse negative indices of embeddings like PyTorch; ONNX takes the last row for -1.
 
-    Args:
-        graph: The graph.
-        tables: The ends of the names of the embeddings' weights.
+    ``tables`` are the ends of the names of the embeddings' weights.
     """
     onnx = importlib.import_module("onnx")
     ends = tuple(tables)
@@ -204,12 +197,12 @@ def _keys(values: Sequence[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BoosterInputs:
-    """Values that boosted trees take for other values.
+    """Values that boosted trees treat as other values.
 
     Attributes:
         nan_as_zero: By feature, whether a missing value counts as 0.
         zero_as_nan: By feature, whether 0 counts as missing.
-        truncated: By feature, whether it is a category, of which digits after the point do not count.
+        truncated: By feature, whether it is a category, whose digits after the point do not count.
         missing: The number that counts as missing in every feature; NaN if there is none.
     """
 
@@ -220,7 +213,7 @@ class BoosterInputs:
 
     @classmethod
     def of(cls, model: Any) -> BoosterInputs:
-        """Those of a model of LightGBM or XGBoost."""
+        """Returns the inputs of a model of LightGBM or XGBoost."""
         if type(model).__module__.startswith("xgboost"):
             none = np.zeros(0, bool)
             result = getattr(model, "missing", None)
@@ -239,7 +232,7 @@ class BoosterInputs:
         return cls(none, zero, category)
 
     def nodes(self, source: str, output: str) -> list[tuple[str, list[str], list[str], dict[str, Any]]]:
-        """Operators that make the trees' input: type, inputs, outputs and attributes of each; none if not needed."""
+        """Returns operators that make the trees' input: type, inputs, outputs and attributes; none if not needed."""
         onnx = importlib.import_module("onnx")
         made: list[tuple[str, list[str], list[str], dict[str, Any]]] = []
 
@@ -289,7 +282,7 @@ class BoosterInputs:
 
     @classmethod
     def converter(cls, convert: Any) -> Any:
-        """A converter within skl2onnx, which changes the trees' input."""
+        """Wraps a converter within skl2onnx to change the trees' input."""
 
         def corrected(scope: Any, operator: Any, container: Any) -> None:
             source = operator.input_full_names[0]
@@ -312,7 +305,7 @@ class BoosterInputs:
 
 @contextlib.contextmanager
 def numbers_missing_alone(model: Any) -> Iterator[None]:
-    """Has a model of XGBoost count NaN alone as missing, which is all that its converter knows."""
+    """Makes a model of XGBoost count only NaN as missing, as its converter does."""
     before = getattr(model, "missing", None)
     if before is None:
         yield
@@ -325,9 +318,9 @@ def numbers_missing_alone(model: Any) -> Iterator[None]:
 
 
 def name_apart(model: Any, names: Sequence[str]) -> Any:
-    """Returns a graph whose inputs have the columns' names, and all else names that no column can have.
+    """Returns a graph whose inputs have the columns' names, and whose other names cannot be those of columns.
 
-    A converter leaves only letters, digits and ``_`` of its inputs' names, and calls results ``label`` or ``variable``.
+    A converter only keeps letters, digits and ``_`` of its inputs' names, and calls results ``label`` or ``variable``.
     """
     onnx = importlib.import_module("onnx")
     renamed = onnx.compose.add_prefix(model, prefix_apart(names), rename_functions=False)
@@ -340,7 +333,7 @@ def name_apart(model: Any, names: Sequence[str]) -> Any:
 
 
 def prefix_apart(names: Iterable[str]) -> str:
-    """A prefix that none of the names has."""
+    """Returns a prefix that no name has."""
     prefix = "/"
     while any(name.startswith(prefix) for name in names):
         prefix += "/"
@@ -348,7 +341,7 @@ def prefix_apart(names: Iterable[str]) -> str:
 
 
 def correct_spark(graph: Any) -> None:
-    """Has the graph compute as Spark does where the converter's does not.
+    """Makes a graph compute as Spark does where the converter's does not.
 
     Vectors are assembled of floats: the converter leaves integers, and numbers of words, as they are. A logistic
     regression of more than two classes is multinomial: the converter writes one of each class against the rest.

@@ -1,4 +1,4 @@
-"""Exports a trained model of any framework to a folder that the model server serves, and proves it on held-out rows.
+"""Exports a trained model of any framework to a folder for the model server, and checks it on held-out rows.
 
 Example::
 
@@ -44,16 +44,15 @@ _STEP_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """The result of an export.
+    """Result of an export.
 
     Attributes:
-        format: ``onnx`` or ``skops``; the folder in the artifact is called the same.
-        framework: The framework of the model.
+        format: ``onnx`` or ``skops``; the folder in the artifact has the same name.
         versions: Versions of the framework and of the converter, by distribution.
         largest_difference: Largest difference between the model and the exported model on any row of the sample: of a
             probability or, in a regression, in standard deviations of the predictions.
         inputs: Inputs of requests: dtypes (int64, float32, string, …) by name.
-        not_converted: Why the model was not converted to ONNX, if it was not.
+        not_converted: Why the model was not converted to ONNX, or None.
     """
 
     format: ModelFormat
@@ -81,7 +80,7 @@ def export_model(
 
     The exported model predicts each row of the sample, and is compared with the model itself: it takes float32 features
     and computes in float32, which can lead a tree to another leaf. Both also answer, or refuse, probe rows
-    (:mod:`airflow_hops.ml.models.probes`), which hold what the sample may lack.
+    (:mod:`airflow_hops.ml.models.probes`), with values that the sample may lack.
 
     Args:
         model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), a
@@ -101,9 +100,6 @@ def export_model(
         tolerance: Largest difference allowed.
         fall_back: Whether to store a scikit-learn estimator with skops if its ONNX graph cannot be made or loaded, or
             differs from it.
-
-    Returns:
-        The result.
 
     Raises:
         BadInput: the model does not predict the target, has no converter (the message names the step of its Pipeline),
@@ -165,7 +161,6 @@ def export_model(
 
 
 def _signature(rows: Sample, target: Target, transform_graph: Path | None, widths: Mapping[str, int]) -> ModelSignature:
-    """The inputs of requests, and what is predicted."""
     outputs = ProblemOutputs(target.problem, target.classes)
     if transform_graph is None:
         requests = rows.columns_of_requests(widths)
@@ -196,14 +191,14 @@ def _dtype(kind: tensors.TensorType) -> str:
 
 
 def _with_model(signature: ModelSignature, taken: EstimatorInputs, rows: Sample) -> ModelSignature:
-    """The signature of what was stored: by names, or a matrix whose columns are those of the order."""
+    """Sets the inputs of the stored model: by name, or a matrix whose columns are those of the order."""
     is_asked_by_name = signature.requests.width is None
     order = rows.order if taken.width is not None and is_asked_by_name else None
     return replace(signature, model=taken, order=order)
 
 
 def _with_outputs(signature: ModelSignature, graph: Graph, target: Target) -> ModelSignature:
-    """The signature with the graph's outputs: those of labels, and what is beside them."""
+    """Sets the graph's outputs: those of labels, and others."""
     if "" in graph.outputs:
         return replace(signature, output=graph.outputs[""])
     left = dict(graph.outputs)
@@ -220,7 +215,7 @@ def _prove(
     target: Target,
     tolerance: float,
 ) -> float:
-    """Compares what will be served with the trained model, without the transform graph."""
+    """Compares the model to be served with the trained model, without the transform graph."""
     alone = replace(signature, requests=signature.model, order=None)
     (folder / SIGNATURE_FILE).write_text(alone.to_json())
     try:
@@ -251,7 +246,6 @@ def _open(folder: Path, form: ModelFormat) -> LocalServable:
 
 
 def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -> str:
-    """The error with what to do."""
     advice = []
     if isinstance(error, Differs):
         step = None if error.rows is None or not hasattr(model, "fit") else _differing_step(model, error.rows)
@@ -267,12 +261,7 @@ def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -
 
 
 def _differing_step(model: Any, sample: Sample) -> str | None:
-    """Names the first step of a scikit-learn Pipeline whose graph computes differently; None if that is not known.
-
-    Args:
-        model: The fitted model.
-        sample: Rows for which its graph differs.
-    """
+    """Names the first step of a scikit-learn Pipeline whose graph differs on these rows; None if that is not known."""
     steps = getattr(model, "steps", None)
     if not steps:
         return type(model).__name__
@@ -306,7 +295,7 @@ def _differing_step(model: Any, sample: Sample) -> str | None:
 
 
 def _transformed(head: Any, sample: Sample) -> np.ndarray[Any, Any] | None:
-    """Runs the graph of a Pipeline without its last steps; None if it refuses the rows."""
+    """Runs the graph of the first steps of a Pipeline; None if it refuses the rows."""
     graph = convert(head, sample, "sklearn", Target("none", REGRESSION))
     with temporary_folder("export") as folder:
         (Path(folder) / "model.onnx").write_bytes(graph.content)

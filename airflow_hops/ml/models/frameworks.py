@@ -1,4 +1,4 @@
-"""Frameworks whose trained models are exported; third parties add theirs (``airflow_hops.frameworks``)."""
+"""Frameworks whose trained models are exported; extensions add others (``airflow_hops.frameworks``)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Framework(ABC):
     A subclass is registered as an entry point of the group ``airflow_hops.frameworks``, under the framework's name.
 
     Attributes:
-        package: Top-level package of the classes that models are instances of.
-        distributions: Those that models are trained and converted with; a model records their versions.
-        takes_frame: Whether models take data frames alone; others get a matrix unless they know columns by name.
+        package: Top-level package of the models' classes.
+        distributions: Distributions that models are trained and converted with; a model records their versions.
+        takes_frame: Whether models only take data frames; others get a matrix unless they select columns by name.
     """
 
     package: ClassVar[str]
@@ -43,8 +43,8 @@ class Framework(ABC):
             target: What it predicts.
 
         Returns:
-            Of a regression numbers ``[rows]``, of two classes the second's probability ``[rows]``, of several classes
-            probabilities ``[rows, classes]``; or a dict of these by label.
+            In a regression numbers ``[rows]``, with two classes the second's probability ``[rows]``, with several
+            classes probabilities ``[rows, classes]``; or a dict of these by label.
 
         Raises:
             BadInput: The model does not predict the target.

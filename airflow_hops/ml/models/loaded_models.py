@@ -1,4 +1,4 @@
-"""Models of any format, loaded in this process and called with arrays, as evaluation and batch prediction do."""
+"""Loads models of any format in this process to call them with arrays, for evaluation and batch prediction."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output of a signature.
+    """Input or output of a signature.
 
     Attributes:
         dtype: TensorFlow's name of its dtype.
-        shape: None for a dimension that is open; None where even the rank is.
+        shape: None for a variable dimension, or if the rank is unknown.
     """
 
     dtype: str
@@ -40,10 +40,7 @@ class TensorSpec:
 
     @property
     def column(self) -> str:
-        """The dtype of the column of examples that becomes such an input.
-
-        It is int64, float32, float64 or string, and ``float32[16]`` where a row has 16 of them.
-        """
+        """Dtype of the column of examples for this input: int64, float32, float64, string, or as ``float32[16]``."""
         width = f"[{self.shape[1]}]" if self.shape and len(self.shape) == 2 and (self.shape[1] or 1) > 1 else ""
         if self.dtype in ("string", "float64"):
             return self.dtype + width
@@ -51,19 +48,16 @@ class TensorSpec:
 
 
 class LoadedModel(ABC):
-    """A signature of a loaded model."""
+    """Signature of a loaded model."""
 
     def __init__(self, path: Path, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]) -> None:
         self.path, self.inputs, self.outputs = path, inputs, outputs
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs of rows, by name.
-
-        Args:
-            arrays: By input; numbers of another type are cast.
+        """Computes outputs by name; numbers of another type are cast.
 
         Raises:
-            BadInput: the model refuses them, or takes integers that hold none of such a size.
+            BadInput: the model refuses the rows, or a number does not fit its integer type.
         """
         return self._run({name: self._cast(name, arrays[name]) for name in self.inputs})
 
@@ -82,16 +76,16 @@ class LoadedModel(ABC):
 
 
 def load_model(path: Path, signature: str, *, threads: int = 0) -> LoadedModel:
-    """Loads a model, of the format that the files in its folder tell.
+    """Loads a model, whose format follows from the files in its folder.
 
     Args:
         path: The model's folder.
         signature: The signature's name.
-        threads: Threads of one operation, of a model that is no SavedModel; 0 for one on each core. TensorFlow's are a
-            setting of the process.
+        threads: Threads of one operation, except for a SavedModel, as TensorFlow's threads are set for the process; 0
+            for one on each core.
 
     Raises:
-        BadInput: it does not load, or has no such signature.
+        BadInput: the model does not load, or lacks the signature.
     """
     kind = format_of(path)
     if kind is None or kind is SAVED_MODEL:
@@ -100,12 +94,12 @@ def load_model(path: Path, signature: str, *, threads: int = 0) -> LoadedModel:
 
 
 def model_folder(store: ArtifactStore, model: Artifact) -> Path:
-    """The folder, on this machine, that holds the model of an artifact: that of its format."""
+    """Returns the local folder that holds an artifact's model in its format."""
     return store.local(model) / ModelProperties.of(store.manifest(model.uri)).folder
 
 
 class _SavedModel(LoadedModel):
-    """A model in TensorFlow's own loader, which is not the model server's."""
+    """Model in TensorFlow's own loader, which is not the model server's."""
 
     def __init__(self, path: Path, signature: str) -> None:
         import tensorflow as tf
@@ -129,7 +123,7 @@ class _SavedModel(LoadedModel):
 
 
 class _Servable(LoadedModel):
-    """A model in the model server's own code."""
+    """Model in the model server's own code."""
 
     def __init__(self, path: Path, signature: str, kind: str, threads: int) -> None:
         from airflow_hops.core.serving_api import tensors

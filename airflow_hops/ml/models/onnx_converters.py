@@ -1,4 +1,4 @@
-"""Trained models as ONNX graphs."""
+"""Converts trained models to ONNX graphs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
 
 class NotConvertible(Exception):
-    """There is no converter for the model, or for a step of it."""
+    """A model, or a step of it, has no converter."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX graph.
+    """ONNX graph.
 
     Attributes:
-        content: The file.
+        content: Bytes of the file.
         inputs: Its inputs: columns by name, or one matrix.
         outputs: Names of the graph's outputs by the model's; the only output of a model has the key ``""``.
     """
@@ -38,13 +38,7 @@ class Graph:
 
 
 def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph:
-    """Converts a model.
-
-    Args:
-        model: The model; several models, by label, become one graph.
-        sample: Rows as the model takes them.
-        framework: Name of its framework.
-        target: What the model predicts.
+    """Converts a model; several models, by label, become one graph.
 
     Raises:
         NotConvertible: There is no converter for it.
@@ -57,9 +51,9 @@ def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph
 
 
 def _merged(graphs: Mapping[str, Graph]) -> Graph:
-    """Graphs of the same inputs as one; the outputs' names are numbered.
+    """Merges graphs of the same inputs; the outputs' names are numbered.
 
-    A converter states the lowest opset that has its operators as they are: the greatest of them serves them all.
+    A converter states the lowest opset that has its operators in this form; the greatest of these has them all.
     """
     onnx = importlib.import_module("onnx")
     inputs = next(iter(graphs.values())).inputs
@@ -107,11 +101,11 @@ def imported(name: str, framework: str) -> Any:
 
 @contextlib.contextmanager
 def converting(model: Any, parts: Iterable[tuple[str, Any]] = ()) -> Iterator[None]:
-    """Names the part of a model, or the model, in the error of a converter, which can fail in any way.
+    """Names the failing part of a model in the error of a converter, which can fail in any way.
 
     Args:
         model: The model.
-        parts: Steps of a pipeline, each with what messages call it.
+        parts: Steps of a pipeline, each with its name in messages.
 
     Raises:
         NotConvertible: The converter failed.
@@ -127,7 +121,7 @@ def converting(model: Any, parts: Iterable[tuple[str, Any]] = ()) -> Iterator[No
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the converters' remarks on versions and deprecations, which nobody can act on."""
+    """Silences the converters' remarks on versions and deprecations, which users cannot act on."""
     loggers = [logging.getLogger(name) for name in ("skl2onnx", "onnxmltools", "torch.onnx")]
     levels = [each.level for each in loggers]
     for each in loggers:

@@ -1,4 +1,4 @@
-"""The frameworks that are supported without an extension."""
+"""Frameworks that are supported without an extension."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from airflow_hops.ml.models.trained_models import Sample, rows_for_torch, spark_
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
 _OPSET = 18
-"""Opset of the graphs: onnxruntime has known it since 2023."""
+"""Opset of the graphs, which onnxruntime has supported since 2023."""
 
 
 class ScikitLearn(Framework):
-    """scikit-learn: estimators and pipelines, also with boosted trees within."""
+    """scikit-learn: estimators and pipelines, also with boosted trees."""
 
     package = "sklearn"
     distributions: ClassVar[tuple[str, ...]] = ("scikit-learn", "skl2onnx")
@@ -179,7 +179,7 @@ class Torch(Framework):
         names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
 
         class Heads(torch.nn.Module):  # type: ignore[misc]
-            """The outputs in their order, which is all that a graph knows of them."""
+            """Returns the outputs in order, since a graph does not know their names."""
 
             def __init__(self) -> None:
                 super().__init__()
@@ -269,7 +269,7 @@ def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
 
 
 def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
-    """Columns by name where the model picks them by name; else one matrix, of numbers or of strings."""
+    """Returns columns by name if the model selects them by name; else one matrix, of numbers or of strings."""
     first = model
     while hasattr(first, "steps"):
         first = first.steps[0][1]
@@ -282,7 +282,7 @@ def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
 
 
 def _register_boosters(model: Any) -> None:
-    """Teaches skl2onnx the boosted trees that stand in a pipeline."""
+    """Registers converters for the boosted trees of a pipeline with skl2onnx."""
     families = {type(step).__module__.partition(".")[0] for _, step in steps_of(model)}
     for family in families & {"lightgbm", "xgboost"}:
         imported("onnxmltools", family)
@@ -309,7 +309,7 @@ def _register_boosters(model: Any) -> None:
 
 @contextlib.contextmanager
 def _numbered_features(models: Iterable[Any]) -> Iterator[None]:
-    """Has the features of XGBoost's models be called ``f0``, ``f1``, …, the only names that its converter reads."""
+    """Renames the features of XGBoost's models to ``f0``, ``f1``, …, the only names that its converter reads."""
     ours = [model for model in models if type(model).__module__.startswith("xgboost")]
     boosters = [model.get_booster() if hasattr(model, "get_booster") else model for model in ours]
     names = [booster.feature_names for booster in boosters]

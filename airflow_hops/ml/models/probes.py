@@ -1,4 +1,4 @@
-"""Probe rows: held-out rows in which a value is changed to one that requests may hold, but held-out rows may lack."""
+"""Probe rows: held-out rows with one value changed to one that requests may hold, but held-out rows may lack."""
 
 from __future__ import annotations
 
@@ -14,23 +14,18 @@ from airflow_hops.ml.models.trained_models import Sample
 
 Array = np.ndarray[Any, Any]
 Answer = Mapping[str, Array] | str
-"""A model's outputs for the rows of a change, by name; or the message with which it refuses them."""
+"""A model's outputs by name for the rows of a change; or the message with which it refuses them."""
 
 _BATCH_ROWS = 2048
 _ROWS = 8
 _ASKED_ALONE = 100
-"""Changes that are asked one by one at first; a model that refuses them all is taken to refuse the others, too."""
+"""Changes that are first tried one by one; a model that refuses them all is assumed to refuse the others, too."""
 MISSING, INFINITE = "missing", "infinite"
 
 
 @dataclass(frozen=True)
 class Change:
-    """A changed column.
-
-    Attributes:
-        column: Its number; None if every column is changed.
-        text: The change in words, for messages.
-    """
+    """Changed column (its number; None for every column), and the change in words, for messages."""
 
     column: int | None
     text: str
@@ -38,24 +33,14 @@ class Change:
 
 @dataclass(frozen=True)
 class ProbeBatch:
-    """Changes of one kind, with the same number of rows each.
-
-    Attributes:
-        kind: ``missing``, ``infinite``, or another change.
-        changes: The changes, in the order of the rows.
-        sample: The rows of all changes.
-    """
+    """Rows of all changes of one kind, such as ``missing`` or ``infinite``; each change has as many rows."""
 
     kind: str
     changes: Sequence[Change]
     sample: Sample
 
     def ask(self, answers: Callable[[Sample], Mapping[str, Array]]) -> list[Answer]:
-        """Returns a model's answer to each change.
-
-        Args:
-            answers: Asks the model; raises if it refuses a row.
-        """
+        """Returns a model's answer to each change; ``answers`` asks the model, and raises if it refuses a row."""
         rows, count = len(self.sample.labels) // len(self.changes), len(self.changes)
         try:
             result = answers(self.sample)
@@ -78,10 +63,10 @@ class ProbeBatch:
 
 
 def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
-    """Makes the probe rows of a sample.
+    """Yields the probe rows of a sample.
 
-    Each column in turn is missing, infinite, zero, beyond the values of the sample and far beyond them, or, where it
-    holds strings, empty, never seen, or written in other letters; then all columns are missing, and zero.
+    Each column in turn is missing, infinite, zero, beyond the values of the sample and far beyond them; strings are
+    empty, never seen, or in other letters. Then all columns are missing, and zero.
     """
     columns = sample.rounded().columns()
     count = max(1, min(_ROWS, len(sample.labels), _BATCH_ROWS // len(columns)))
@@ -107,7 +92,7 @@ def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
 
 
 def _changes(column: Array, base: Array) -> Iterator[tuple[str, str, Any]]:
-    """The changes of a column: kind, words, and the values that stand in its rows."""
+    """Yields the changes of a column: kind, words, and the new values of its rows."""
     if column.dtype.kind == "O":
         texts = [_text(value) for value in base.tolist()]
         yield MISSING, "empty", ""
@@ -132,7 +117,6 @@ def _changes(column: Array, base: Array) -> Iterator[tuple[str, str, Any]]:
 
 
 def _text(value: Any) -> str:
-    """A value of a column of strings as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 

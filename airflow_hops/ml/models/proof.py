@@ -1,4 +1,4 @@
-"""Compares an exported model with the trained one: on held-out rows as they are, and on probe rows."""
+"""Compares an exported model with the trained one: on held-out rows, and on probe rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Differs(Exception):
     Args:
         message: The rows, with both answers.
         advice: How to train a model that does not differ.
-        rows: Rows that differ, to find out which step is the cause; None if that is known.
+        rows: Rows that differ, to determine the step that causes it; None if that is known.
     """
 
     def __init__(self, message: str, advice: str, rows: Sample | None = None) -> None:
@@ -34,14 +34,13 @@ class Differs(Exception):
 
 @dataclass(frozen=True)
 class TrainedAnswers:
-    """The answers of the trained model.
+    """Answers of the trained model.
 
     Attributes:
-        sample: Held-out rows.
-        expected: Its outputs for them, by name.
-        rounded: Its outputs for the same rows with numbers rounded to float32; None if it refuses those.
-        probes: Its answers to the changes of each batch of probe rows.
-        refused: The columns that must not be NaN, or infinite.
+        expected: Outputs for them, by name.
+        rounded: Outputs for the same rows with numbers rounded to float32; None if the model refuses those.
+        probes: Answers to the changes of each batch of probe rows.
+        refused: Columns that must not be NaN, or infinite.
     """
 
     sample: Sample
@@ -71,14 +70,14 @@ class TrainedAnswers:
         return cls(sample, expected, rounded, probes, Refused(*numbers))
 
     def compare(self, exported: Answers, what: str, tolerance: float, probabilities: set[str]) -> float:
-        """Returns the largest difference on the rows of the sample as they are.
+        """Returns the largest difference on the unchanged rows of the sample.
 
         Args:
             exported: Asks the exported model; raises if it refuses the rows.
             what: Its format, for messages.
             tolerance: Largest difference allowed.
-            probabilities: Outputs whose difference is absolute; that of others is relative to the standard deviation of
-                the trained model's outputs, or to the output itself where that is larger.
+            probabilities: Outputs whose difference is absolute; for others it is relative to the standard deviation of
+                the trained model's outputs; for probe rows, to the output itself if that is larger.
 
         Raises:
             Differs: A row differs by more than the tolerance.
@@ -114,7 +113,7 @@ class TrainedAnswers:
         return max(largest.values())
 
     def _cause(self, output: str, rows: Array, spread: float | None, tolerance: float) -> tuple[str, Sample | None]:
-        """The advice, and the rows whose cause is to be found: none if float32 features explain the difference."""
+        """Returns the advice, and the rows to search for the cause; None if float32 features explain the difference."""
         if self.rounded is not None:
             moved = _by_row(self.rounded[output], self.expected[output], spread, floor=False)[rows]
             if (moved > tolerance).mean() >= 0.5:
@@ -172,13 +171,9 @@ def _said(answer: Answer, outputs: Iterable[str]) -> str:
 
 
 def _by_row(exported: Array, expected: Array, spread: float | None, *, floor: bool) -> Array:
-    """The largest difference in each row; absolute without a spread.
+    """Returns the largest difference in each row, absolute without ``spread``, else relative to it.
 
-    Args:
-        exported: The exported model's outputs.
-        expected: The trained model's.
-        spread: What differences are relative to.
-        floor: Whether they are relative to the expected number where that is larger.
+    With ``floor``, it is relative to the expected number if that is larger.
     """
     with np.errstate(all="ignore"):
         served, trained = exported.astype(np.float64), expected.astype(np.float32).astype(np.float64)
@@ -190,7 +185,6 @@ def _by_row(exported: Array, expected: Array, spread: float | None, *, floor: bo
 
 
 def _worst(by_row: Array, tolerance: float) -> Array:
-    """Rows that differ by more than the tolerance, the worst first."""
     beyond = np.flatnonzero(~(by_row <= tolerance))
     return beyond[np.argsort(-by_row[beyond], kind="stable")]
 

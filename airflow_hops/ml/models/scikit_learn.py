@@ -1,4 +1,4 @@
-"""scikit-learn models for the model server.
+"""Stores scikit-learn models for the model server.
 
 Example::
 
@@ -67,12 +67,7 @@ def save(estimator: Any, folder: str | os.PathLike[str], sample: Any, *, trusted
 
 
 def write_skops(estimator: Any, folder: Path, trusted_types: Sequence[str] = ()) -> None:
-    """Writes ``model.skops`` to a folder.
-
-    Args:
-        estimator: A fitted estimator.
-        folder: The folder.
-        trusted_types: Types that it may hold in addition to those that skops trusts by default.
+    """Writes ``model.skops`` to a folder; ``trusted_types`` add to those that skops trusts by default.
 
     Raises:
         UntrustedTypes: The estimator holds other types.

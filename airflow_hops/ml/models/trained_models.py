@@ -23,8 +23,7 @@ class Sample:
     """Rows as a model takes them.
 
     Attributes:
-        rows: A data frame, or a matrix.
-        inputs: The same as the model server calls it: columns with their types, or a matrix.
+        inputs: The same inputs in the model server's terms: columns with their types, or a matrix.
         order: Names of the columns; None for a matrix without column names.
         labels: Names of the rows, for messages.
     """
@@ -36,7 +35,7 @@ class Sample:
 
     @classmethod
     def of(cls, rows: Any, order: Sequence[str] | None) -> Sample:
-        """Makes a sample of a data frame or a matrix.
+        """Makes a sample from a data frame or a matrix.
 
         Raises:
             BadInput: it is neither, it has no rows, or a column has a type that requests cannot hold.
@@ -63,11 +62,10 @@ class Sample:
     def columns_of_requests(self, widths: Mapping[str, int]) -> EstimatorInputs:
         """Returns the inputs of requests, for a model without a transform graph.
 
-        Args:
-            widths: Number of columns of each name in the order that is a vector.
+        ``widths`` are the numbers of columns of vectors, by name.
 
         Raises:
-            BadInput: the columns in the order are not as many as those of the matrix.
+            BadInput: the order does not have as many columns as the matrix.
         """
         if self.inputs.width is None or self.order is None:
             return self.inputs
@@ -79,7 +77,7 @@ class Sample:
 
     @property
     def matrix(self) -> Array:
-        """Returns the rows as float32 numbers.
+        """Rows as float32 numbers.
 
         Raises:
             BadInput: a column holds strings.
@@ -91,14 +89,14 @@ class Sample:
         return np.asarray(self.rows, dtype=np.float32)
 
     def columns(self) -> list[Array]:
-        """The columns of the data frame or matrix: numbers, or objects."""
+        """Returns the columns of the data frame or matrix: numbers, or objects."""
         if self.inputs.width is not None:
             rows = np.asarray(self.rows)
             return list((rows if rows.dtype.kind == "f" else rows.astype(np.float32)).T)
         return [self.rows[name].to_numpy() for name in self.rows.columns]
 
     def column_name(self, number: int) -> str:
-        """The name of a column for messages."""
+        """Returns the name of a column for messages."""
         names = self.inputs.columns if self.inputs.width is None else self.order or ()
         is_named = len(names) == (self.inputs.width or len(names))
         return repr(list(names)[number]) if is_named else f"column {number} of the matrix"
@@ -111,7 +109,7 @@ class Sample:
         return replace(self, rows=frame, labels=labels)
 
     def rounded(self) -> Sample:
-        """Returns the rows with numbers as the server holds them: float32."""
+        """Returns the rows with numbers rounded to float32, as the server holds them."""
         columns = [
             column.astype(np.float32).astype(column.dtype) if column.dtype.kind == "f" else column
             for column in self.columns()
@@ -124,7 +122,7 @@ class Sample:
         return replace(self, rows=rows, labels=self.labels[first:end])
 
     def arrays(self, inputs: EstimatorInputs) -> dict[str, Array]:
-        """The rows as a request holds them."""
+        """Returns the rows as a request holds them."""
         if inputs.width is not None:
             ((name, kind),) = inputs.columns.items()
             return {name: _as_texts(np.asarray(self.rows)) if kind is tensors.STRING else self.matrix}
@@ -140,8 +138,8 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
     """Returns a model's predictions for the rows, by the names of the served outputs.
 
     Args:
-        model: The model, or one for each label by name; a ``torch.nn.Module`` may give a dict by label, and of tensors
-            ``[batch, …]`` by other names.
+        model: The model, or one for each label by name; a ``torch.nn.Module`` may return a dict by label, with other
+            tensors ``[batch, …]`` by other names.
         sample: The rows.
         framework: The framework that it was trained with.
         target: What it predicts.
@@ -149,7 +147,7 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
 
     Returns:
         float64: for a label, the probability of the second class, those of all classes, or a number; other outputs
-            unchanged.
+        unchanged.
 
     Raises:
         BadInput: the model cannot predict that, a label has no prediction, or a model's name is not a label.
@@ -206,7 +204,7 @@ def _scores(model: Any, predictions: Any, sample: Sample, target: Target, checke
 
 
 def spark_output(target: Target) -> str:
-    """Returns the column, and the output of its graph, that holds the prediction of a Spark ML model."""
+    """Returns the column of a Spark ML model's prediction, which is also the output of its graph."""
     return "prediction" if target.problem == REGRESSION else "probability"
 
 
@@ -225,7 +223,7 @@ def spark_session() -> Any:
 
 
 def rows_for_torch(model: Any, matrix: Array) -> Any:
-    """A matrix as a tensor where the model is."""
+    """Returns a matrix as a tensor on the model's device."""
     import torch
 
     return torch.from_numpy(matrix).to(next(model.parameters(), torch.empty(0)).device)

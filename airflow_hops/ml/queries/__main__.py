@@ -1,4 +1,4 @@
-"""Serves queries on a free port of the loopback interface, until it is told to end or its starter is gone."""
+"""Serves queries on a free port of the loopback interface until it is terminated or its parent process ends."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def _make_server(token: str) -> web.Application:
-    """Makes the application.
-
-    Args:
-        token: What a request must bear: the loopback interface is everybody's on this machine.
-    """
+    """Makes the application; requests need the token, as every user of the machine reaches the loopback interface."""
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="query")
 
     async def answer(request: web.Request) -> web.Response:
@@ -56,15 +52,7 @@ def _make_server(token: str) -> web.Application:
 
 
 def _call(name: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-    """Calls a query.
-
-    Args:
-        name: ``<module>/<function>``.
-        body: ``place``, the fields of :class:`~airflow_hops.ml.queries.place.Place`, and ``params``.
-
-    Returns:
-        The status of HTTP, and the query's bytes, or those of its JSON, or what went wrong.
-    """
+    """Calls the query ``<module>/<function>``; returns the HTTP status, and the query's bytes or JSON, or the error."""
     try:
         value = _find_query(name)(Place(**body["place"]), body["params"])
         return 200, value if isinstance(value, bytes) else orjson.dumps(value, option=_NUMPY)
@@ -80,11 +68,6 @@ def _call(name: str, body: Mapping[str, Any]) -> tuple[int, Any]:
 
 
 def _find_query(name: str) -> Query:
-    """The function of a query.
-
-    Raises:
-        BadInput: there is none of that name.
-    """
     subject, _, query = name.partition("/")
     if _NAME.fullmatch(subject) and _NAME.fullmatch(query):
         path = f"{__package__}.{subject}"
@@ -119,7 +102,7 @@ async def _serve(token: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves; the first line that it writes is its address. The token is read from the environment."""
+    """Serves; prints its address as the first line, and takes the token from the environment."""
     argparse.ArgumentParser(prog="python -m airflow_hops.ml.queries", description=__doc__).parse_args(arguments)
     end_with(os.environ.get(WORKER_VARIABLE, ""))
     logging.basicConfig(level=logging.WARNING)

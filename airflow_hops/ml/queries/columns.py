@@ -1,13 +1,12 @@
-"""Columns of numbers and words as bytes that a browser takes as they are: typed arrays over one buffer.
+"""Encodes columns of numbers and strings as bytes that a browser can use directly: typed arrays over one buffer.
 
 The bytes: a uint32 (little-endian), the length of the header; the header, JSON in UTF-8, padded with spaces; the
 columns, one after the other. The data begins at a multiple of eight, as does each column. The header holds ``rows``,
-what the caller adds, and ``columns``, each with ``name``, ``type`` (``int8``, ``int16``, ``int32``, ``float32`` or
-``float64``), ``offset`` (bytes from the start of the data), ``role`` and ``nulls`` (how many values are missing):
+the caller's facts, and ``columns``, each with ``name``, ``type`` (``int8``, ``int16``, ``int32``, ``float32`` or
+``float64``), ``offset`` (bytes from the start of the data), ``role`` and ``nulls`` (number of missing values):
 
-- ``number``: a missing value is NaN, so that integers with missing values are floats. A float64 that loses nothing as
-  a float32 is one; so is, unless ``exact``, one that this rounds by less than a hundred-thousandth of the column's
-  range.
+- ``number``: a missing value is NaN, so integers with missing values become floats. A float64 becomes a float32 if this
+  loses nothing or, unless ``exact``, if it rounds by less than a hundred-thousandth of the column's range.
 - ``category``: indices into ``values``, a list of strings, the most frequent first; -1 is a missing value.
 - ``boolean``: 0, 1, and -1 if it is missing.
 - ``time``: milliseconds since the epoch, float64.
@@ -26,16 +25,16 @@ import pyarrow.compute as pc
 
 _ALIGN = 8
 _RANGES = 128
-"""Half a unit in the last place of a float32 is 2^-24 of its size: of as many ranges, 2^-17 of the range."""
+"""Largest ratio of values to the range: float32's error of 2^-24 of a value is then 2^-17 of the range."""
 
 
 def encode(table: pa.Table, facts: Mapping[str, Any], *, exact: bool = True) -> bytes:
-    """The bytes of a table.
+    """Encodes a table.
 
     Args:
         table: Columns of types that have a role (:func:`role_of`).
-        facts: What else the header holds.
-        exact: Whether numbers keep all their digits; else those that are enough to place them.
+        facts: Other entries of the header.
+        exact: Whether numbers keep all their digits, or only those that are enough to draw them.
     """
     columns, buffers, offset = [], [], 0
     for name in table.column_names:
@@ -50,7 +49,7 @@ def encode(table: pa.Table, facts: Mapping[str, Any], *, exact: bool = True) -> 
 
 
 def role_of(kind: pa.DataType) -> str | None:
-    """The role of columns of a type, or None if they cannot be sent: no single number, time or string a row."""
+    """Returns the role of columns of a type; None if rows are not a number, time or string each, and cannot be sent."""
     if pa.types.is_boolean(kind):
         return "boolean"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):

@@ -27,7 +27,7 @@ _MAX_CELLS = 25_000_000
 
 @dataclass(frozen=True)
 class _Field:
-    """A column as it is sent: one of the file, or (``item``) one place of its vectors."""
+    """Column as it is sent: one of the file, or one dimension (``item``) of its vectors."""
 
     name: str
     type: Any
@@ -37,35 +37,25 @@ class _Field:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group of a file.
-
-    Attributes:
-        path: The file.
-        index: Which one in it; -1 if the file has none, and no rows.
-        rows: How many rows it has.
-    """
+    """Row group of a file; ``index`` is -1 if the file has no row groups and no rows."""
 
     path: Path
     index: int
     rows: int
 
     def read(self, columns: Sequence[str] | None) -> Any:
-        """Its rows as a table; all columns where none are named."""
+        """Reads its rows as a table; all columns if None."""
         file = parquet.ParquetFile(self.path)
         return file.read(columns=columns) if self.index < 0 else file.read_row_group(self.index, columns=columns)
 
 
 def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the number of rows by split.
-
-    Args:
-        place: Where the artifact is.
-        params: ``artifact``.
+    """Returns the number of rows and the columns of each split of ``artifact``.
 
     Returns:
         ``splits``: name to ``rows`` and ``columns``: ``name``, Arrow ``type`` and ``role``, as
-        :mod:`~airflow_hops.ml.queries.columns` names it; null if rows of it cannot be sent. A vector of
-        fixed width is a column for each place, ``numeric[3]``.
+        :mod:`~airflow_hops.ml.queries.columns` names it; null if the column cannot be sent. A vector of fixed width is
+        a column for each dimension, ``numeric[3]``.
     """
     results: dict[str, Any] = {}
     folder = place.folder(params["artifact"])
@@ -81,19 +71,19 @@ def splits(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sample(place: Place, params: Mapping[str, Any]) -> bytes:
-    """Rows of a split, drawn without replacement, the same ones each time, in the order of the files.
+    """Returns rows of a split, drawn without replacement, the same at each call, in the order of the files.
 
-    Of more than two million rows, they are drawn from row groups of that many, which are drawn first.
+    Of more than two million rows, row groups of that many are drawn first.
 
     Args:
-        place: Where the artifact is.
+        place: Store of the artifact.
         params: ``artifact``; ``split``; ``rows``, at most 50,000; ``columns``, their names, or null for all; 25 million
-            values at most; ``row``, the index of one of the sample, which then comes alone, with all the digits of its
+            values at most; ``row``, the index of a row of the sample, to return it alone with all the digits of its
             numbers (else :func:`~airflow_hops.ml.queries.columns.encode` rounds), or null.
 
     Returns:
-        The bytes that :mod:`~airflow_hops.ml.queries.columns` describes; the header also holds
-        ``total_rows`` and ``left_out``, the columns that are no plain numbers or strings, name to type.
+        The bytes that :mod:`~airflow_hops.ml.queries.columns` describes; the header also holds ``total_rows`` and
+        ``left_out``, the columns that are not plain numbers or strings, name to type.
 
     Raises:
         BadInput: the split, column or row does not exist, or there are too many values.
@@ -162,11 +152,6 @@ def _split_names(folder: Path) -> list[str]:
 
 
 def _files(folder: Path, split: str) -> list[Path]:
-    """A split's Parquet files.
-
-    Raises:
-        BadInput: the split does not exist.
-    """
     names = _split_names(folder)
     if split not in names:
         raise BadInput(f"split is {split!r}, expected one of {', '.join(names) or 'none: there are no rows'}")
@@ -174,7 +159,7 @@ def _files(folder: Path, split: str) -> list[Path]:
 
 
 def row_groups(paths: Sequence[Path]) -> list[RowGroup]:
-    """The row groups of some files in order; of files that have no rows, one without rows."""
+    """Returns the row groups of some files in order; an empty one if the files have no rows."""
     results = []
     for path in paths:
         footer = parquet.read_metadata(path)
@@ -183,12 +168,12 @@ def row_groups(paths: Sequence[Path]) -> list[RowGroup]:
 
 
 def rows_at(groups: Sequence[RowGroup], places: Any, columns: Sequence[str] | None = None) -> Any:
-    """A table of the rows at some places.
+    """Returns a table of some rows.
 
     Args:
         groups: Row groups, at least one.
-        places: Integers, ascending, shape ``(rows,)``: 0 is the first row of the first group.
-        columns: What to read; all where none are named.
+        places: Ascending integers, ``[rows]``: 0 is the first row of the first group.
+        columns: Names of the columns; None for all.
     """
     tables: list[Any] = []
     first = 0

@@ -1,4 +1,4 @@
-"""The figures of a feature's ``FeatureNameStatistics``, counted or weighted, as JSON values."""
+"""Figures of a feature's ``FeatureNameStatistics``, counted or weighted, as JSON values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from airflow_hops.ml.statistics.summary import common_statistics, feature_name, 
 from airflow_hops.ml.statistics.vectors import SAMPLE, vector_width
 
 BUCKETS = 20
-"""Buckets of a small histogram, at most."""
+"""Largest number of buckets of a small histogram."""
 FEW_INTEGERS = 10
-"""If greatest and least are less apart, each integer is in a bucket of its own: TFDV's histogram has ten."""
+"""Range of integers below which each has its own bucket: TFDV's histogram has ten."""
 OUTER = 0.01
-"""Share of the values at either end, beyond the first and the last percentile."""
+"""Share of the values beyond the first and the last percentile each."""
 DECILES = 11
 VALUES = 8
-"""Most frequent values in a table of features."""
+"""Number of most frequent values in a table of features."""
 MAX_VALUES = 1000
 MAX_NAME = 60
-"""Characters of a value in a table of features, and of one in full."""
+"""Characters of a value in a table of features; :data:`MAX_TEXT` if one feature is shown in full."""
 MAX_TEXT = 1000
 SHARES = 10_000
 """Unit of a small histogram's shares."""
@@ -34,10 +34,10 @@ _NORM_BUCKETS, _NORM_QUANTILES = 20, 10
 
 
 def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
-    """The features of a ``DatasetFeatureStatistics``, in columns.
+    """Returns the features of a ``DatasetFeatureStatistics``, in columns.
 
     Raises:
-        BadInput: it has no weights, and they are wanted.
+        BadInput: ``weighted`` is true, but there are no weights.
     """
     if weighted and not dataset.weighted_num_examples:
         raise BadInput("weighted is true, and these statistics have no weights")
@@ -48,7 +48,7 @@ def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
 
 
 def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
-    """One feature in full; of a data set of ``rows``."""
+    """Returns all figures of one feature of a data set of ``rows``."""
     feature = feature if weighted else _by_norm(feature)  # the sample has no weights
     view = _View.of(feature, weighted)
     results: dict[str, Any] = {
@@ -85,14 +85,13 @@ def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _View:
-    """The statistics of a feature, those that are counted or those that are weighted."""
+    """Statistics of a feature, counted or weighted; ``values`` is the number of values, or their weight."""
 
     common: Any
     number: Any
     """``NumericStatistics`` or ``WeightedNumericStatistics``."""
     ranks: Any
     values: float
-    """Values that there are; the weight of them."""
     has_numbers: bool
     integer: bool
 
@@ -111,12 +110,12 @@ class _View:
         return cls(common, number, ranks, values, has_numbers, type_name(feature) == "INT")
 
     def buckets(self, kind: int) -> list[Any]:
-        """The buckets of a number's histogram: equally wide (0) or equally filled (1)."""
+        """Returns the buckets of a number's histogram: equally wide (0) or equally filled (1)."""
         return [b for one in self.number.histograms if one.type == kind for b in one.buckets]
 
     @property
     def curve(self) -> Curve | None:
-        """The CDF of the finite values: steps of few integers, else by quantiles, and beyond them by wide buckets."""
+        """CDF of the finite values: steps for few integers, else by quantiles, and beyond these by wide buckets."""
         curves = [curve_of(one) for one in self.number.histograms if one.type in (0, 1) and one.buckets]
         known = [each for each in curves if each is not None]
         if len(known) < 2:
@@ -195,7 +194,7 @@ def _number(feature: Any, view: _View) -> dict[str, Any]:
 
 
 def _deciles(number: Any, view: _View) -> Iterable[float]:
-    """Minimum, the deciles between, maximum. Those of the histogram of equally filled buckets, if it has them."""
+    """Returns minimum, deciles and maximum; the deciles of the histogram of equally filled buckets, if it has them."""
     buckets = view.buckets(1)
     inner: Any
     if buckets and len(buckets) % (DECILES - 1) == 0:
@@ -209,7 +208,7 @@ def _deciles(number: Any, view: _View) -> Iterable[float]:
 
 
 def _small_histogram(view: _View, curve: Curve, digits: int) -> list[Any]:
-    """``[from, to, shares]``: shares of equally wide buckets, in ten thousandths; of few integers one bucket each."""
+    """Returns ``[from, to, shares]``: equally wide buckets, in ten-thousandths; for few integers one bucket each."""
     low, high = float(curve.x[0, 0]), float(curve.x[0, -1])
     shares: Any
     if view.integer and high - low < FEW_INTEGERS:
@@ -225,9 +224,9 @@ def _small_histogram(view: _View, curve: Curve, digits: int) -> list[Any]:
 
 
 def non_uniformity(counts: Iterable[float]) -> float | None:
-    """How unequally values fill the buckets of a histogram: 0 for equally, 1 if all are in one.
+    """Returns how unequally values fill the buckets of a histogram: 0 for equally, 1 if all are in one.
 
-    One minus the entropy, divided by that of equal counts: what Facets Overview sorts by as "non-uniformity".
+    One minus the entropy, divided by that of equal counts: Facets Overview sorts by it as "non-uniformity".
     """
     filled: Any = np.array([count for count in counts if count > 0])
     buckets = sum(1 for _ in counts)
@@ -251,15 +250,14 @@ def _exact(value: float) -> float | None:
 
 
 def _shown_type(feature: Any, type_name: str) -> str:
-    """A feature's type, with the length of its vectors where it has any: ``FLOAT[16]``."""
     width = vector_width(feature)
     return type_name if width is None else f"{type_name}[{width}]"
 
 
 def _by_norm(feature: Any) -> Any:
-    """The ``FeatureNameStatistics`` of vectors with the figures of their Euclidean norms; of any other feature itself.
+    """Replaces the figures of a vector feature by those of its Euclidean norms; other features stay as they are.
 
-    How many rows have one, and how many of their numbers are zero or NaN, is what it was.
+    The number of rows with a vector, and how many of their numbers are zero or NaN, stay the same.
     """
     result = distribution(feature)
     if not isinstance(result, Vectors):

@@ -1,4 +1,4 @@
-"""The folders and services of a query."""
+"""Store and services that a query uses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from airflow_hops.core.store import ArtifactStore
 
 @dataclass(frozen=True)
 class Place:
-    """A connection's store and services.
-
-    Attributes:
-        store_uri: The artifact store's address.
-        storage_options: Passed to fsspec.
-        tracking_uri: MLflow's tracking URI.
-    """
+    """Store and services of a connection."""
 
     store_uri: str
     storage_options: Mapping[str, Any]
@@ -28,17 +22,17 @@ class Place:
 
     @cached_property
     def store(self) -> ArtifactStore:
-        """The artifact store."""
+        """Artifact store."""
         return ArtifactStore(self.store_uri, storage_options=self.storage_options)
 
     def folder(self, artifact: Mapping[str, Any], *, without: Collection[str] = ()) -> Path:
-        """A local folder with an artifact's files, as they are: a page does not wait until all of them have been read.
+        """Returns a local folder with an artifact's files, unchecked: a page does not wait until all are read.
 
         Args:
             artifact: The reference, as :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict` makes it.
             without: Folders of it that need not be downloaded.
 
         Raises:
-            BadInput: it is missing, or another one lies at its address by now.
+            BadInput: it is missing, or was replaced by another one.
         """
         return self.store.local(Artifact.from_dict(artifact), without=without, checked=False)

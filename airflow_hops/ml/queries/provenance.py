@@ -1,6 +1,6 @@
-"""Provenance of runs: data, libraries and code, and how the code of two runs differs.
+"""Provenance of runs: data, libraries and code, and differences between the code of two runs.
 
-It comes from the record that the store has of a run, or, for a run without one, from what the run logged to MLflow.
+It comes from the store's record of a run or, without a record, from what the run logged to MLflow.
 """
 
 from __future__ import annotations
@@ -26,30 +26,26 @@ _CODE = "code/"
 _MAX_FILES = 200
 _MAX_CHARACTERS = 1 << 20
 _MAX_LINES = 2000
-"""Limit of a file to compare: comparing takes the square of it, a second for this."""
+"""Largest file that is compared: the time grows with the square, a second for this."""
 _MAX_SECONDS = 5.0
-"""For comparing all files."""
+"""Time limit for comparing all files."""
 _SOURCES = (".py", ".ipynb")
-"""Files whose text is shown; others beside them may be data, or secrets."""
+"""Files whose text is shown; others may be data, or secrets."""
 _MAX_DIFF_LINES = 2000
 _CONTEXT_LINES = 3
 
 
 def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the provenance of a run.
-
-    Args:
-        place: Names the tracking server and the store.
-        params: ``experiment``, ``run_id``.
+    """Returns the provenance of run ``run_id`` of ``experiment``.
 
     Returns:
         ``recorded``: whether the store has a record of it; ``python`` and ``package`` (versions; null if not known),
         ``packages`` (versions by name; null if not known), ``data``, each with ``role``, ``uri``, ``fingerprint``,
         ``window`` (null if it has none), ``rows`` (by split) and ``made_by`` (``dag_id``, ``run_id``, ``task_id``,
-        ``map_index``, ``kind``). These three are empty of an artifact that is gone, or of another DAG.
+        ``map_index``, ``kind``). The last three are empty if the artifact is gone, or belongs to another DAG.
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
     """
     _, run = find_run(place, params)
     dag_id = params["experiment"]
@@ -74,19 +70,15 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_diff(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """How the code of two runs differs.
-
-    Args:
-        place: Names the tracking server and the store.
-        params: ``experiment``, ``run_id``, ``other``: the ids of two runs.
+    """Returns the differences between the code of the runs ``run_id`` and ``other`` of ``experiment``.
 
     Returns:
-        ``files``, each with ``path``, ``change`` (``added``, ``removed``, ``changed``), ``diff`` (unified; null where
-        it cannot be shown) and ``why`` (why it cannot); ``same``, how many files are the same; ``lacking``, the ids of
-        runs whose code is not known; ``whole``, false where more files differ than are listed.
+        ``files``, each with ``path``, ``change`` (``added``, ``removed``, ``changed``), ``diff`` (unified; null if it
+        cannot be shown) and ``why`` (why it cannot); ``same``, the number of equal files; ``lacking``, the ids of runs
+        whose code is not known; ``whole``, false if more files differ than are listed.
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
     """
     ids = [params["run_id"], params["other"]]
     sides = [_code(place, {"experiment": params["experiment"], "run_id": run_id}) for run_id in ids]
@@ -110,7 +102,7 @@ def _record(place: Place, dag_id: str, run: Any) -> RunRecord | None:
 
 
 def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | bytes], bool] | None:
-    """Files by path, as texts where they are, and whether these are all; None where the code is not known."""
+    """Returns files by path, decoded if possible, and whether these are all; None if the code is not known."""
     _, run = find_run(place, params)
     record = _record(place, params["experiment"], run)
     if record is not None and record.code is not None:
@@ -134,7 +126,7 @@ def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | byte
 
 
 def _text(name: str, content: bytes) -> str | bytes:
-    """A source's text, of a notebook the code of its cells; what is none, or too long to be compared, as it is."""
+    """Decodes a source, or the code cells of a notebook; returns other files and very long ones unchanged."""
     if not name.endswith(_SOURCES):
         return content
     try:
@@ -169,7 +161,7 @@ def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None,
 
 
 def _logged_data(place: Place, dag_id: str, run: Any) -> list[dict[str, Any]]:
-    """The data sets that a run without a record logged, each artifact once."""
+    """Returns the data sets that a run without a record logged, each artifact once."""
     results: dict[str, dict[str, Any]] = {}
     for each in run.inputs.dataset_inputs if run.inputs else []:
         try:
@@ -182,7 +174,7 @@ def _logged_data(place: Place, dag_id: str, run: Any) -> list[dict[str, Any]]:
 
 
 def _statistics(place: Place, dag_id: str, run: Any, known: set[str]) -> Iterator[dict[str, Any]]:
-    """The statistics of the examples, which are no input of every training."""
+    """Yields the statistics of the examples, which are not an input of every training."""
     uri = run.data.tags.get("hops.statistics")
     if uri and uri not in known:
         try:

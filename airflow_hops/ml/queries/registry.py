@@ -12,21 +12,17 @@ from airflow_hops.ml.tracking.client import mlflow_errors
 
 __all__ = ["annotate_run", "annotate_version", "versions"]
 _NOTE = "mlflow.note.content"
-"""The tag that MLflow shows as a run's description."""
+"""Tag that MLflow shows as a run's description."""
 _RUNS_AT_ONCE = 50
-"""Runs that one search names: MLflow puts each into its query."""
+"""Runs in one search: MLflow puts each into its query."""
 
 
 def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The versions of a registered model, the newest first.
-
-    Args:
-        place: Names the tracking server.
-        params: ``model_name``, and ``max_results``, 1 to 1000.
+    """Returns ``max_results`` (1 to 1000) versions of the registered model ``model_name``, newest first.
 
     Returns:
         ``versions``, each with ``version``, ``created_ms`` (since the epoch), ``aliases``, ``tags``, ``note`` (its
-        description), ``run_id`` and ``metrics`` (of the run, the last value of each). Empty where the model is not
+        description), ``run_id`` and ``metrics`` (of the run, the last value of each). Empty if the model is not
         registered.
 
     Raises:
@@ -73,11 +69,11 @@ def annotate_run(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     """Sets a run's note and tags.
 
     Args:
-        place: Names the tracking server.
+        place: Tracking server.
         params: ``experiment``, ``run_id``; ``note``, or null to leave it; ``tags``, values by name, null to remove one.
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
         HopsError: MLflow does not answer.
     """
     client, run = find_run(place, params)
@@ -94,14 +90,12 @@ def annotate_run(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def annotate_version(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Sets the note (MLflow's description) and tags of a registered version.
+    """Sets the note (MLflow's description) and tags of version ``version`` of ``model_name``.
 
-    Args:
-        place: Names the tracking server.
-        params: ``model_name``, ``version``; ``note`` and ``tags`` as in :func:`annotate_run`.
+    ``note`` and ``tags`` are as in :func:`annotate_run`.
 
     Raises:
-        BadInput: MLflow has no such version.
+        BadInput: MLflow does not have the version.
         HopsError: MLflow does not answer.
     """
     from mlflow.exceptions import MlflowException

@@ -19,18 +19,14 @@ _MAX_BYTES = 256 << 20
 
 
 def tree(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The files of a run.
-
-    Args:
-        place: Names the tracking server.
-        params: ``experiment``, ``run_id``.
+    """Returns the files of run ``run_id`` of ``experiment``.
 
     Returns:
-        ``files``, each with ``path`` and ``size_bytes`` (null if the server does not say), in order; ``whole``:
-        false where there are more than two thousand, and the others are left out.
+        ``files``, each with ``path`` and ``size_bytes`` (null if the server does not report it), in order; ``whole``:
+        false if there are more than two thousand, and the others are left out.
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
     """
     client, run = find_run(place, params)
     files: list[dict[str, Any]] = []
@@ -43,15 +39,15 @@ def tree(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(place: Place, params: Mapping[str, Any]) -> bytes:
-    """The bytes of one file of a run.
+    """Returns the bytes of one file of a run.
 
     Args:
-        place: Names the tracking server.
-        params: ``experiment``, ``run_id``, ``path``, and ``max_bytes``: how many of them are enough, or null.
+        place: Tracking server.
+        params: ``experiment``, ``run_id``, ``path``, and ``max_bytes``: number of bytes that suffice, or null.
 
     Raises:
-        BadInput: the path is none within the run's files or a link that leads out of them, or the file is too large.
-        FileNotFoundError: the DAG has no such run or the run no such file, or no more.
+        BadInput: the path is not within the run's files, or a link that leads out of them, or the file is too large.
+        FileNotFoundError: the DAG does not have such a run, or the run such a file, or it was deleted.
     """
     path = PurePosixPath(params["path"])
     if path.is_absolute() or not path.parts or {"..", "~"} & set(path.parts) or set("\\\0%") & set(params["path"]):

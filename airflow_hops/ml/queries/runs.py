@@ -1,7 +1,7 @@
-"""Runs of MLflow: found by its search, one of them with its metrics, the curves of several.
+"""Runs of MLflow: a search, one run with its metrics, and curves of metrics.
 
-An experiment bears its DAG's name. A run belongs to a DAG by its tag ``hops.dag_id``: what somebody else logged into an
-experiment of that name is nobody's business here.
+An experiment has its DAG's name. A run belongs to a DAG by its tag ``hops.dag_id``: other runs in an experiment of that
+name are ignored.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _opening = threading.Lock()
 
 
 def search(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Runs of a DAG.
+    """Returns runs of a DAG.
 
     Args:
-        place: Names the tracking server.
+        place: Tracking server.
         params: ``experiment`` (its name: the DAG's id), ``filter`` (MLflow's search syntax), ``order_by`` (a list of
-            ``metrics.auc DESC`` and the like; ``duration`` and ``params.…`` alone are ordered here, as MLflow does not
-            know the one and takes the others for text), ``max_results`` and ``page_token``, as in MLflow.
+            ``metrics.auc DESC`` and the like; ``duration`` or ``params.…`` alone are sorted here: MLflow does not know
+            the former, and sorts the latter as text), ``max_results`` and ``page_token``, as in MLflow.
 
     Returns:
         ``runs``, each with ``run_id``, ``name``, ``status``, ``start_time`` and ``end_time`` (milliseconds since the
-        epoch), ``params``, ``metrics`` (the last value of each), ``tags``, ``parent`` (of a run nested in another, its
-        id) and ``versions`` (of models: ``name``, ``version``); ``next_page_token``, null on the last page.
+        epoch), ``params``, ``metrics`` (the last value of each), ``tags``, ``parent`` (id of the run that it is nested
+        in) and ``versions`` (of models: ``name``, ``version``); ``next_page_token``, null on the last page.
 
     Raises:
-        BadInput: MLflow cannot read the filter, the order or the token; of a filter it says where.
+        BadInput: MLflow cannot read the filter (the message says where), the order or the token.
         HopsError: MLflow does not answer.
     """
     client = tracking(place)
@@ -65,19 +65,15 @@ def search(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """One run, with all that MLflow knows of it.
-
-    Args:
-        place: Names the tracking server.
-        params: ``experiment``, ``run_id``.
+    """Returns all that MLflow knows of run ``run_id`` of ``experiment``.
 
     Returns:
-        What :func:`search` says of a run, and ``figures`` (by metric, its ``last``, ``min`` and ``max``, each with
-        ``value`` and ``step``, and ``count``), ``datasets`` (``name``, ``digest``, ``context``, ``rows``),
-        ``children`` (runs nested in it).
+        The fields of a run in :func:`search`, and ``figures`` (by metric, its ``last``, ``min`` and ``max``, each with
+        ``value`` and ``step``, and ``count``), ``datasets`` (``name``, ``digest``, ``context``, ``rows``), ``children``
+        (runs nested in it).
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
     """
     client, run = find_run(place, params)
     with mlflow_errors(client):
@@ -93,19 +89,19 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """How the metrics of a run went.
+    """Returns the history of a run's metrics.
 
     Args:
-        place: Names the tracking server.
+        place: Tracking server.
         params: ``experiment``, ``run_id``, ``metrics`` (names; null for all).
 
     Returns:
-        ``curves``, each with ``run_id``, ``metric``, ``steps``, ``values`` (null if it is no number), ``times``
-        (milliseconds since the epoch), ``points`` (their number in all: of more than a thousand, those that show
-        the curve's shape).
+        ``curves``, each with ``run_id``, ``metric``, ``steps``, ``values`` (null if not finite), ``times``
+        (milliseconds since the epoch), ``points`` (their total number: of more than a thousand, those that show the
+        curve's shape are returned).
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
     """
     client, run = find_run(place, params)
     wanted = params["metrics"]
@@ -122,10 +118,10 @@ def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
-    """MLflow's client, and a run of a DAG.
+    """Returns MLflow's client, and a run of a DAG.
 
     Raises:
-        FileNotFoundError: the DAG has no such run, or no more.
+        FileNotFoundError: the DAG does not have such a run, or it was deleted.
     """
     from mlflow.exceptions import MlflowException
 
@@ -148,7 +144,7 @@ def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def tracking(place: Place) -> Any:
-    """MLflow's client; None if its database has not been made yet, since looking makes none."""
+    """Returns MLflow's client; None if its database does not exist yet, since a query does not create it."""
     uri = place.tracking_uri
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
         return None
@@ -193,7 +189,7 @@ def _found(client: Any, experiment_id: str, query: str, values: str, order: list
 
 
 def _comparisons(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the comparisons that a filter joins, each with its position: MLflow's errors seldom say where they are."""
+    """Yields the comparisons in a filter, each with its position: MLflow's errors seldom say where they are."""
     import sqlparse  # MLflow parses filters with it
 
     first = end = 0
@@ -206,7 +202,7 @@ def _comparisons(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _sorted_here(client: Any, experiment_id: str, query: str, order: str, arguments: str) -> list[Any]:
-    """All runs that a filter lets through, in an order that MLflow does not have."""
+    """Returns all runs that match a filter, in an order that MLflow does not support."""
     runs: list[Any] = []
     token: Any = None
     while len(runs) < _MAX_SORTED:
@@ -229,7 +225,6 @@ def _sorted_here(client: Any, experiment_id: str, query: str, order: str, argume
 
 
 def _versions(client: Any, run_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """The registered versions by run."""
     named = ", ".join(f"'{run_id}'" for run_id in run_ids)
     results: dict[str, list[dict[str, Any]]] = {}
     if named:
@@ -263,9 +258,9 @@ def _run(run: Any) -> dict[str, Any]:
 
 
 def _figures(history: Sequence[Any]) -> dict[str, Any]:
-    """The last, the smallest and the largest value of MLflow's ``Metric``s, each with its step, and their ``count``.
+    """Returns the last, smallest and largest value of MLflow's ``Metric``s, each with its step, and their ``count``.
 
-    What is no number is never smallest or largest.
+    Values that are not finite are never smallest or largest.
     """
     ordered = sorted(history, key=lambda metric: (metric.step, metric.timestamp))
     numbers = [metric for metric in ordered if math.isfinite(metric.value)]
@@ -282,7 +277,7 @@ def _figures(history: Sequence[Any]) -> dict[str, Any]:
 
 
 def _thin(history: Sequence[Any], most: int) -> list[Any]:
-    """At most so many points of a series, in order: of each stretch the smallest and the largest, and both ends."""
+    """Returns at most ``most`` points of a series, in order: smallest and largest of each stretch, and both ends."""
     if len(history) <= most:
         return list(history)
     stretch = math.ceil(2 * len(history) / (most - 2))
@@ -295,7 +290,7 @@ def _thin(history: Sequence[Any], most: int) -> list[Any]:
 
 
 def _natural_key(value: Any) -> tuple[Any, ...]:
-    """A key to sort by: numbers by value and before words, and numbers within words by value, too."""
+    """Returns a sort key: numbers by value and before words, and numbers within words by value, too."""
     try:
         number = float(value)
         if number == number:

@@ -1,6 +1,6 @@
-"""Schemas: what one says of each feature, and what differs between two.
+"""Schemas: a description of each feature, and differences between two schemas.
 
-A schema comes as its text: the client knows which version is meant.
+A schema is passed as text: the client knows which version is meant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_hops.ml.schemas.files import parse_schema
 
 __all__ = ["compare", "describe", "feature"]
 _PARSED = 4
-"""Schemas that are kept parsed."""
+"""Number of parsed schemas in the cache."""
 _FEW_VALUES = 8
 _MAX_VALUES = 10_000
 _MAX_CHANGED_VALUES = 200
@@ -37,15 +37,11 @@ _IN_COLUMNS = {
     "skew_comparator",
     "deprecated",
 }
-"""Aspects that have a place of their own in a described feature; all others are told as constraints."""
+"""Aspects with their own fields in a described feature; all others are listed as constraints."""
 
 
 def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of a schema.
-
-    Args:
-        place: Not used.
-        params: ``text``, protobuf text; ``source``, where it lies, for messages.
+    """Returns the contents of the schema ``text`` (protobuf); ``source`` is its place, for messages.
 
     Returns:
         ``features``, in the schema's order, those of a struct after it; ``environments``; ``constraints`` of the schema
@@ -67,11 +63,9 @@ def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a schema says of a feature.
+    """Returns all that a schema says of ``feature``; the name of a nested feature has dots.
 
-    Args:
-        place: Not used.
-        params: ``text`` and ``source``, as in :func:`describe`; ``feature``, its name, a nested one with dots.
+    ``text`` and ``source`` are as in :func:`describe`.
 
     Returns:
         ``values``, those of its domain of strings, at most 10,000; ``text``, its part of the protobuf text.
@@ -97,15 +91,15 @@ def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         place: Not used.
-        params: ``before`` and ``after``, protobuf texts; ``before_source`` and ``after_source``, where they lie.
+        params: ``before`` and ``after``, protobuf texts; ``before_source`` and ``after_source``, their places.
 
     Returns:
-        ``features`` that differ, in the order of ``before``, new ones last; under no name the schema as a whole. Each
-        has ``name``, ``change`` (``added``, ``removed``, ``changed``), ``texts``, the changes in words, and
-        ``aspects``, those that stay the same included: ``name``, ``before`` and ``after`` in words or null,
-        ``changed``, and of a domain of strings ``gained`` and ``lost`` (200 values at most, how many in all in
-        ``gained_count`` and ``lost_count``) and ``kept``, the number of values in both. ``unchanged`` is the number of
-        the other features.
+        ``features`` that differ, in the order of ``before``, new ones last; the schema as a whole has an empty name.
+        Each has ``name``, ``change`` (``added``, ``removed``, ``changed``), ``texts``, the changes in words, and
+        ``aspects``, with those that stay the same: ``name``, ``before`` and ``after`` in words or null, ``changed``,
+        and for a domain of strings ``gained`` and ``lost`` (200 values at most, their total numbers in ``gained_count``
+        and ``lost_count``) and ``kept``, the number of values in both. ``unchanged`` is the number of the other
+        features.
 
     Raises:
         BadInput: a text does not parse.
@@ -127,7 +121,7 @@ def compare(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(_PARSED)
 def _parse(text: str, source: str) -> Any:
-    """The ``Schema``, which nobody may change: of thousands of features its text takes a second to parse."""
+    """Returns the ``Schema``, which must not be changed; cached, as parsing thousands of features takes a second."""
     return parse_schema(text, source)
 
 

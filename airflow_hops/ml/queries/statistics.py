@@ -1,7 +1,7 @@
-"""Statistics as numbers for the pages: of many features in columns, of one in full, and how far two are apart.
+"""Statistics as numbers for the pages: features in columns, one feature in full, and distances of two data sets.
 
 A *data set* is a split of a ``statistics`` artifact, whole or a slice, or a side (``reference``, ``current``) of a
-``skew`` artifact. Numbers are rounded to what can be seen; a number that JSON cannot say is null.
+``skew`` artifact. Numbers are rounded to visible digits; a number that JSON lacks is null.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ __all__ = ["datasets", "distances", "feature", "features"]
 _SIDES = ("reference", "current")
 _REPORT, _REPORT_PROTO = "report.json", "report.pb"
 _PARSED = 6
-"""Files of statistics that are kept parsed."""
+"""Number of parsed files of statistics in the cache."""
 
 
 def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The data sets of which an artifact has statistics.
-
-    Args:
-        place: Where the artifact is.
-        params: ``artifact``, of kind ``statistics`` or ``skew``.
+    """Returns the data sets of ``artifact``, of kind ``statistics`` or ``skew``.
 
     Returns:
-        ``datasets``: each with ``name``, ``rows``, ``weighted_rows`` (null without weights), ``features`` (how many)
-        and ``slices``, each with ``key`` and ``rows``.
+        ``datasets``: each with ``name``, ``rows``, ``weighted_rows`` (null without weights), ``features`` (their
+        number) and ``slices``, each with ``key`` and ``rows``.
     """
     results = []
     for name in _names(place, params["artifact"]):
@@ -55,15 +51,12 @@ def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The features of a data set, in columns.
+    """Returns the features of a data set in columns (:class:`airflow_hops.web.artifacts.statistics.FeatureTable`).
 
     Args:
-        place: Where the artifact is.
+        place: Store of the artifact.
         params: ``artifact``; ``dataset``, its name; ``slice``, the slice's key, or null for the whole; ``weighted``,
-            whether what is weighted is told in place of what is counted.
-
-    Returns:
-        As :class:`airflow_hops.web.artifacts.statistics.FeatureTable` says.
+            whether to return weights instead of counts.
 
     Raises:
         BadInput: the data set or slice does not exist, or it has no weights.
@@ -72,17 +65,14 @@ def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is known of one feature of a data set.
+    """Returns all figures of a feature of a data set (:class:`airflow_hops.web.artifacts.statistics.FeatureDetail`).
 
     Args:
-        place: Where the artifact is.
-        params: As of :func:`features`, and ``feature``, its name.
-
-    Returns:
-        As :class:`airflow_hops.web.artifacts.statistics.FeatureDetail` says.
+        place: Store of the artifact.
+        params: As for :func:`features`, and ``feature``, its name.
 
     Raises:
-        BadInput: as :func:`features`, or the feature does not exist.
+        BadInput: as for :func:`features`, or the feature does not exist.
     """
     dataset = _dataset(place, params)
     for each in dataset.features:
@@ -92,18 +82,15 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """How far the features of two data sets are apart.
+    """Returns distances of the features of two data sets (:class:`airflow_hops.web.artifacts.statistics.Distances`).
 
-    Of the two sides of a skew report it is what the report says; of others, and of features that it does not judge,
-    the measures and thresholds that an inferred schema has (:mod:`airflow_hops.ml.schemas.infer`).
+    For the two sides of a skew report they come from the report; otherwise, and for features that the report does not
+    judge, from the measures and thresholds of an inferred schema (:mod:`airflow_hops.ml.schemas.infer`).
 
     Args:
-        place: Where the artifacts are.
-        params: ``reference`` and ``current``, each with ``artifact``, ``dataset`` and ``slice``; ``feature``, one
-            of which every measure is wanted, or null.
-
-    Returns:
-        As :class:`airflow_hops.web.artifacts.statistics.Distances` says.
+        place: Store of the artifacts.
+        params: ``reference`` and ``current``, each with ``artifact``, ``dataset`` and ``slice``; ``feature``, to return
+            all its measures, or null.
 
     Raises:
         BadInput: the data set or slice does not exist.
@@ -118,13 +105,13 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """The distances of the features that both ``DatasetFeatureStatistics`` have.
+    """Returns the distances of the features that both ``DatasetFeatureStatistics`` have.
 
     Args:
-        reference: One.
-        current: The other.
-        judged: What a skew report says of some of them, by name.
-        name: A feature whose every measure is wanted; None for all features by one.
+        reference: One side.
+        current: The other side.
+        judged: Entries of a skew report by feature.
+        name: A feature whose measures are all computed; None for one measure of each feature.
     """
     others = {feature_name(feature): feature for feature in current.features}
     shared = {
@@ -151,7 +138,7 @@ def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: st
 
 
 def _measured(reference: Distribution | None, current: Distribution | None) -> list[Any]:
-    """Measure, score, threshold, p-value and whether the score is above the threshold."""
+    """Returns measure, score, threshold, p-value and whether the score is above the threshold."""
     measure, threshold = None, None
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         is_few = reference.frequent and reference.frequent.few and current.frequent
@@ -167,7 +154,7 @@ def _measured(reference: Distribution | None, current: Distribution | None) -> l
 
 
 def _names(place: Place, artifact: Mapping[str, Any]) -> list[str]:
-    """The data sets of an artifact: the sides of a comparison, or the splits in the order in which they were made."""
+    """Returns the data sets of an artifact: the sides of a comparison, or the splits in order of creation."""
     folder = place.folder(artifact)
     if artifact["kind"] == "skew":
         return [each.name for each in _parse(folder / _REPORT_PROTO, artifact["fingerprint"])]
@@ -187,7 +174,6 @@ def _dataset(place: Place, params: Mapping[str, Any]) -> Any:
 
 
 def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:
-    """The ``DatasetFeatureStatistics`` of a data set and of its slices."""
     names = _names(place, artifact)
     if name not in names:
         raise BadInput(f"dataset is {name!r}, expected one of {', '.join(names) or 'none: there are no statistics'}")
@@ -200,5 +186,5 @@ def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:
 
 @lru_cache(_PARSED)
 def _parse(path: Path, fingerprint: str) -> Any:
-    """The data sets in a file, which is of the artifact with this fingerprint."""
+    """Parses a file of statistics; the artifact's fingerprint is part of the cache key."""
     return load_statistics(path).datasets

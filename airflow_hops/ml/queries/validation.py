@@ -1,4 +1,4 @@
-"""Anomalies of a validation with the rows behind them, its quarantine, and schemas that a person has edited."""
+"""Anomalies of a validation with their rows, its quarantine, and checks of edited schemas."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _MAX_CHARACTERS = 200
 
 
 def anomalies(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The anomalies of all splits, each with its reasons and what of the data they are about.
+    """Returns the anomalies of all splits, with their reasons and the data concerned.
 
     Args:
-        place: Where the artifacts are.
-        params: ``artifact``, of kind ``anomalies``; ``statistics``, the artifact that was validated, or null if it
-            may not be read or is gone; ``schema``, the protobuf text that it was held against, or null.
+        place: Store of the artifacts.
+        params: ``artifact``, of kind ``anomalies``; ``statistics``, the validated artifact, or null if it may not be
+            read or is gone; ``schema``, the protobuf text that it was validated against, or null.
 
     Returns:
         ``anomalies``, errors first: ``split``, ``feature`` (empty for the data set), ``severity``, and ``reasons``:
@@ -65,12 +65,12 @@ def anomalies(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def quarantine(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows that break the schema, in the order of the source.
+    """Returns rows that violate the schema, in the order of the source.
 
     Args:
-        place: Where the artifact is.
-        params: ``artifact``, of kind ``anomalies``; ``split``; ``reason``, a feature and TFDV's name of an anomaly with
-            a blank between them, as rejected rows are counted, or null for all rows; ``limit``, at most 200;
+        place: Store of the artifact.
+        params: ``artifact``, of kind ``anomalies``; ``split``; ``reason``, a feature and TFDV's name of an anomaly
+            separated by a blank, as rejected rows are counted, or null for all rows; ``limit``, at most 200;
             ``offset``.
 
     Returns:
@@ -105,16 +105,16 @@ def quarantine(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parses a schema, compares it with the one in force, and has TFDV validate a validation's statistics against it.
+    """Parses a schema, compares it with the one in force, and validates the statistics of a validation against it.
 
     Args:
-        place: Where the artifacts are.
+        place: Store of the artifacts.
         params: ``text`` and ``source``; ``before`` and ``before_source``, the schema in force; ``artifact``, of kind
-            ``anomalies``; ``statistics``, what it validated, and ``previous``, those of the span before, or null.
+            ``anomalies``; ``statistics``, the validated artifact, and ``previous``, that of the previous span, or null.
 
     Returns:
         ``changes``, as :func:`~airflow_hops.ml.queries.schemas.compare`; ``features``, names of the schema's;
-        ``anomalies``, what would remain: ``split``, ``feature``, ``severity``, ``summary``; null without statistics.
+        ``anomalies`` that would remain: ``split``, ``feature``, ``severity``, ``summary``; null without statistics.
 
     Raises:
         BadInput: the text does not parse, or has no feature.
@@ -148,7 +148,7 @@ def check(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Evidence:
-    """Evidence in the rows of a split: its quarantine, which counts rows, or its statistics."""
+    """Evidence for anomalies in a split: its quarantine, which counts rows, or its statistics."""
 
     def __init__(
         self,
@@ -218,7 +218,6 @@ def _measures(report: Any, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _quarantine_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split's rows in quarantine; none if there are none."""
     place = folder / "quarantine"
     names = [each.name for each in place.iterdir()] if place.is_dir() else []
     return sorted((place / split).glob("*.parquet")) if split in names else []
@@ -240,7 +239,7 @@ def _reason_texts(folder: Path, split: str) -> dict[str, list[tuple[str, int]]]:
 
 
 def _split_reason(reason: str) -> tuple[str, str]:
-    """``<feature>: <KIND>`` and the rest of a reason; a name may have colons in it, a kind has capitals alone."""
+    """Splits a reason into ``<feature>: <KIND>`` and the rest; a name may contain colons, a kind is in capitals."""
     parts = reason.split(": ")
     at = next((i for i in range(1, len(parts) - 1) if parts[i].isupper() and parts[i].replace("_", "").isalpha()), 1)
     return ": ".join(parts[: at + 1]), ": ".join(parts[at + 1 :])

@@ -26,12 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsFile:
-    """Parquet file of rows.
-
-    Attributes:
-        path: Path on this machine.
-        origin: Address for messages: that of the file that this is a copy of, or the path.
-    """
+    """Parquet file of rows; ``origin`` is the address for messages, of which ``path`` may be a copy."""
 
     path: Path
     origin: str

@@ -44,7 +44,6 @@ class Attribution:
 
     Attributes:
         effects: Effects by feature, largest first; empty if there is a ``note``.
-        rows: Number of rows scored.
         prediction_reference: Mean prediction over rows of the reference; None if there is a ``note``, or with several
             classes.
         prediction_current: Mean prediction over current rows.

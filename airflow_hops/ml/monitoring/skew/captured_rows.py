@@ -86,7 +86,6 @@ class CapturedSpan:
     """Number and times of captured rows.
 
     Attributes:
-        rows: Number of rows.
         versions: Rows by model version.
         captured_from: Time of the first capture, ISO 8601 UTC; None without rows.
         captured_until: Time of the last capture.

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Measure and fixed threshold by which a feature is judged."""
-
     measure: str
     threshold: float | None
 
@@ -188,7 +186,6 @@ def _with_choices(
     measures: Mapping[str, str],
     thresholds: Mapping[str, float],
 ) -> dict[str, _Wanted]:
-    """Applies the measures and thresholds that the caller has chosen."""
     chosen = dict(wanted)
     for argument, names in (("measures", measures), ("thresholds", thresholds)):
         for name in names:

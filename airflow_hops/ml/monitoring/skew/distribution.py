@@ -56,7 +56,6 @@ class Numbers:
         count: Number of values, with infinite ones.
         standard: CDF from TFDV's histogram of equally wide buckets.
         quantiles: CDF from TFDV's histogram of equally filled buckets.
-        zeros: Number of zeros.
         integer: Whether the feature's type is INT.
         frequent: Counts of single values; None if the statistics have none.
     """
@@ -143,11 +142,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Sample of the values of a vector feature.
-
-    Attributes:
-        rows: Finite numbers, ``[rows, width]``.
-    """
+    """Sample of the values of a vector feature: finite numbers, ``[rows, width]``."""
 
     rows: NDArray[np.float32]
 

@@ -72,11 +72,7 @@ def check_not_silent(
 
 
 def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, ...]:
-    """Returns in words why the connection's server cannot capture requests of a model.
-
-    Raises:
-        BadInput: it captures nothing.
-    """
+    """Returns in words why the connection's server cannot capture requests of a model."""
     if not any(services.get(f"serving_{field}") for field in ("host", "port", "rest_port")):
         return ()
     server = ServerAddress.of(services)

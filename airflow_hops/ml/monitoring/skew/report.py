@@ -82,8 +82,6 @@ class SkewReport:
         drifted: Names of the drifted features: first those that look like faults, then by score relative to the
             threshold.
         features: Every compared feature by name.
-        rows_reference: Rows of the reference.
-        rows_current: Rows compared with it.
         min_rows: Number of rows that a verdict requires.
         alpha: Share of false discoveries among the drifted features; None if only thresholds decide.
         unmatched: Without a schema, names of features on one side only, which were not compared.
@@ -135,8 +133,6 @@ class Compared:
     """Comparison with the statistics of both sides, and the facts that the artifact records.
 
     Attributes:
-        report: Result of the comparison.
-        reference: Statistics of the reference.
         current: Statistics of the current rows; None if there were too few rows.
         origin: Source of the reference.
         facts: Properties of the current rows; at least ``window_end``.

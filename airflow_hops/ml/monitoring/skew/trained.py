@@ -40,7 +40,6 @@ class Trained:
     """A model and its training data.
 
     Attributes:
-        model: The model.
         stored: Statistics of its training data.
         origin: Name of these statistics in artifacts.
         statistics: Statistics of the split that rows are compared with.

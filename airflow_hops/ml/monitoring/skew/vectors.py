@@ -19,12 +19,7 @@ MEASURE = "maximum_mean_discrepancy"
 
 @dataclass(frozen=True)
 class KernelMatrix:
-    """Kernel of all pairs of vectors of two samples.
-
-    Attributes:
-        values: ``[rows, rows]``, the reference's rows first; 0 on the diagonal.
-        reference_rows: Number of rows of the reference.
-    """
+    """Kernel of all pairs of vectors of two samples, ``[rows, rows]``, reference rows first; 0 on the diagonal."""
 
     values: Array
     reference_rows: int

@@ -84,8 +84,6 @@ def detect_row_skew(
 
 @dataclass
 class _Counted:
-    """Counts of a feature."""
-
     outcomes: Any = field(default_factory=lambda: np.zeros(len(Outcome), np.int64))
     types: list[str | None] = field(default_factory=lambda: [None, None])
     examples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
@@ -125,12 +123,7 @@ class _Comparison:
         self._pairs = self._skewed_pairs = 0
 
     def of(self, join: Join, serving: Rows) -> RowSkewReport:
-        """Compares all serving rows.
-
-        Raises:
-            BadInput: a feature of ``confusion`` is missing, is not a string, or has several values in a row; or the
-                serving rows came in another order than before.
-        """
+        """Compares all serving rows; fails if they came in another order than before, or ``confusion`` does not fit."""
         seen = 0
         for batch in serving.batches():
             names = [n for n in dict.fromkeys([*join.schema.names, *batch.schema.names]) if n not in self._ignore]

@@ -27,9 +27,7 @@ class ReadAnew(Exception):
 class Rows:
     """One side of the comparison, which can be read repeatedly.
 
-    Args:
-        source: A source of statistics, or a function of column names (None for all) that yields record batches.
-        side: Name of the side for messages.
+    ``source`` is a source of statistics, or a function of column names (None for all) that yields record batches.
     """
 
     def __init__(self, source: Any, side: str) -> None:
@@ -67,12 +65,7 @@ class Rows:
 
 
 class Identifiers:
-    """Features that identify a row, and their hash.
-
-    Args:
-        names: The features.
-        rounding: Digits to which floats are rounded; None for no rounding.
-    """
+    """Features that identify a row, and their hash; floats are rounded to ``rounding`` digits unless None."""
 
     def __init__(self, names: Sequence[str], rounding: int | None) -> None:
         self.names, self._rounding = tuple(names), rounding
@@ -105,12 +98,7 @@ def no_column(name: str, where: str, found: Iterable[str]) -> BadInput:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Training rows that match a stretch of the serving rows.
-
-    Attributes:
-        keys: Hashed identifiers, ascending, uint64.
-        rows: The rows in the same order.
-    """
+    """Training rows that match a stretch of the serving rows, ordered by ``keys``: their hashed identifiers, uint64."""
 
     keys: Any
     rows: pa.Table
@@ -121,11 +109,9 @@ class Join:
     """Training rows that were also served, in files: one for each stretch of :data:`STRETCH_ROWS` serving rows.
 
     Attributes:
-        matches: Counts of the join.
         schema: Compared columns of the training rows.
         pairs: Number of pairs to compare.
         left_out: Identifiers whose rows are not compared, ascending, uint64.
-        folder: Folder of the files.
     """
 
     matches: RowMatches

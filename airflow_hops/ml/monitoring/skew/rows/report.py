@@ -71,7 +71,6 @@ class RowSkewReport:
 
     Attributes:
         identifiers: Names of the features that the rows were joined by.
-        matches: How the rows were joined.
         pairs: Compared pairs; those of duplicate identifiers only if allowed.
         skewed_pairs: Pairs that differ in at least one feature.
         features: All compared features, most skewed first.
