@@ -113,7 +113,7 @@ _STORAGE_FIELDS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "webhdfs": ({"host": "host", "port": "port", "login": "user", "password": "password"}, {"use_ssl": "use_https"}),
 }
-"""By type of connection, the argument of fsspec's file system for each field, and for each field of the extra.
+"""Argument of fsspec's file system for each field of a connection and of its extra, by the type of the connection.
 
 See the constructors of ``s3fs.S3FileSystem``, ``gcsfs.GCSFileSystem``, ``adlfs.AzureBlobFileSystem`` and
 ``fsspec.implementations.webhdfs.WebHDFS``.
