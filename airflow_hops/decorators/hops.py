@@ -28,7 +28,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     """``@task.hops``: runs a function in the runtime environment. Its source is shipped; arguments and result are JSON.
 
     Args:
-        python_callable: The function. It must import its modules inside, including those beside the DAG file.
+        python_callable: The function. It must import modules in its body; modules beside the DAG file can be imported.
             If its first parameter is named ``context``, it gets the step's
             :class:`~airflow_hops.ml.step.context.StepContext`.
         op_args: Positional arguments. (templated)

@@ -137,7 +137,7 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
         python_callable = _copy(python_callable)  # another task of the function may have another space
         signature = inspect.signature(python_callable)
         of_trials = space.keys() if isinstance(space, Mapping) else signature.parameters.keys() - kwargs["op_kwargs"]
-        if not isinstance(space, Mapping):  # a function makes it: what the DAG gives is given by name
+        if not isinstance(space, Mapping):  # a function defines the space: the DAG passes its values by name
             of_trials -= {"context"}
         parameters = [each for name, each in signature.parameters.items() if name not in of_trials]
         python_callable.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -215,7 +215,7 @@ class ModelServerHook(BaseHook):
         try:
             with opened as client:
                 yield client
-        except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is no JSON
+        except (TypeError, ValueError) as error:  # an input that does not fit the signature's dtype, or is not JSON
             raise BadInput(str(error)) from error
 
     @cached_property

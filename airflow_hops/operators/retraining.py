@@ -232,7 +232,7 @@ class RequestRetrainingOperator(HopsTask):
             coming = _under_way(context, store, others)
         if coming:
             known.setdefault("in_flight", coming)
-        # The cost of requests before the last one is final, and known unless nobody trained for them.
+        # The cost of requests before the last one is final, and known unless no run trained for them.
         asked = [each for each in previous.requests if each is last or not each.core_s] if previous else []
         if self.policy.budget and self.policy.budget.counts_hours:
             known["costs"] = {each.cause: cost_of(store, each.cause) for each in asked if not each.refused}

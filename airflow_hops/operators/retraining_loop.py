@@ -56,7 +56,7 @@ def retraining_loop(
         schedule: When to compare: a schedule of Airflow.
         skew: Other arguments of :class:`~airflow_hops.operators.SkewOperator`.
         performance: Other arguments of :class:`~airflow_hops.operators.PerformanceOperator`, whose task ``performance``
-            measures the metrics for the condition ``Performance``; None for no such task.
+            measures the metric of the condition ``Performance`` over its window; None for no such task.
         on_drift: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
         on_request: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
         on_stop: As of :class:`~airflow_hops.operators.RequestRetrainingOperator`.
@@ -86,7 +86,7 @@ def retraining_loop(
             on_drift=on_drift,
             on_request=on_request,
             on_stop=on_stop,
-            # Where only the measurement fails, the other conditions still count.
+            # If only the measurement fails, the other conditions still apply.
             trigger_rule=TriggerRule.ALL_SUCCESS if measured is None else TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
         )
     return made

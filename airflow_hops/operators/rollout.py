@@ -154,7 +154,7 @@ class RolloutOperator(HopsOperator):
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Polls until the rollout is decided; returns at once for a deployment that became the champion."""
-        from airflow_hops.triggers.rollout import RolloutTrigger  # it would cost every DAG file what it imports
+        from airflow_hops.triggers.rollout import RolloutTrigger  # its imports would slow down every DAG file
 
         if (result := self._already_champion(hook, context)) is not None:
             return result

@@ -267,8 +267,8 @@ def _advice(store: ArtifactStore, schema_uri: str, value: Mapping[str, Any]) -> 
     lines = [f"If the data is right, change the frozen schema {schema_uri}:"]
     if _properties(value).proposed_features is not None:
         lines.append(f"  airflow hops schema diff {name} {proposed}     # what this data needs")
-        lines.append(f"  airflow hops schema approve {name} {proposed}  # has the next run use that")
-    lines.append(f"  airflow hops schema reset {name}  # has the next run infer it anew")
+        lines.append(f"  airflow hops schema approve {name} {proposed}  # the next run uses it")
+    lines.append(f"  airflow hops schema reset {name}  # the next run infers it again")
     if not is_deployed_with(store, schema_uri):
         lines.append(
             "No deployed model was trained with it yet: SchemaOperator(freeze_at='deployment') infers it anew in every "

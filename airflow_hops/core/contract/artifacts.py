@@ -58,7 +58,7 @@ _MOST_LEVELS = 100
 def parse_json(text: str | bytes, source: str, advice: str = "restore it, or clear the task that writes it") -> Any:
     """Returns the JSON value in a file's text; NaN and infinities, which Python writes, are accepted.
 
-    ``source`` and ``advice`` are the file's address and a way to fix it, for the message.
+    The message names ``source``, the file's address, and ``advice``, a way to fix the file.
 
     Raises:
         UnreadableFile: the text is not JSON in UTF-8, too large, or nested too deeply.

@@ -74,7 +74,7 @@ class LocalFiles:
         create_atomically(self.path(uri), content)
 
     def rename(self, uri: str, new: str) -> None:
-        """Renames a file. Raises FileNotFoundError if there is none."""
+        """Renames a file. Raises FileNotFoundError if it does not exist."""
         self.path(uri).rename(self.path(new))
 
     def remove(self, uri: str) -> None:
@@ -190,7 +190,7 @@ class StoreFiles:
         self.remote().fs.pipe_file(uri, content, mode="create")
 
     def rename(self, uri: str, new: str) -> None:
-        """Copies a file and removes it: most stores cannot rename. Raises FileNotFoundError if there is none."""
+        """Copies and removes a file, as most stores cannot rename. Raises FileNotFoundError if it does not exist."""
         self.remote().fs.mv(uri, new)
 
     def remove(self, uri: str) -> None:

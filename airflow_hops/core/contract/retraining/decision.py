@@ -23,7 +23,7 @@ PERSON = "person"
 """Value of ``why`` if a person refuses a retraining."""
 
 _KEPT = timedelta(days=800)
-"""Minimum time for which decisions keep requests; longer if a policy looks back further."""
+"""Minimum time for which decisions keep requests; longer if a policy's cooldown or budget covers more."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ class Performance(Condition):
 
     ``PerformanceOperator`` measures the metric over its window on labels that arrive later; the finding names that
     time. The test uses 95% intervals: that of the drop must be above ``drop``, or that of the metric beyond
-    ``minimum``. So one of forty measurements is a false alarm if the true value is at the limit, and fewer are if it is
-    within; overlapping windows repeat chance.
+    ``minimum``. So one in forty measurements is a false alarm if the true value is at the limit, and fewer if it is
+    within the limit; overlapping windows share their random errors.
 
     If the condition cannot be evaluated (the measurement failed, no labels arrive, the baseline of ``drop`` is gone),
     and no other condition requests a retraining, the decision's ``why`` is "monitor".
