@@ -28,25 +28,25 @@ from airflow_hops.ml.step.job_keeper import JobKeeper
 log = logging.getLogger("airflow_hops.step")
 
 _NEVER_ADDED = ("airflow", "airflow_hops")
-"""Modules that steps do without, or have already."""
+"""Modules that steps already have or do not need."""
 
 
 def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:
     """Runs the step that a spec describes.
 
     Args:
-        arguments: The command line, less the program.
-        started: When the step started (``time.time()``); by default when this process did.
+        arguments: Command line arguments, without the program.
+        started: When the step started (``time.time()``); by default when this process started.
 
     Returns:
-        The process's exit code.
+        The exit code of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml", description=__doc__)
     parser.add_argument("spec", type=Path, help="the step's spec.json")
     spec_path: Path = parser.parse_args(arguments).spec
     adopt_orphans()
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[RecordHandler()], force=True)
-    logging.getLogger("azure").setLevel(logging.WARNING)  # tells of every request to a store
+    logging.getLogger("azure").setLevel(logging.WARNING)  # it logs every request to a store
     spec = StepSpec.from_json(spec_path.read_text(), os.environ)
     job = Job.read(spec_path.parent)
     keeper = JobKeeper(job, ArtifactStore(spec.store, storage_options=spec.storage_options)) if job else None
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
     result = run_step(spec, started=started or _process_started(), folder=spec_path.parent)
     try:
         result.write(spec_path.with_name("result.json"))
-    except OSError as error:  # the worker shows the last lines of a step that has left no result
+    except OSError as error:  # the worker shows the last lines of a step without a result
         log.error("the result cannot be written: %s", _describe(error))
         return 1
     if keeper is not None:
@@ -66,12 +66,12 @@ def main(arguments: list[str] | None = None, *, started: float | None = None) ->
 
 
 def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | None = None) -> StepResult:
-    """Imports the entry, calls it, and turns whatever happens into a result.
+    """Imports the entry, calls it, and turns its result or error into a ``StepResult``.
 
     Args:
         spec: The step.
-        started: When its process started (``time.time()``), for the start-up's seconds.
-        folder: Where its scratch folder is made: whoever made that folder removes it, even if the step is killed.
+        started: When its process started (``time.time()``), to measure the start-up.
+        folder: Parent of the scratch folder; its creator removes it, even if the step is killed.
     """
     started = started or time.time()
     hide(spec.secret_values())
@@ -106,7 +106,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
 
 def _explain(error: BaseException) -> str:
     text = _describe(error)
-    # By its words, as they come from ranks, Spark's workers and the tracing of a graph, too.
+    # Matches the text, as the error may come from ranks, Spark's workers or the tracing of a graph.
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:
         return text
@@ -137,7 +137,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _process_started() -> float:
-    """When this process started, from the kernel's clock ticks since boot."""
+    """Returns when this process started, from the kernel's clock ticks since boot."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])

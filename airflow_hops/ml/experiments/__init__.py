@@ -1,4 +1,4 @@
-"""Experiments: a function that is run in processes of the step, and what is kept of it in the store."""
+"""Experiments: functions that run in processes of the step, and their records in the store."""
 
 from airflow_hops.ml.experiments.experiment import Experiment, run_experiment
 

@@ -1,4 +1,4 @@
-"""Runs an experiment: a search, of one trial or many, over a function of this very process."""
+"""Runs an experiment: a search of one or more trials over a function of this process."""
 
 from __future__ import annotations
 
@@ -56,30 +56,30 @@ from airflow_hops.ml.training.gang.forked import check_forkable
 log = logging.getLogger(__name__)
 
 SECONDS = "seconds"
-"""The metric of an experiment that is no search: the training's seconds, of which there always are some."""
+"""Metric of an experiment that is not a search: the seconds of the training, which always exist."""
 
 _numbers: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The description of an experiment.
+    """Description of an experiment.
 
     Attributes:
         function: The user's function.
-        called: The name of the function of ``hops.experiment``.
-        space: Of a search; None for one that is called once, or with given arguments.
+        called: Name of the function of ``hops.experiment``.
+        space: Search space; None for an experiment with one call, or with explicit arguments.
         rows: Those arguments, a mapping for each call.
-        metric: What a search optimizes; of what is no search, the entry of the result that the record names.
+        metric: Metric that a search optimizes; otherwise the entry of the result that the record names.
         direction: ``max`` or ``min``.
-        sampler: Of :data:`airflow_hops.core.contract.search.SAMPLERS`.
-        make_sampler: Makes a sampler of Optuna's in its place, of a seed.
-        trials: How many a search makes; None for all of a grid.
+        sampler: One of :data:`airflow_hops.core.contract.search.SAMPLERS`.
+        make_sampler: Makes a sampler of Optuna from a seed, instead of ``sampler``.
+        trials: Number of trials of a search; None for all of a grid.
         training: Options of each training: ``strategy``, ``np``, ``parameter_servers``.
-        executors: How many processes run at once; None for as many as this machine has room for.
-        name: Given by the user.
-        description: Given by the user.
-        versioned_resources: Files to keep with it.
+        executors: Number of simultaneous processes; None for as many as fit on this machine.
+        name: Name chosen by the user.
+        description: Description by the user.
+        versioned_resources: Files to store with the experiment.
     """
 
     function: Callable[..., Any]
@@ -99,15 +99,11 @@ class Experiment:
 
     @property
     def user_function(self) -> UserFunction:
-        """The function, with its arguments where they are given."""
+        """Function with its arguments, if they are explicit."""
         return UserFunction(self.function, self.rows if self.space is None else None)
 
     def options(self) -> SearchOptions:
-        """Those of the search that it is.
-
-        Raises:
-            BadInput: they cannot be.
-        """
+        """Returns the options of the search; raises ``BadInput`` if they are invalid."""
         directions = {"max": "maximize", "min": "minimize"}
         if str(self.direction).lower() not in directions:
             raise BadInput(f"direction is {self.direction!r}, expected 'max' or 'min'")
@@ -125,13 +121,13 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an experiment.
+    """Outcome of an experiment.
 
     Attributes:
-        path: Its folder in the store.
-        params: Of the best trial, or the only one; empty for several calls that are no search.
-        returned: What the function returned in it, by name; a number alone is ``metric``; empty if nothing. Of several
-            calls that are no search, these by the name of each call's folder.
+        path: Folder in the store.
+        params: Parameters of the best or only trial; empty for several calls without a search.
+        returned: Values that the function returned in that trial, by name; a single number is ``metric``. For several
+            calls without a search, their values by the name of each call's folder.
     """
 
     path: str
@@ -140,11 +136,11 @@ class Outcome:
 
 
 def run_experiment(experiment: Experiment) -> Outcome:
-    """Runs an experiment; one that a try of the same task before has begun goes on.
+    """Runs an experiment, or resumes that of an earlier try of the same task.
 
     Raises:
-        BadInput: it cannot be run; a retry would fail again.
-        HopsError: too many trials failed, or TensorFlow runs already in this process, which is to be forked.
+        BadInput: it cannot run, and a retry would not help.
+        HopsError: too many trials failed, or this process, which has to be forked, already runs TensorFlow.
     """
     check_forkable()
     options, user, project = experiment.options(), experiment.user_function, Project.current()
@@ -186,13 +182,13 @@ def run_experiment(experiment: Experiment) -> Outcome:
 
 
 class _Stopped(Exception):
-    """A person has stopped it: the cause of an error."""
+    """Cause of an error if a person stopped the experiment."""
 
 
 def _ledger(
     folder: ExperimentFolder, options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]
 ) -> Ledger:
-    """The record of the trials; without those of an earlier try if their folders are gone, or of other code."""
+    """Returns the trials' record, without trials whose folders are gone or whose code differs."""
     producer = folder.project.spec.producer
     digest = hashlib.sha256(f"{user.name}\n{identity(user.function)}\n".encode())
     digest.update(json.dumps([user.rows, options.training], sort_keys=True, default=str).encode())
@@ -229,7 +225,7 @@ def _search(
         returned = returned_numbers(trial.result["value"], experiment.metric)
         if experiment.space is None:
             return {**returned, **reported}
-        # What a search optimizes is in what the function returned, and nowhere else.
+        # The metric of a search only comes from the function's return value.
         reported.pop(experiment.metric, None)
         return {**reported, **returned}
 
@@ -247,11 +243,11 @@ def _search(
     if experiment.space is None:
         stopped = [trial for trial in ledger.own if trial.state != "complete"]
         if missing := len(experiment.rows) - len(ledger.own) + len(stopped):
-            ledger.update(published=True)  # once the task is cleared, it goes on
+            ledger.update(published=True)  # resumed when the task is cleared
             ledger.save(final=True)
             why = search.cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
             raise BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}") from _Stopped()
-        if len(ledger.own) > 1:  # none of them is the best
+        if len(ledger.own) > 1:  # there is no best trial
             params = {}
             returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in ledger.own}
     metric = returned_numbers(returned, experiment.metric).get(experiment.metric, math.nan)
@@ -265,7 +261,7 @@ def _search(
 
 
 def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
-    """Names the folders of trials."""
+    """Returns the function that names trials' folders."""
     user = experiment.user_function
     planned: Sequence[Mapping[str, Any]] | None = user.rows
     if experiment.sampler == "grid":
@@ -278,7 +274,7 @@ def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRec
 
 @contextlib.contextmanager
 def _running(user: UserFunction) -> Iterator[None]:
-    """The function is there for the processes that are forked within the ``with`` block."""
+    """Makes the function available to processes forked inside the ``with`` block."""
     if running:
         raise BadInput("an experiment runs already in this process; an experiment's function cannot start another")
     running.append(user)
@@ -290,7 +286,7 @@ def _running(user: UserFunction) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _raised_when_asked_to_end() -> Iterator[None]:
-    """Code of the ``with`` block's ``except`` and ``finally`` runs, too, when the step is asked to end."""
+    """Turns SIGTERM into an exception, so that ``except`` and ``finally`` of the ``with`` block run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

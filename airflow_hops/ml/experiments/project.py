@@ -1,4 +1,4 @@
-"""The store as a project: a file system with a root, in which experiments are kept."""
+"""Store as a project: a file system with a root, in which experiments are stored."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import current_step
 
 STORE_VARIABLE = "HOPS_STORE"
-"""Environment variable with the address of a store, for programs that are no step."""
+"""Environment variable with the address of a store, for programs that are not steps."""
 
 _OF_HOPSWORKS = re.compile(r"^(hdfs|hopsfs)://[^/]*/Projects/[^/]+/?|^/Projects/[^/]+/?")
 
 
 @dataclass(frozen=True)
 class Project:
-    """A store, and the step that works in it.
+    """Store, and the step that works in it.
 
     Attributes:
-        spec: The step's; of a program that is no step, one with a store and nothing else.
+        spec: The step's spec; for other programs, one that only has a store.
     """
 
     spec: StepSpec
@@ -38,7 +38,7 @@ class Project:
         """Returns the project of this step, notebook, or program.
 
         Raises:
-            BadInput: it is no step, and its environment names no store.
+            BadInput: the program is not a step, and its environment does not name a store.
         """
         step = current_step()
         if step is not None:
@@ -53,28 +53,28 @@ class Project:
 
     @cached_property
     def store(self) -> ArtifactStore:
-        """The store."""
+        """Artifact store of the project."""
         return ArtifactStore(self.spec.store, storage_options=self.spec.storage_options)
 
     @cached_property
     def files(self) -> Any:
-        """Its file system, of fsspec's."""
+        """Project's fsspec file system."""
         return fsspec.core.url_to_fs(self.store.root, **self.store.storage_options)[0]
 
     @property
     def root(self) -> str:
-        """Its address; of a local one the folder's path, as Python's own functions take it."""
+        """Address of the project; for a local store the folder's path, for Python's own functions."""
         return self.store.root.removeprefix("file://") if self.store.is_local else self.store.root
 
     def path(self, path: str) -> str:
-        """The whole address of a file or folder.
+        """Returns the whole address of a file or folder.
 
         Args:
-            path: Below :attr:`root`; relative to it; or, as Hopsworks has it, ``hdfs:///Projects/<name>/…``, whose
-                project is this one, whatever its name.
+            path: Address below :attr:`root`; path relative to it; or, as in Hopsworks, ``hdfs:///Projects/<name>/…``,
+                where any name means this project.
 
         Raises:
-            BadInput: it is not within the store.
+            BadInput: it is outside the store.
         """
         whole = str(path).removeprefix("file://") if self.store.is_local else str(path)
         if not (whole == self.root or whole.startswith(f"{self.root}/")):
@@ -88,10 +88,10 @@ class Project:
         return f"{scheme}{sign}{posixpath.normpath(rest)}"
 
     def remove(self, whole: str) -> None:
-        """Removes a file, or a folder with all in it; nothing where there is none.
+        """Removes a file or a folder with its contents, if it exists.
 
         Args:
-            whole: Its address, as :meth:`path` gives it; no pattern.
+            whole: Address that :meth:`path` returned; not a pattern.
         """
         if self.files.exists(whole):
             self.files.rm(whole if self.store.is_local else glob.escape(whole), recursive=True)

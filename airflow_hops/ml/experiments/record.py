@@ -1,4 +1,4 @@
-"""The record of an experiment in the store: ``Experiments/<app>/run.<n>/``."""
+"""Record of an experiment in the store: ``Experiments/<app>/run.<n>/``."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _NAME_BYTES = 200
 
 @dataclass(frozen=True)
 class ExperimentRecord(JsonFields):
-    """``experiment.json``, with the fields that Hopsworks gives an experiment.
+    """Content of ``experiment.json``, with the fields of Hopsworks's experiments.
 
     Attributes:
         _id: ``<app_id>.run.<n>``.
-        user: Who runs it.
-        name: Given by the user.
+        user: User who runs it.
+        name: Name chosen by the user.
         started: ISO 8601 UTC.
         finished: ISO 8601 UTC; None while it runs.
         status: ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``.
         module: ``experiment``.
-        function: Which of its functions: ``grid_search``.
-        hyperparameter: Of the best trial, or the only one: ``learning_rate=0.001.dropout=0.7``.
-        metric: Its metric, a number; None where the function returned none.
+        function: Name of the module's function, such as ``grid_search``.
+        hyperparameter: Parameters of the best or only trial: ``learning_rate=0.001.dropout=0.7``.
+        metric: Metric of that trial; None if the function did not return a number.
         app_id: ``<dag>.<run>.<task>``.
-        description: Given by the user.
-        executors: Number of processes that ran at once.
-        gpus_per_executor: GPUs of each.
-        cuda: The version of CUDA that TensorFlow was built for; None for none.
-        versioned_resources: Files that were kept with it, by their names.
-        study: The study of its trials in the store.
-        task_instance: Ids of DAG, run and task.
-        trials: How many trials are ``complete``, ``failed`` or ``stopped``.
-        error: Why it failed, or was ended.
+        description: Description by the user.
+        executors: Number of simultaneous processes.
+        gpus_per_executor: Number of GPUs of each.
+        cuda: CUDA version that TensorFlow was built for, or None.
+        versioned_resources: Names of the files stored with it.
+        study: Study of its trials in the store.
+        task_instance: IDs of DAG, run and task.
+        trials: Number of trials that are ``complete``, ``failed`` or ``stopped``.
+        error: Reason why it failed or was ended.
     """
 
     _id: str
@@ -76,12 +76,12 @@ class ExperimentRecord(JsonFields):
 
 
 class ExperimentFolder:
-    """The folder of an experiment's run.
+    """Folder of an experiment's run.
 
     Attributes:
-        run: Its name.
-        study: The folder of its trials' record.
-        is_new: Whether nobody had it before.
+        run: Name of the run.
+        study: Folder of the trials' record.
+        is_new: Whether this try created it.
     """
 
     def __init__(self, project: Project, number: int) -> None:
@@ -97,16 +97,16 @@ class ExperimentFolder:
 
     @classmethod
     def claim(cls, project: Project, number: int) -> ExperimentFolder:
-        """Takes the folder of a run: a task's own, also of an earlier try; for a program or a kernel a new one.
+        """Claims the folder of a run: a task resumes that of an earlier try; programs and kernels get a new one.
 
         Args:
-            project: Where it lies.
-            number: Of the run; for a program or a kernel the least.
+            project: The project of the folder.
+            number: Number of the run; for a program or a kernel the lowest possible.
 
         Raises:
             BadInput: another task has a folder of that name.
         """
-        # A kernel that is started anew begins anew; a task that is tried again goes on.
+        # A restarted kernel begins a new run; a retried task resumes its run.
         is_interactive = project.spec.producer.dag_id == Producer.dag_id
         taken = set(project.store.names(project.store.uri("Experiments", app_id(project)))) if is_interactive else ()
         while True:
@@ -132,7 +132,7 @@ class ExperimentFolder:
 
     @property
     def seed(self) -> int:
-        """Returns the seed: the same for every try of the task, and for one that reproduces it."""
+        """Returns the seed, equal for all tries of the task, and for one that reproduces it."""
         app = self.project.spec.services.get(run_record.REPRODUCED_APP, self.uri.split("/")[-2])
         return zlib.crc32(f"{app}/{self.run}".encode())
 
@@ -141,12 +141,12 @@ class ExperimentFolder:
         self.project.store.write_text(f"{self.uri}/{RECORD_NAME}", json.dumps(record.to_dict(), indent=1) + "\n")
 
     def begin(self, record: ExperimentRecord, resources: Mapping[str, bytes], *, anew: bool) -> None:
-        """Writes the record, the lock of the environment, and what the user wants to have kept.
+        """Writes the record, the lock of the environment, and the user's resources.
 
         Args:
-            record: Of the experiment.
+            record: The experiment's record.
             resources: Contents by name.
-            anew: Whether to remove what an earlier try has kept, since it is not of this code.
+            anew: Whether to remove files of an earlier try with other code.
         """
         store = self.project.store
         for name in store.names(self.uri) if anew else ():
@@ -157,30 +157,26 @@ class ExperimentFolder:
         self.write(record)
 
     def keep(self, name: str, output: Path) -> None:
-        """Keeps what a trial has written: what it put into its log folder lies in its own."""
+        """Stores a trial's output, with the contents of its log folder moved to its top level."""
         logdir = output / "tensorboard"
         for path in logdir.iterdir() if logdir.is_dir() else ():
             if not (output / path.name).exists():
                 path.rename(output / path.name)
         for folder in (logdir, output / "checkpoints"):
-            with contextlib.suppress(OSError):  # it is not empty, or not there
+            with contextlib.suppress(OSError):  # not empty, or missing
                 folder.rmdir()
         if output.is_dir():
-            self.project.remove(f"{self.path}/{name}")  # of a try that was killed
+            self.project.remove(f"{self.path}/{name}")  # left by a killed try
             self.project.files.put(f"{output}/", f"{self.path}/{name}/", recursive=True)
 
 
 def app_id(project: Project) -> str:
-    """Returns the name of the step's application in Hopsworks' terms."""
+    """Returns the name of the step's application in Hopsworks's terms."""
     return run_record.app_id(project.spec.producer)
 
 
 def read_file(project: Project, path: str) -> bytes:
-    """A file of the project, or one that lies with the user's code.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """Reads a file of the project, or one beside the user's code; raises ``BadInput`` if it does not exist."""
     for folder in ("", *project.spec.code_paths):
         if (Path(folder) / path).is_file():
             return (Path(folder) / path).read_bytes()
@@ -191,14 +187,14 @@ def read_file(project: Project, path: str) -> bytes:
 
 
 def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
-    """Files to keep with an experiment, by the names that they get.
+    """Reads files to store with an experiment, by name.
 
     Args:
-        project: Where they lie, if not beside the DAG file.
+        project: The project with the files that are not beside the DAG file.
         paths: Addresses of files in the project, or paths of the step's files.
 
     Raises:
-        BadInput: one is not there, or would take another one's place.
+        BadInput: a file does not exist, or has the name of another one.
     """
     results: dict[str, bytes] = {}
     for path in paths:
@@ -214,7 +210,7 @@ def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
 def new_record(
     folder: ExperimentFolder, function: str, name: str, description: str | None, executors: int, gpus: int
 ) -> ExperimentRecord:
-    """The record of an experiment that begins now."""
+    """Returns the record of an experiment that begins now."""
     import tensorflow as tf
 
     return ExperimentRecord(
@@ -234,19 +230,16 @@ def new_record(
 
 
 def trial_name(params: Mapping[str, Any]) -> str:
-    """A trial's name as Hopsworks has it: ``learning_rate=0.001.dropout=0.7``."""
+    """Returns a trial's name in Hopsworks's form: ``learning_rate=0.001.dropout=0.7``."""
     return ".".join(f"{key}={value}" for key, value in masked(params).items())
 
 
 def folder_names(names: Sequence[str] | None, taken: Collection[str]) -> Callable[[str, int], str]:
-    """How trials' folders are named: by the trial's name, and its number unless all names are known to differ.
+    """Returns a function that names trials' folders: by the trial's name, and its number unless all names are unique.
 
     Args:
-        names: Of all trials that there will be; None where they are not known.
+        names: Names of all trials; None if they are not known in advance.
         taken: Names of other things in the experiment's folder.
-
-    Returns:
-        Makes the name of a folder of the name and the number of a trial.
     """
     plain = [_safe(name) for name in names or ()]
     is_unique = names is not None and len({*plain, *taken}) == len(plain) + len(set(taken))

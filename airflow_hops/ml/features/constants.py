@@ -1,4 +1,4 @@
-"""Constants of a preprocessing function: statistics of the training split, computed by TFDV."""
+"""Constants for preprocessing functions: statistics of the training split, computed by TFDV."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow_hops.ml.statistics.summary import common_statistics, feature_name, 
 
 _T = TypeVar("_T")
 _NO_VALUES = {"": "empty", "__BYTES_VALUE__": "not UTF-8", "__LARGE_BYTES__": "longer than 1,024 bytes"}
-"""Labels that are no values: the empty string, and those under which TFDV counts together what it does not list."""
+"""Labels that are not values: the empty string, and those under which TFDV counts several values together."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The values of a string feature in the training split, most frequent first.
+    """Values of a string feature in the training split, most frequent first.
 
     Attributes:
         feature: Name of the feature.
@@ -41,11 +41,11 @@ class Vocabulary:
 class Constants:
     """Statistics of the training split, by feature.
 
-    Every requested statistic is kept in :attr:`used`, as a record of the constants of a model.
+    :attr:`used` records every requested statistic, as the constants of a model.
 
     Args:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatistics`` of the training split.
-        source: Their origin, for messages.
+        source: Origin of the statistics, for messages.
     """
 
     def __init__(self, statistics: Any, source: str = "statistics") -> None:
@@ -105,8 +105,7 @@ class Constants:
     def quantiles(self, feature: str, n: int) -> list[float]:
         """Returns the ``n - 1`` boundaries between ``n`` parts with equal numbers of rows, without duplicates.
 
-        They are interpolated linearly within the buckets of the statistics' quantiles histogram (100 buckets by
-        default).
+        Boundaries are interpolated linearly within the buckets of the quantiles histogram (100 buckets by default).
 
         Raises:
             BadInput: ``n`` is below 2, or the statistics have no quantiles of the feature.
@@ -132,7 +131,7 @@ class Constants:
     def vocabulary(self, feature: str, *, top_k: int | None = None, min_frequency: int = 1) -> Vocabulary:
         """Returns the values of a string feature, most frequent first.
 
-        Values that are empty, not UTF-8 or longer than 1,024 bytes are none of them: their id is 0.
+        Values that are empty, not UTF-8 or longer than 1,024 bytes are left out: their id is 0.
 
         Args:
             feature: Name of the feature.
@@ -140,7 +139,7 @@ class Constants:
             min_frequency: Minimum number of rows with a value.
 
         Raises:
-            BadInput: the feature is not a string, or the statistics hold fewer of its values than asked for.
+            BadInput: the feature is not a string, or the statistics have fewer values than requested.
         """
         statistics = self._get(feature)
         if statistics.WhichOneof("stats") != "string_stats":
@@ -159,7 +158,7 @@ class Constants:
         wanted = unique if top_k is None else min(top_k, unique)
         common = statistics.string_stats.common_stats
         left_out = (common.tot_num_values or common.num_non_missing) - sum(bucket.sample_count for bucket in buckets)
-        # Values that the statistics leave out are no more frequent than the last that they hold.
+        # Values that the statistics omit are at most as frequent as the last value that they contain.
         if left_out > 0 and len(buckets) < wanted and len(frequent) == len(buckets):
             raise BadInput(
                 f"vocabulary({feature!r}): it has {unique} values, and {self.source} holds the {len(buckets)} most "

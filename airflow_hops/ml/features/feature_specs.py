@@ -1,4 +1,4 @@
-"""``features.json``: the inputs and outputs of a transform graph."""
+"""Reads and writes ``features.json``: the inputs and outputs of a transform graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 
 @dataclass(frozen=True)
 class OutputSpec(JsonFields):
-    """An output of the preprocessing function.
+    """Output of the preprocessing function.
 
     Attributes:
         dtype: TensorFlow's name of its dtype.
@@ -42,7 +42,7 @@ class OutputSpec(JsonFields):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one row's value, as ``keras.Input`` takes it."""
+        """Shape of one row's value, for ``keras.Input``."""
         if self.image is not None:
             return self.image.shape
         return () if self.width is None else (self.width,)
@@ -50,7 +50,7 @@ class OutputSpec(JsonFields):
 
 @dataclass(frozen=True)
 class FeatureSpecs:
-    """The columns of a transform.
+    """Columns of a transform.
 
     Attributes:
         features: Raw features in the schema's order, with their dtypes: int64, float32 or string; ``float32[16]`` for
@@ -79,11 +79,7 @@ class FeatureSpecs:
 
     @property
     def target(self) -> Target:
-        """The target of a model.
-
-        Raises:
-            BadInput: problem and classes contradict each other.
-        """
+        """Target of a model; raises ``BadInput`` if problem and classes contradict each other."""
         return Target.told(self.label, self.problem, self.classes, self.weight, self.more_labels)
 
     @property
@@ -92,11 +88,7 @@ class FeatureSpecs:
         return {**self.features, **({self.time: "int64"} if self.time else {})}
 
     def inputs_of(self, outputs: Iterable[str]) -> dict[str, str]:
-        """Returns the dtypes of the inputs of a model of some outputs, by name, in the order of :attr:`inputs`.
-
-        Args:
-            outputs: Names of the outputs that the model uses.
-        """
+        """Returns the dtypes of the inputs of a model of these outputs, by name, in the order of :attr:`inputs`."""
         needed = set(self.extra_inputs)
         for name in outputs:
             read = self.outputs[name].inputs
@@ -104,7 +96,7 @@ class FeatureSpecs:
         return {name: dtype for name, dtype in self.inputs.items() if name in needed}
 
     def to_json(self) -> str:
-        """The text of ``features.json``."""
+        """Returns the text of ``features.json``."""
         value: dict[str, Any] = {
             "features": {
                 name: {"dtype": values} if width is None else {"dtype": values, "width": width}
@@ -125,11 +117,7 @@ class FeatureSpecs:
 
     @classmethod
     def read(cls, path: Path) -> FeatureSpecs:
-        """Reads ``features.json``.
-
-        Raises:
-            BadInput: the file is missing or invalid.
-        """
+        """Reads ``features.json``; raises ``BadInput`` if it is missing or invalid."""
         try:
             value = read_json(path)
             return cls(
@@ -164,7 +152,7 @@ def read_raw_features(
     weight: str | None = None,
     more_labels: Collection[str] = (),
 ) -> dict[str, str]:
-    """Reads the raw features of a schema in its order: every feature except labels, key, time and weight.
+    """Reads a schema's features, in its order, except labels, key, time and weight.
 
     Args:
         schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
@@ -198,7 +186,7 @@ def read_raw_features(
 
 
 def _width(feature: Any, schema_path: Path) -> str:
-    """Returns the width of a vector's dtype; nothing for a feature of one value a row."""
+    """Returns the width part of a vector's dtype, such as ``[16]``; "" for a feature of one value per row."""
     low, high = feature.value_count.min, feature.value_count.max
     if feature.HasField("shape"):
         sizes = [dim.size for dim in feature.shape.dim]

@@ -1,4 +1,4 @@
-"""Headers of encoded images, read in a graph: what must hold before they are decoded, and which side is up."""
+"""Headers of encoded images, read in a graph: limits checked before decoding, and orientation."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from airflow_hops.core.contract.images import MAX_PIXELS
 
 _HEAD_BYTES = 1 << 16
-"""Bytes of a JPEG within which its Exif block begins."""
+"""Bytes at the start of a JPEG in which its Exif block must begin."""
 _IFD_BYTES, _MOST_ENTRIES = 4096, 150
 
 
 def check_header(encoded: Any) -> Any:
-    """Returns an operation that fails for an image that is too large to decode, or has more than 8 bits a channel.
+    """Returns an operation that fails for an image that is too large to decode, or has more than 8 bits per channel.
 
     Args:
         encoded: String tensor of shape ``[]``.
@@ -29,7 +29,7 @@ def check_header(encoded: Any) -> Any:
     of_png = tf.reduce_sum(tf.reshape(head[16:24], [2, 4]) * [1 << 24, 1 << 16, 1 << 8, 1], axis=1)
     of_gif = tf.reduce_sum(tf.reshape(head[6:10], [2, 2]) * [1, 1 << 8], axis=1)
     sides = tf.where(is_png, of_png, tf.where(is_gif, of_gif, of_jpeg))
-    # Sides of 32 bits, whose product would not fit.
+    # As float64, since the product of two 32-bit sides may not fit int64.
     is_small = tf.reduce_prod(tf.cast(sides, tf.float64)) <= MAX_PIXELS
     is_deep = tf.logical_and(is_png, head[24] > 8)
     sizes = tf.debugging.Assert(is_small, [f"the image has more than {MAX_PIXELS} pixels, the limit; its sides", sides])
@@ -40,7 +40,7 @@ def check_header(encoded: Any) -> Any:
 
 
 def upright(pixels: Any, encoded: Any) -> Any:
-    """Turns the pixels of a JPEG as its Exif orientation says.
+    """Turns the pixels of a JPEG according to its Exif orientation.
 
     Source: Exif 2.32, tag 274 of IFD0.
 
@@ -59,12 +59,12 @@ def upright(pixels: Any, encoded: Any) -> Any:
 
 
 def is_jpeg(head: Any) -> Any:
-    """Whether an image's first bytes are those of a JPEG."""
+    """Returns whether an image's first bytes are those of a JPEG."""
     return _begins(head, b"\xff\xd8\xff")
 
 
 def _orientation(encoded: Any) -> Any:
-    """The number from 1, as it is, to 8; 1 if there is none."""
+    """Returns the Exif orientation from 1 (unchanged) to 8; 1 if there is none."""
     import tensorflow as tf
 
     head = _head(encoded, _HEAD_BYTES)
@@ -88,7 +88,7 @@ def _orientation(encoded: Any) -> Any:
 
 
 def _head(encoded: Any, size: int) -> Any:
-    """The first bytes as numbers, with zeros behind a shorter image."""
+    """Returns the first bytes as numbers; short images are padded with zeros."""
     import tensorflow as tf
 
     head = tf.cast(tf.io.decode_raw(tf.strings.substr(encoded, 0, size), tf.uint8), tf.int64)

@@ -1,4 +1,4 @@
-"""The conversion of an image to a model's input, for Spark's executors, the training's reader and the served graph.
+"""Converts images to a model's input, for Spark's executors, the training's reader and the served graph.
 
 An encoded image becomes pixels (:func:`decode_pixels`: decoded, resized, cropped, rounded to uint8), and pixels become
 numbers (:func:`normalise`). Executors store the pixels, encoded losslessly as PNG, so that the reader, which decodes
@@ -14,7 +14,7 @@ from airflow_hops.ml.features.image_headers import check_header, upright
 
 
 def decode_image(encoded: Any, spec: ImageSpec) -> Any:
-    """Returns an encoded image as numbers: :func:`normalise` of :func:`decode_pixels`.
+    """Converts an encoded image to numbers: :func:`normalise` of :func:`decode_pixels`.
 
     Args:
         encoded: String tensor of shape ``[]``: PNG, JPEG, BMP or GIF (its first frame).
@@ -32,17 +32,17 @@ def decode_images(encoded: Any, spec: ImageSpec) -> Any:
 
 
 def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
-    """Decodes an image to pixels, uint8 of shape ``[height, width, channels]``, the side up that a JPEG's Exif says.
+    """Decodes an image to pixels, uint8 of shape ``[height, width, channels]``, turned according to a JPEG's Exif.
 
-    It is idempotent: losslessly encoded pixels decode to themselves.
+    Decoding is idempotent: losslessly encoded pixels decode to themselves.
 
     Args:
         encoded: String tensor of shape ``[]``.
         spec: The conversion.
 
     Raises:
-        tf.errors.InvalidArgumentError: when it runs: this is not an image, it has too many pixels or bits a channel or,
-            if ``fit`` is ``crop``, it is too small.
+        tf.errors.InvalidArgumentError: when it runs: this is not an image, it has too many pixels or bits per channel
+            or, if ``fit`` is ``crop``, it is too small.
     """
     import tensorflow as tf
 
@@ -69,9 +69,7 @@ def decode_pixel_batch(encoded: Any, spec: ImageSpec) -> Any:
 
 
 def fit_pixels(pixels: Any, spec: ImageSpec) -> Any:
-    """Resizes and crops pixels to the spec's height and width.
-
-    Images are reduced with a triangular filter (anti-aliasing).
+    """Resizes and crops pixels to the spec's height and width; a triangular filter (anti-aliasing) reduces images.
 
     Args:
         pixels: uint8 of shape ``[height, width, channels]``, of any height and width.

@@ -1,4 +1,4 @@
-"""The check of a model's predictions, which is the same for every framework and every stage."""
+"""Checks a model's predictions, in the same way for every framework and stage."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Problem
 
 _ROUNDING = 1e-6
-"""Tolerance of float32 around 0 and 1."""
+"""Tolerance for float32 probabilities around 0 and 1."""
 _OFF_ONE = 5e-3
-"""Tolerance of the sum of all probabilities around 1: that of a softmax in bfloat16 misses it by 0.002."""
+"""Tolerance for the sum of all probabilities around 1; a softmax in bfloat16 misses it by 0.002."""
 
 
 def check_predictions(values: np.ndarray[Any, Any], problem: Problem, what: str) -> None:
-    """Refuses what cannot be predictions.
+    """Raises ``BadInput`` for numbers that cannot be predictions.
 
     Args:
-        values: ``[rows]``, or, of several classes, ``[rows, classes]``.
-        problem: What the model predicts.
-        what: The predictions, for messages.
+        values: ``[rows]``, or, for several classes, ``[rows, classes]``.
+        problem: The kind of problem.
+        what: Name of the predictions, for messages.
 
     Raises:
         BadInput: a number is not finite, a probability is not in [0, 1], or those of a row do not add up to 1.

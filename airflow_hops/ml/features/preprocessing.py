@@ -1,4 +1,4 @@
-"""Building blocks of a preprocessing function: TensorFlow operations with defined results for missing values.
+"""Building blocks of preprocessing functions: TensorFlow operations with defined results for missing values.
 
 A raw feature is a dense tensor of shape ``[batch]`` or, for vectors, ``[batch, width]``: a missing float is NaN, a
 missing vector is all NaN, a missing string is empty. Every function here processes each row independently, so that
@@ -16,21 +16,13 @@ from airflow_hops.ml.features.constants import Constants, Vocabulary
 
 
 def fill_missing(values: tf.Tensor, fill: float) -> tf.Tensor:
-    """Replaces NaN.
-
-    Args:
-        values: Numbers of shape ``[batch]`` or ``[batch, width]``.
-        fill: Replacement of a missing value.
-
-    Returns:
-        float32 of the same shape.
-    """
+    """Replaces NaN in numbers of shape ``[batch]`` or ``[batch, width]``; returns float32 of the same shape."""
     values = tf.cast(values, tf.float32)
     return tf.where(tf.math.is_nan(values), tf.fill(tf.shape(values), tf.constant(fill, tf.float32)), values)
 
 
 def is_missing(values: tf.Tensor) -> tf.Tensor:
-    """Returns 1 if a float, or any of a vector's, is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
+    """Returns 1 if a float, or any in a vector, is NaN or a string is empty, else 0; float32 of shape ``[batch]``."""
     missing = tf.equal(values, "") if values.dtype == tf.string else tf.math.is_nan(tf.cast(values, tf.float32))
     missing = tf.reduce_any(missing, axis=1) if missing.shape.rank == 2 else missing
     return tf.cast(missing, tf.float32)
@@ -42,8 +34,8 @@ def z_score(features: dict[str, tf.Tensor], name: str, constants: Constants, *, 
     Args:
         features: The raw features.
         name: The numeric feature; a vector has one mean and one deviation for all its numbers.
-        constants: The source of its mean and standard deviation.
-        clip: Maximum absolute value; None for no limit. (A single outlier must not determine a prediction.)
+        constants: Statistics with its mean and standard deviation.
+        clip: Maximum absolute value, as a single outlier must not determine a prediction; None for no limit.
 
     Returns:
         float32 of the feature's shape.
@@ -58,8 +50,8 @@ def vocabulary_ids(values: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
 
     Args:
         values: Strings of shape ``[batch]``.
-        vocabulary: From :meth:`airflow_hops.ml.features.constants.Constants.vocabulary`. Its size, which an embedding
-            needs, is recorded with the output that these ids become.
+        vocabulary: Result of :meth:`airflow_hops.ml.features.constants.Constants.vocabulary`. Its size, which an
+            embedding needs, is recorded with the output that these ids become.
 
     Returns:
         int64 of shape ``[batch]``, from 0 to ``vocabulary.size - 1``.
@@ -85,8 +77,8 @@ def bucketize(values: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
     """Returns the bucket of each number: 0 below the first boundary, ``len(boundaries)`` from the last on.
 
     Args:
-        values: Numbers of shape ``[batch]``; a missing number falls into the last bucket, so fill it first.
-        boundaries: Ascending.
+        values: Numbers of shape ``[batch]``; missing numbers get the last bucket, so fill them first.
+        boundaries: Boundaries, ascending.
 
     Returns:
         int64 of shape ``[batch]``.
@@ -109,7 +101,7 @@ def cyclic(values: tf.Tensor, period: float) -> tf.Tensor:
         period: Period of the quantity.
 
     Returns:
-        float32 of shape ``[batch, 2]``; zeros where the value is missing.
+        float32 of shape ``[batch, 2]``; zeros if the value is missing.
     """
     angle: Any = tf.cast(values, tf.float32) * (2 * 3.141592653589793 / period)
     circle = tf.stack([tf.sin(angle), tf.cos(angle)], axis=1)

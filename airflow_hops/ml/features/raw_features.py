@@ -1,4 +1,4 @@
-"""Columns of examples as the dense arrays that a transform graph takes."""
+"""Converts columns of examples to the dense arrays that a transform graph takes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_lis
 
 
 def example_files(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files of a split of examples.
-
-    Raises:
-        BadInput: the split does not exist, or has no files.
-    """
+    """Returns the Parquet files of a split of examples; raises ``BadInput`` if there are none."""
     files = sorted((folder / split).glob("*.parquet"))
     if not files:
         splits = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
@@ -29,11 +25,7 @@ def example_files(folder: Path, split: str) -> list[Path]:
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Checks that names can be column names throughout a pipeline.
-
-    Args:
-        names: Names of the columns, in order.
-        where: Table or function, for messages.
+    """Checks that columns, in order, have names that are valid throughout a pipeline; ``where`` is for messages.
 
     Raises:
         BadInput: a name is empty, contains a NUL, or occurs twice.
@@ -79,11 +71,11 @@ def dense_arrays(batch: Any, inputs: Mapping[str, str], where: str) -> dict[str,
         where: File or split, for messages.
 
     Returns:
-        Arrays of shape ``[rows]`` by name: int64, floats, or bytes as objects; for vectors ``[rows, width]``, with NaN
-        throughout for a missing one.
+        Arrays of shape ``[rows]`` by name: int64, floats, or bytes as objects; for vectors ``[rows, width]``, with a
+        missing vector all NaN.
 
     Raises:
-        BadInput: an integer, a column, or a vector of values other than floats is missing; or a vector has another
+        BadInput: an integer, a column, or a vector of values other than floats is missing, or a vector has another
             length.
     """
     arrays = {}
@@ -127,8 +119,8 @@ def read_rows(
     Args:
         files: Parquet files.
         inputs: Dtypes of the raw features by name.
-        others: More columns to read (label, slices).
-        batch_rows: Maximum number of rows of a batch.
+        others: Further columns to read (label, slices).
+        batch_rows: Maximum number of rows per batch.
 
     Yields:
         The dense arrays of a batch, and its record batch.
@@ -143,7 +135,7 @@ def read_rows(
 def _strings(column: Any) -> Any:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     values = [_as_bytes(value) for value in encoded.dictionary.to_pylist()]
-    # A missing value points behind the dictionary, at the empty string.
+    # Missing values point behind the dictionary, to the empty string.
     table: Any = np.empty(len(values) + 1, dtype=object)
     table[:-1], table[-1] = values, b""
     return table[encoded.indices.cast(pa.int64()).fill_null(len(values)).to_numpy(zero_copy_only=False)]
@@ -156,7 +148,7 @@ def _as_bytes(value: Any) -> bytes:
 def _fits(result: Any, dtype: str) -> bool:
     values, width = split_dtype(dtype)
     if width is not None:
-        # How long lists of any length are is seen when they are read.
+        # Lengths of variable-size lists are checked when they are read.
         size = result.list_size if pa.types.is_fixed_size_list(result) else width
         return is_list(result) and size == width and _fits(result.value_type, values)
     if pa.types.is_dictionary(result):

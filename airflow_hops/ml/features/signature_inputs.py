@@ -1,8 +1,8 @@
-"""Inputs of SavedModels by the names of columns, whatever these are.
+"""Inputs of SavedModels with the names of columns, whatever these are.
 
-TensorFlow makes of an input's name a parameter of a Python function and an operation of the graph, so that ``mean
-radius``, ``class``, or ``Name`` beside ``name`` is refused, or comes out as another. Such a column has an argument of
-our own within the graph; the signature, by which clients ask, has the column's name.
+TensorFlow turns an input's name into a parameter of a Python function and an operation of the graph. It refuses names
+such as ``mean radius``, ``class``, or ``Name`` beside ``name``, or changes them. Inside the graph, such columns have
+generated argument names; the signature, which clients use, has the columns' names.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def argument_names(columns: Iterable[str]) -> dict[str, str]:
-    """Returns names of columns that TensorFlow accepts as arguments of a function: their own where possible.
+    """Returns argument names that TensorFlow accepts, by column: the column's own name if possible.
 
-    Returns:
-        By column, names that differ in more than case.
+    The names differ in more than case.
     """
     columns = list(columns)
     plain = {name.lower(): name for name in reversed(columns) if _is_plain(name)}
@@ -39,12 +38,12 @@ def argument_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
-    """Gives the inputs of a SavedModel's signature the columns' names.
+    """Renames the inputs of a SavedModel's signature to the columns' names.
 
     Args:
         path: The SavedModel's folder.
         signature: The signature's name.
-        arguments: As :func:`argument_names` gave them, by which the signature calls its inputs so far.
+        arguments: Result of :func:`argument_names`: the current names of the inputs.
     """
     renamed = {argument: column for column, argument in arguments.items() if argument != column}
     if not renamed:
@@ -62,12 +61,12 @@ def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> Non
 
 
 class LoadedSignature:
-    """A signature of a loaded SavedModel, called by its inputs' names.
+    """Signature of a loaded SavedModel, called with tensors by input name.
 
     Args:
         path: The SavedModel's folder.
-        loaded: What ``tf.saved_model.load`` made of it.
-        signature: The signature's name; it is there.
+        loaded: Result of ``tf.saved_model.load``.
+        signature: The name of an existing signature.
 
     Attributes:
         inputs: ``tf.TensorSpec`` by input.
@@ -88,7 +87,7 @@ class LoadedSignature:
         self.outputs: dict[str, Any] = dict(self._function.structured_outputs)
 
     def __call__(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs of tensors by input."""
+        """Returns the outputs for tensors by input."""
         result: dict[str, Any] = self._function(**{self._arguments[name]: value for name, value in tensors.items()})
         return result
 

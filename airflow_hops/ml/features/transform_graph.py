@@ -1,4 +1,4 @@
-"""The transform graph: a preprocessing function traced to a SavedModel, loaded again, and put inside a served model."""
+"""Transform graph: traces a preprocessing function to a SavedModel, loads it, and embeds it in a served model."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class _RawFeatures(dict[str, Any]):
 
 @dataclass(frozen=True)
 class TracedTransform:
-    """A traced preprocessing function.
+    """Traced preprocessing function.
 
     Attributes:
-        function: Concrete function of the raw features, each a keyword argument of shape ``[batch]``, a vector's of
+        function: Concrete function of the raw features, as keyword arguments of shape ``[batch]`` or, for vectors,
             ``[batch, width]``.
-        outputs: Its outputs; the width of one whose shape the graph leaves open is -1.
-        resources: Lookup tables and the like, which are saved with it.
-        arguments: What the function calls raw features that have other names.
+        outputs: Specs of the outputs; the width is -1 if the graph leaves it open.
+        resources: Lookup tables and other resources, which are saved with it.
+        arguments: The function's argument names, by raw feature.
     """
 
     function: Any
@@ -60,13 +60,13 @@ def trace_transform(
 ) -> TracedTransform:
     """Traces a preprocessing function once, with an open batch dimension.
 
-    AutoGraph is off: the function is TensorFlow operations on tensors, and its errors keep their own lines.
+    AutoGraph is off: the function consists of TensorFlow operations, and its errors show its own lines.
 
     Args:
         preprocess: ``preprocess(features, constants)``.
         inputs: Dtypes of the raw features (and the time column) by name.
-        constants: Figures of the training split.
-        name: How messages call the function (``flights.features:preprocess``).
+        constants: Statistics of the training split.
+        name: Name of the function for messages (``flights.features:preprocess``).
 
     Raises:
         BadInput: the function raises (the message names file and line), or an output is not a dense tensor of shape
@@ -84,7 +84,7 @@ def trace_transform(
     def transform(**tensors: Any) -> dict[str, Any]:
         features = {feature: tensors[argument] for feature, argument in arguments.items()}
         try:
-            # What TensorFlow creates for the function (tables of a vocabulary) must be saved with it.
+            # Resources that TensorFlow creates for the function (vocabulary tables) must be saved with it.
             with resource_tracker_scope(tracker):
                 outputs = preprocess(_RawFeatures(features), constants)
         except Exception as error:
@@ -95,7 +95,7 @@ def trace_transform(
         return dict(made)
 
     function = tf.function(transform, autograph=False).get_concrete_function(**_raw_specs(inputs, arguments))
-    # A lookup runs whether or not it is asked for, but nothing comes of it; an assertion does.
+    # Control outputs include unused lookups, which have no effect, unlike assertions.
     effects = [op for op in function.graph.control_outputs if not op.type.startswith("LookupTable")]
     read = {output: _inputs_of(tensor, values, effects) for output, tensor in made.items()}
     outputs = {output: replace(spec, inputs=read[output]) for output, spec in specs.items()}
@@ -103,14 +103,14 @@ def trace_transform(
 
 
 def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
-    """Loads a saved transform graph, to run in the thread that calls it.
+    """Loads a saved transform graph, to run in the calling thread.
 
-    A session of TensorFlow 1 makes no Python objects of the graph's functions, as ``tf.saved_model.load`` does: a fork
-    copies 16 MiB less of what it shares.
+    Unlike ``tf.saved_model.load``, a session of TensorFlow 1 makes no Python objects of the graph's functions, so that
+    a fork copies 16 MiB less of shared memory.
 
     Returns:
-        A function of the raw features, each a keyword argument, an array of shape ``[batch]`` or, of vectors, ``[batch,
-        width]``, to the arrays of the outputs by name.
+        A function from arrays of raw features, as keyword arguments of shape ``[batch]`` or, for vectors, ``[batch,
+        width]``, to arrays of the outputs by name.
     """
     from tensorflow.core.protobuf.config_pb2 import CallableOptions, ConfigProto
     from tensorflow.python.client.session import Session
@@ -121,14 +121,14 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
     with ops.Graph().as_default() as graph:
         session = Session(config=one_thread)
         loaded = loader_impl.load(session, [tag_constants.SERVING], str(path))
-    ops.dismantle_graph(graph)  # the session has its own
+    ops.dismantle_graph(graph)  # the session has its own copy
     definition = loaded.signature_def[SIGNATURE]
     inputs, outputs = list(definition.inputs), list(definition.outputs)
     options = CallableOptions(
         feed=[definition.inputs[name].name for name in inputs],
         fetch=[definition.outputs[name].name for name in outputs],
     )
-    options.run_options.inter_op_thread_pool = -1  # none
+    options.run_options.inter_op_thread_pool = -1  # no thread pool
     run = session._make_callable_from_options(options)
 
     def transform(**features: Any) -> dict[str, Any]:
@@ -142,31 +142,30 @@ def export_serving_model(
 ) -> dict[str, str]:
     """Writes a SavedModel that takes raw features, with the transform graph and the model inside it.
 
-    Two signatures give the same outputs. ``serving_default`` takes the raw features that the model uses, and the
-    transform's ``extra_inputs``, each of shape ``[batch]``, a vector ``[batch, width]``; ``serving_examples`` takes
-    ``examples``, serialized ``tf.Example`` of shape ``[batch]``, in which a float that is missing is NaN, a vector NaN
-    throughout, and a string empty, as in the raw features; an integer cannot be missing.
+    Two signatures have the same outputs. ``serving_default`` takes the raw features that the model uses, and the
+    transform's ``extra_inputs``, each of shape ``[batch]``, vectors ``[batch, width]``. ``serving_examples`` takes
+    ``examples``, serialized ``tf.Example`` of shape ``[batch]``. As in the raw features, a missing float is NaN, a
+    missing vector all NaN, and a missing string empty; an integer cannot be missing.
 
-    The outputs are, for two classes, ``probability``, that of the second, float32 of shape ``[batch]``; for several,
-    ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the likeliest one's name, string of shape
-    ``[batch]``; in a regression ``prediction``, float32 of shape ``[batch]``. Those of a further label have its name
-    before theirs, ``minutes_prediction``; what else the model gives is served as it is.
+    For two classes, the output is ``probability``, that of the second, float32 of shape ``[batch]``. For more classes,
+    outputs are ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the name of the likeliest,
+    string of shape ``[batch]``. In a regression it is ``prediction``, float32 of shape ``[batch]``. Outputs for a
+    further label have its name as prefix: ``minutes_prediction``. Other outputs of the model are served unchanged.
 
     Args:
         path: Folder to write.
         transform_graph: Folder of the transform graph.
         model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to numbers of shape
-            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions; a dict
-            of them by label where it gives several. A Keras model whose inputs are a dict gets the outputs that it
-            names.
+            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions; for
+            several labels a dict of them by label. A Keras model with a dict of inputs gets only these outputs.
         features_json: The transform's ``features.json``.
 
     Returns:
-        Dtypes of what the signature takes, by name.
+        Dtypes of the signature's inputs, by name.
 
     Raises:
-        BadInput: the model wants an output that the transform has not, gives no number or probabilities a row, or not
-            as many as there are classes, or nothing for a label.
+        BadInput: the model needs an output that the transform lacks, or its output has another shape than its label
+            requires, or is missing for a label.
     """
     import tensorflow as tf
 
@@ -174,11 +173,11 @@ def export_serving_model(
     module = tf.Module()
     module.transform = tf.saved_model.load(str(transform_graph))
     transform = LoadedSignature(transform_graph, module.transform, SIGNATURE)
-    # A Keras 3 variable wraps the TensorFlow variable that a checkpoint must hold.
+    # Keras 3 variables wrap the TensorFlow variables that a checkpoint must contain.
     variables = getattr(model, "variables", ())
     module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
     if isinstance(model, tf.Module):
-        # Of a model of tf_keras its layers alone: its optimizer may have functions that run among Horovod's ranks only.
+        # For tf_keras, only the layers: the optimizer may have functions that only run among Horovod's ranks.
         module.model = getattr(model, "layers", None) or model
     wanted = getattr(model, "input", None)
     names = list(wanted) if isinstance(wanted, dict) else list(specs.outputs)
@@ -196,7 +195,7 @@ def export_serving_model(
 
     def serve(features: Mapping[str, Any]) -> dict[str, Any]:
         rows = tf.shape(next(iter(features.values())))[:1]
-        # The transform graph asks for them, but nothing that the model uses is computed from them.
+        # The transform graph requires these inputs, but the model's outputs do not depend on them.
         unused = {
             name: tf.zeros(tf.concat([rows, tf.constant(row_shape(dtype), tf.int32)], 0), split_dtype(dtype)[0])
             for name, dtype in specs.inputs.items()
@@ -236,7 +235,7 @@ def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[
 
 
 def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
-    """How ``tf.io.parse_example`` finds raw features in a ``tf.Example``; what is missing is as it is in Parquet.
+    """Returns the specs with which ``tf.io.parse_example`` parses raw features; missing values are as in Parquet.
 
     Args:
         inputs: Dtypes (int64, float32, string, ``float32[16]``) by name.
@@ -252,15 +251,15 @@ def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def served_outputs(found: Any, target: Target) -> dict[str, Any]:
-    """The outputs of a signature, by name.
+    """Returns the outputs of a signature, by name.
 
     Args:
-        found: What the model gives: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``; or a dict of
-            them by label, and of tensors ``[batch, …]`` by other names, which are served as they are.
-        target: What it is to predict.
+        found: Output of the model: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``; or a dict of
+            them by label, and of tensors ``[batch, …]`` with other names, which are served unchanged.
+        target: The model's target.
 
     Raises:
-        BadInput: it gives numbers of another shape, nothing for a label, or an output with the name of another one.
+        BadInput: numbers have another shape, a label has no output, or two outputs have the same name.
     """
     import tensorflow as tf
 
@@ -290,7 +289,7 @@ def served_outputs(found: Any, target: Target) -> dict[str, Any]:
 
 
 def _served_head(result: Any, target: Target) -> dict[str, Any]:
-    """The outputs for one label, by name."""
+    """Returns the outputs for one label, by name."""
     import tensorflow as tf
 
     shape = result.shape
@@ -308,9 +307,9 @@ def _served_head(result: Any, target: Target) -> dict[str, Any]:
 
 
 def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any]) -> tuple[str, ...]:
-    """The features that a tensor is computed from, or that what runs beside it (an assertion) looks at.
+    """Returns the features that a tensor, or an effect beside it (an assertion), depends on.
 
-    What a function that is called does with its arguments is not looked into: it uses them all.
+    Functions that are called count as using all of their arguments.
     """
     waiting, seen = [output.op, *effects], set[str]()
     while waiting:
@@ -349,7 +348,7 @@ def _output_specs(outputs: Any, constants: Constants, name: str) -> dict[str, Ou
 
 
 def _describe(error: Exception, preprocess: Preprocess) -> str:
-    """The error and the line of the user's code that it came from."""
+    """Returns the error and the line of the user's code that caused it."""
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(preprocess, "__code__", None)
     folder = str(Path(code.co_filename).parent) if code else ""

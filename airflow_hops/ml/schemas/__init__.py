@@ -1,4 +1,4 @@
-"""The schema: inferred once from the statistics of the training split, and frozen for the pipeline's later runs."""
+"""Schemas: inferred once from the statistics of the training split, and frozen for later runs of the pipeline."""
 
 from airflow_hops.ml.schemas.diff import Change, SchemaDiff, diff_schemas
 from airflow_hops.ml.schemas.evolve import propose_schema

@@ -1,4 +1,4 @@
-"""The differences between two schemas, by feature, in a form for people to approve."""
+"""Compares two schemas by feature, in a form for people to approve."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from airflow_hops.ml.schemas.files import load_schema
 
 _FEW_VALUES = 5
 _SUMMARY = ("type", "presence", "values per row", "domain", "range")
-"""Summary of a new feature."""
+"""Aspects that summarize a new feature."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~&:])")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One difference.
+    """Difference between two schemas.
 
     Attributes:
         feature: Name of the feature, with dots if nested; empty for the schema as a whole.
         aspect: The changed aspect: ``feature`` (added or removed), ``type``, ``presence``, ``values per row``,
             ``shape``, ``domain``, ``range``, or the name of the field of ``Feature`` or ``Schema``.
-        before: The value before, as JSON; None if there was none.
-        after: The value after.
+        before: The old value as JSON, or None.
+        after: The new value as JSON, or None.
         text: The change in words.
     """
 
@@ -44,7 +44,7 @@ class Change:
 
 @dataclass(frozen=True)
 class SchemaDiff:
-    """The differences between two schemas; false if there are none."""
+    """Differences between two schemas; false if there are none."""
 
     changes: tuple[Change, ...]
 
@@ -55,24 +55,20 @@ class SchemaDiff:
         return "\n".join(map(str, self.changes))
 
     def to_markdown(self, *, limit: int = 100) -> str:
-        """The differences as a Markdown list; names and values from the data are escaped.
-
-        Args:
-            limit: Maximum number to list; the rest is counted.
-        """
+        """Lists up to ``limit`` differences in Markdown, with text from the data escaped, and a count of the rest."""
         lines = [f"- **{_escaped(c.feature or 'schema')}**: {_escaped(c.text)}" for c in self.changes[:limit]]
         if len(self.changes) > limit:
             lines.append(f"- and {len(self.changes) - limit} more")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The differences as JSON: ``changes``, a list of :class:`Change`, and ``text``."""
+        """Returns the differences as JSON: ``changes``, a list of :class:`Change`, and ``text``."""
         return {"changes": [asdict(change) for change in self.changes], "text": str(self)}
 
 
 @dataclass(frozen=True)
 class Aspect:
-    """One aspect of a schema.
+    """Aspect of a schema.
 
     Attributes:
         value: The value to compare, as JSON.
@@ -149,7 +145,7 @@ def describe_schema(given: Any) -> dict[str, dict[str, Aspect]]:
 
 
 def flat_features(features: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Features with their names; those of a struct follow it, with dots in theirs."""
+    """Yields features with their names; a struct's features follow it, with dotted names."""
     for feature in features:
         name = f"{prefix}{feature.name}"
         yield name, feature
@@ -190,7 +186,7 @@ def _feature_aspects(feature: Any, domains: dict[str, Any]) -> dict[str, Aspect]
             case "value_count":
                 aspects["values per row"] = _bounds(value)
             case "domain" | "string_domain":
-                # TFDV takes a domain that is nowhere defined for none.
+                # TFDV ignores a domain that is not defined.
                 aspects |= _domain_aspects(domains.get(value) if field.name == "domain" else value, value)
             case "int_domain" | "float_domain":
                 aspects["range"] = _bounds(value)
@@ -223,7 +219,7 @@ def _presence(presence: Any) -> Aspect:
 
 
 def _bounds(message: Any) -> Aspect:
-    """``min`` and ``max`` of a ValueCount, an IntDomain or a FloatDomain; both are optional."""
+    """Describes the optional ``min`` and ``max`` of a ValueCount, an IntDomain or a FloatDomain."""
     low: Any = message.min if message.HasField("min") else None
     high: Any = message.max if message.HasField("max") else None
     if low is not None and high is not None:
@@ -232,7 +228,7 @@ def _bounds(message: Any) -> Aspect:
         phrase = "any"
     else:
         phrase = f"at most {_number(high)}" if low is None else f"at least {_number(low)}"
-    # Infinity is no JSON number.
+    # JSON has no infinity.
     return Aspect({"min": _json_number(low), "max": _json_number(high)}, phrase)
 
 
@@ -265,7 +261,7 @@ def _as_text(value: Any) -> Aspect:
 
 
 def _number(value: float) -> str:
-    # Seven digits are all that a float32, the type of a FloatDomain's bounds, holds.
+    # A FloatDomain's bounds are float32, which has seven digits.
     return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 

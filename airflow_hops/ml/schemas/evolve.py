@@ -1,4 +1,4 @@
-"""A schema for changed data: the smallest change to the current schema that makes the data valid."""
+"""Proposes a schema for changed data: the smallest change to the current schema that makes the data valid."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
     """Returns the smallest change to a schema under which TFDV finds no anomalies in the statistics.
 
     The changes are those of ``tfdv.update_schema``: a domain gains values, a bound moves, the required share of present
-    values decreases, a new column becomes a feature, a missing one is deprecated. There are four exceptions. A feature
-    with another type gets that type; TFDV would deprecate it. A new column gets the comparators of ``infer_schema``.
-    Anomalies in an environment other than TRAINING change the schema only for that environment: a missing column is
-    declared absent from it, a new one belongs only to it. If the data set has fewer or more rows than the schema
-    allows, the bound moves.
+    values decreases, a new column becomes a feature, a missing one is deprecated. There are four exceptions:
 
-    Everything else is kept: environments, comparators, annotations, the order of domains, features without anomalies.
-    Comments of a ``schema.pbtxt`` are not part of a ``Schema``, so the proposal lacks them.
+    - A feature with another type gets that type; TFDV would deprecate it.
+    - A new column gets the comparators of ``infer_schema``.
+    - Anomalies in an environment other than TRAINING change the schema only for that environment: a missing column is
+      declared absent from it, a new one belongs only to it.
+    - If the data set has fewer or more rows than the schema allows, the bound moves.
+
+    Everything else is unchanged: environments, comparators, annotations, the order of domains, features without
+    anomalies. Comments of a ``schema.pbtxt`` are not part of a ``Schema``, so the proposal lacks them.
 
     Args:
-        schema: ``Schema``; it is not changed.
+        schema: The current ``Schema``.
         statistics: ``DatasetFeatureStatisticsList`` of the new data; only the first data set is used.
         environment: One of the schema's environments; ignored if it has none.
 
     Returns:
-        A new ``Schema``, equal to the given one if there are no anomalies.
+        A new ``Schema``, equal to the current one if there are no anomalies.
 
     Raises:
         BadInput: the schema does not have the environment, the statistics have no rows, or no change removes an
@@ -49,7 +51,7 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
     proposed = type(schema)()
     proposed.CopyFrom(schema)
     anomalies = _anomalies(proposed, statistics, environment)
-    # A change may uncover what it hid: of a feature that has its type now, the values are looked at.
+    # A change may reveal further anomalies: values are only validated once the type is right.
     for _ in range(4):
         if not anomalies:
             return proposed
@@ -62,7 +64,7 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
 
 
 def _anomalies(schema: Any, statistics: Any, environment: str) -> dict[str, Any]:
-    """The anomalies by feature, in the order of their names; those of the data set under no name."""
+    """Returns the anomalies by feature, sorted by name; those of the data set are under the empty name."""
     result = find_anomalies(statistics, schema, environment=environment)
     anomalies = {name: result.anomaly_info[name] for name in sorted(result.anomaly_info)}
     if result.HasField("dataset_anomaly_info"):
@@ -77,12 +79,12 @@ def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str
     inferred = infer_schema(statistics)
     features = {feature_name(feature): feature for feature in statistics.datasets[0].features}
     old, fresh = _by_name(schema), _by_name(inferred)
-    # Nested features are changed with the feature that they are in.
+    # Nested features are changed with their outermost feature.
     touched = {info.path.step[0] if info.path.step else name for name, info in anomalies.items()}
     for index, feature in reversed(list(enumerate(updated.feature))):
         name = feature.name
         if name not in touched:
-            # It has no anomaly in this environment.
+            # No anomaly in this environment.
             if name in old:
                 feature.CopyFrom(old[name])
             else:
@@ -98,7 +100,7 @@ def _changed(schema: Any, statistics: Any, environment: str, anomalies: dict[str
                 feature.in_environment.remove(environment)
             feature.not_in_environment.append(environment)
         elif name in features and environment:
-            # Declares that the feature is there in an environment
+            # Declares that the feature is present in the environment.
             if environment in feature.not_in_environment:
                 feature.not_in_environment.remove(environment)
             elif feature.in_environment and environment not in feature.in_environment:
@@ -119,7 +121,7 @@ def _by_name(schema: Any) -> dict[str, Any]:
 
 
 def _type_changed(old: Any, fresh: Any) -> bool:
-    """Whether statistics show another type; all values missing, they show none."""
+    """Returns whether statistics show another type, which they cannot if all values are missing."""
     return fresh is not None and fresh.type != old.type and fresh.presence.min_count > 0
 
 
@@ -132,7 +134,7 @@ def _add_column(feature: Any, fresh: Any, environment: str) -> None:
 
 
 def _retyped(old: Any, fresh: Any) -> Any:
-    """The feature with the type of the new data, and all else of the old one that still means something."""
+    """Returns the feature with the new type, and all old settings that are valid for it."""
     feature = type(old)()
     feature.CopyFrom(old)
     feature.type = fresh.type
@@ -153,13 +155,13 @@ def _retyped(old: Any, fresh: Any) -> Any:
 
 
 def _convert_bounds(old: Any, feature: Any) -> None:
-    """The same range of numbers as a domain of the other type."""
+    """Converts a range of numbers to a domain of the other type."""
     low: Callable[[float], float]
     high: Callable[[float], float]
     if old.HasField("int_domain"):
         bounds, domain, low, high, limit = old.int_domain, feature.float_domain, float, float, math.inf
     elif old.HasField("float_domain"):
-        # No integer of 64 bits is beyond a larger bound.
+        # Larger bounds are outside the range of 64-bit integers.
         bounds, domain, low, high, limit = old.float_domain, feature.int_domain, math.ceil, math.floor, 2.0**63
     else:
         return
@@ -171,7 +173,7 @@ def _convert_bounds(old: Any, feature: Any) -> None:
 
 
 def _adopt_domain(updated: Any, inferred: Any, feature: Any) -> None:
-    """Takes the inferred string domain of a feature that has become text, under a name of its own."""
+    """Adds the inferred string domain of a feature that has become text, under an unused name."""
     if not feature.domain:
         return
     taken = {domain.name for domain in updated.string_domain}
@@ -184,7 +186,7 @@ def _adopt_domain(updated: Any, inferred: Any, feature: Any) -> None:
 
 
 def _drop_domains(updated: Any, schema: Any) -> None:
-    """Drops the domains of features that are text no more, and of new columns that were not taken over."""
+    """Drops the domains of features that are no longer text, and of new columns that were not added."""
     still, before = _domains_in_use(updated), _domains_in_use(schema)
     known = {domain.name for domain in schema.string_domain}
     for index, domain in reversed(list(enumerate(updated.string_domain))):

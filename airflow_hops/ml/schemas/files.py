@@ -1,4 +1,4 @@
-"""The file of a ``schema`` artifact: a ``Schema`` as protobuf text."""
+"""File of a ``schema`` artifact: a ``Schema`` as protobuf text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ __all__ = ["SCHEMA_FILE", "load_schema", "parse_schema", "to_text"]
 
 
 def to_text(schema: Any) -> str:
-    """The schema as protobuf text."""
+    """Returns the schema as protobuf text."""
     return str(text_format.MessageToString(schema, as_utf8=True))
 
 
 def load_schema(path: str | Path) -> Any:
-    """Reads a ``schema.pbtxt``.
-
-    Raises:
-        BadInput: the file does not exist, or does not parse.
-    """
+    """Reads a ``schema.pbtxt``; raises ``BadInput`` if it does not exist or does not parse."""
     try:
         return parse_schema(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
@@ -35,10 +31,10 @@ def load_schema(path: str | Path) -> Any:
 
 
 def parse_schema(text: str, source: str) -> Any:
-    """The ``Schema`` of a protobuf text.
+    """Parses a ``Schema`` in protobuf text.
 
     Raises:
-        BadInput: it does not parse, a feature has no name, or two have the same; the message has line and column.
+        BadInput: it does not parse (the message has line and column), or a feature has no name or another one's name.
     """
     try:
         schema = text_format.Parse(text, schema_pb2.Schema())

@@ -1,4 +1,4 @@
-"""The schema: inferred once from the statistics of the training split, and frozen for the pipeline's later runs."""
+"""Infers a schema from the statistics of the training split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_DOMAIN_VALUES = 200
 PRESENCE_TOLERANCE = 0.1
 _CLASS_TAG = "class:"
 MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
-"""Measures of the comparators, with the names that they have in a ``FeatureComparator``."""
+"""Field names of a ``FeatureComparator``, by measure."""
 
 
 def infer_schema(
@@ -139,7 +139,7 @@ def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
 
 
 def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:
-    """Arguments may come from JSON: what is of another type is named, too."""
+    """Checks arguments, which may come from JSON and thus be of any type."""
     thresholds = dict(thresholds)
     for what, values in (("comparators", comparators), ("environments", environments)):
         if not isinstance(values, Mapping):
@@ -168,7 +168,8 @@ def _add_default_comparators(feature: Any, result: Any, infinity_norm: float, je
     kind = result.WhichOneof("stats")
     if vector_width(result):
         for comparator in (feature.drift_comparator, feature.skew_comparator):
-            comparator.SetInParent()  # TFDV has no measure of vectors: the skew stage compares what has a comparator
+            # TFDV has no measure for vectors; the skew stage compares features that have a comparator.
+            comparator.SetInParent()
     elif kind == "num_stats" and not has_few_numbers(result):
         _add_comparators(feature, result, {"jensen_shannon": jensen_shannon})
     elif kind in ("num_stats", "string_stats"):

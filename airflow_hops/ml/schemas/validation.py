@@ -1,4 +1,4 @@
-"""TFDV's validation, fast for many features. It imports TFDV inside functions."""
+"""Makes TFDV's validation fast for many features. It imports TFDV inside functions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _AT_ONCE = 100
 def find_anomalies(
     statistics: Any, schema: Any, *, environment: str = "", previous: Any = None, serving: Any = None
 ) -> Any:
-    """``tfdv.validate_statistics`` of statistics with one data set.
+    """Calls ``tfdv.validate_statistics`` for statistics with one data set, in chunks of features.
 
-    TFDV looks for each feature among all of them, so many features are validated some at a time.
+    TFDV searches all features for each feature, so chunks are faster.
 
     Args:
         statistics: ``DatasetFeatureStatisticsList``.
         schema: ``Schema``.
-        environment: One of the schema's environments, or nothing.
-        previous: Statistics of an earlier span, against which ``drift_comparator`` is held.
-        serving: Statistics of served rows, against which ``skew_comparator`` is held.
+        environment: One of the schema's environments, or "".
+        previous: Statistics of an earlier span, for ``drift_comparator``.
+        serving: Statistics of served rows, for ``skew_comparator``.
 
     Returns:
         ``tensorflow_metadata.proto.v0.anomalies_pb2.Anomalies``.
@@ -55,7 +55,7 @@ def find_anomalies(
             for side, known in zip(sides, by_name, strict=True)
         ]
         result.MergeFrom(_validate(parts[0], part, environment, parts[1], parts[2]))
-        # What is anomalous in the data set as a whole needs to be found only once.
+        # Anomalies of the whole data set need to be found only once.
         rest.ClearField("dataset_constraints")
     result.baseline.CopyFrom(schema)
     return result

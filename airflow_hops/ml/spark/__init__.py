@@ -1,1 +1,1 @@
-"""Spark on this machine: a context that starts quickly, workers that are forks."""
+"""Spark on this machine: a context that starts quickly, with workers that are forks."""

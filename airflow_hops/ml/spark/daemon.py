@@ -1,6 +1,6 @@
-"""Spark's Python daemon with the libraries that tasks need: its workers are forks, and do not import them again.
+"""Spark's Python daemon with the libraries that tasks need; its workers are forks and do not import them again.
 
-For ``spark.python.daemon.module``, where driver and executors are on one machine and this package is on their path.
+Set as ``spark.python.daemon.module`` if driver and executors are on one machine with this package on their path.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 
 if __name__ == "__main__":
-    import pandas  # noqa: F401  # PyArrow does, for its first array of NumPy's
+    import pandas  # noqa: F401  # PyArrow imports it for its first NumPy array
     import pyarrow.parquet  # noqa: F401
     from pyspark.daemon import manager
 
@@ -18,5 +18,5 @@ if __name__ == "__main__":
         import tensorflow  # noqa: F401
     import tfx_bsl.coders.example_coder  # noqa: F401
 
-    gc.freeze()  # a full collection in a worker, which Spark does after each task, would copy all that it shares
+    gc.freeze()  # a full collection, which Spark runs in workers after each task, would copy all shared memory pages
     manager()

@@ -1,4 +1,4 @@
-"""Files that the tasks of a Spark job write, and the summaries that they send to the driver."""
+"""Files that the tasks of a Spark job write, and summaries that tasks send to the driver."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from airflow_hops.ml.spark.context import as_spark_failure
 
 @dataclass(kw_only=True)
 class TaskSummary:
-    """The summary of a task: one line of JSON that it hands to the driver.
+    """Summary of a task, sent to the driver as one line of JSON.
 
     Attributes:
-        error: What is wrong with the input, or None.
+        error: Problem with the input, or None.
         no_space: Whether the disk is full.
     """
 
@@ -34,18 +34,18 @@ class TaskSummary:
 
     @contextlib.contextmanager
     def recording_errors(self, folder: str, path: str | None = None) -> Iterator[None]:
-        """Takes down bad input and a full disk, so that the driver can say it in one sentence; all else is raised.
+        """Records bad input and a full disk, for the driver to report in one sentence; raises all other errors.
 
         Args:
-            folder: Where the task writes.
-            path: The Parquet file that it reads.
+            folder: Folder that the task writes to.
+            path: Parquet file that it reads.
         """
         try:
             yield
         except BadInput as error:
             self.error = str(error)
         except Exception as error:
-            # Arrow says it with an error number, TensorFlow with words.
+            # Arrow reports a full disk by errno, TensorFlow only in its message.
             if os.strerror(errno.ENOSPC) in str(error):
                 self.error, self.no_space = f"no space left on the device of {folder} ({error})", True
             elif path and (isinstance(error, pa.ArrowInvalid) or (isinstance(error, OSError) and error.errno is None)):
@@ -54,18 +54,18 @@ class TaskSummary:
                 raise
 
     def to_json(self) -> str:
-        """One line."""
+        """Returns one line of JSON."""
         return json.dumps(asdict(self))
 
 
 @dataclass
 class SplitSummary(TaskSummary):
-    """The summary of a task that works on a part of a split.
+    """Summary of a task that works on a part of a split.
 
     Attributes:
-        split: The split.
-        rows: Rows written.
-        not_finite: Outputs with NaN or infinity: in how many rows.
+        split: Name of the split.
+        rows: Number of rows written.
+        not_finite: Number of rows with NaN or infinity, by output.
     """
 
     split: str
@@ -73,7 +73,7 @@ class SplitSummary(TaskSummary):
     not_finite: dict[str, int] = field(default_factory=dict)
 
     def count_not_finite(self, outputs: Mapping[str, Any]) -> None:
-        """Counts NaN and infinity in outputs, arrays of shape ``[rows, ...]``."""
+        """Counts rows with NaN or infinity in outputs, arrays of shape ``[rows, ...]``."""
         for name, values in outputs.items():
             if values.dtype.kind == "f":
                 bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
@@ -87,17 +87,17 @@ Summary = TypeVar("Summary", bound=TaskSummary)
 def run_tasks(
     spark: Any, work: Callable[[Any, Any], str], plan: Any, tasks: Sequence[Any], of: type[Summary]
 ) -> list[Summary]:
-    """Does tasks in one Spark job.
+    """Runs tasks in one Spark job.
 
     Args:
         spark: The Spark context.
-        work: Does a task by the plan, and returns its summary as JSON.
-        plan: What every task gets.
+        work: Runs a task with the plan, and returns its summary as JSON.
+        plan: Common input of all tasks.
         tasks: The tasks.
         of: The class of the summaries.
 
     Raises:
-        BadInput: a task found its input bad.
+        BadInput: the input of a task is bad.
         HopsError: Spark failed, or the disk is full.
     """
     with as_spark_failure():
@@ -110,7 +110,7 @@ def run_tasks(
 
 
 def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[SplitSummary]) -> dict[str, RowCounts]:
-    """Rows in, by the files' footers, and out, by what the tasks wrote, for each split."""
+    """Returns the rows of each split, read (by the files' footers) and written (by the tasks' summaries)."""
     return {
         split: RowCounts(
             sum(pq.read_metadata(path).num_rows for path in paths),
@@ -121,15 +121,15 @@ def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[SplitSu
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes parts of a split that Python workers left when they were killed; Spark has done them again."""
+    """Removes files of killed Python workers, whose tasks Spark has run again."""
     for rubbish in folder.glob(".part-*"):
         rubbish.unlink()
 
 
 class StagedFiles:
-    """Files of a task, which bear their names when the block of this context manager has ended well.
+    """Files of a task, which get their final names if the ``with`` block ends without an error.
 
-    A task that Spark runs twice writes the same names.
+    If Spark runs a task twice, both write the same names.
     """
 
     def __init__(self) -> None:
@@ -148,13 +148,13 @@ class StagedFiles:
                     staging.replace(path)
         finally:
             for writer in self._writers:
-                with contextlib.suppress(Exception):  # a full disk refuses the last bytes too
+                with contextlib.suppress(Exception):  # close() fails, too, if the disk is full
                     writer.close()
             for staging, _path in self._staged:
                 staging.unlink(missing_ok=True)
 
     def open(self, path: Path, writer: Callable[[str], Any]) -> Any:
-        """Opens a file with a writer that takes its path and has a ``close``; its folder is made."""
+        """Opens a file with a writer that takes its path and has a ``close``; creates its folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         staging = path.with_name(f".{path.name}.{os.getpid()}")
         self._staged.append((staging, path))
@@ -163,7 +163,7 @@ class StagedFiles:
 
 
 def use_one_thread() -> None:
-    """Has TensorFlow work in one thread: Spark runs a Python worker for each core."""
+    """Restricts TensorFlow to one thread, as Spark runs a Python worker for each core."""
     import tensorflow as tf
 
     with contextlib.suppress(RuntimeError):  # TensorFlow is already in use in this process

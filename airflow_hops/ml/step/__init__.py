@@ -1,1 +1,1 @@
-"""A step: its entry, its context, the process that it runs in."""
+"""Steps: a step's entry, its context, and the process that it runs in."""

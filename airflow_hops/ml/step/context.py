@@ -1,4 +1,4 @@
-"""The context of a step's function: its inputs, its output, progress, and a scratch folder."""
+"""Context of a step's function: its inputs, its output, progress, and a scratch folder."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class Stage(Protocol):
         """Does the work of a step.
 
         Args:
-            context: The step: its inputs, its output, its progress.
+            context: The step's context.
             **params: JSON values.
 
         Returns:
             The artifact that ``context.output()`` committed, or a JSON value.
 
         Raises:
-            BadInput: the input cannot be used, so that a retry would not help.
+            BadInput: the input cannot be used, and a retry would not help.
         """
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """The first argument of every step's entry function.
+    """First argument of every step's entry function.
 
     Attributes:
         spec: The step's spec.
         scratch: A local folder of this try, removed with the step.
         store: The artifact store.
-        started_s: Seconds spent in :meth:`starting`.
-        gpu_s: Seconds times GPUs of each training.
+        started_s: Seconds of each start-up phase (:meth:`starting`).
+        gpu_s: GPU seconds of each training.
     """
 
     spec: StepSpec
@@ -62,7 +62,7 @@ class StepContext:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Counts its ``with`` block as start-up, not work: for example the start of Spark's JVM."""
+        """Counts the ``with`` block as start-up instead of work, for example the start of Spark's JVM."""
         began = time.monotonic()
         try:
             yield
@@ -99,7 +99,7 @@ class StepContext:
             artifacts: Inputs that the step looked up itself, by role, for the lineage.
 
         Raises:
-            BadInput: the spec names no output.
+            BadInput: the spec does not name an output.
         """
         if self.spec.output is None:
             raise BadInput(f"step {self.spec.step!r} writes an artifact, but its spec names no output")
@@ -114,7 +114,7 @@ class StepContext:
         return writer
 
     def cost(self) -> dict[str, float]:
-        """Returns the step's cost so far, as :class:`~airflow_hops.core.contract.artifacts.Manifest` has it."""
+        """Returns the step's cost so far, in the form of :class:`~airflow_hops.core.contract.artifacts.Manifest`."""
         return {"core_s": round(_core_seconds(), 2), "gpu_s": round(sum(self.gpu_s), 2)}
 
     def progress(self, fraction: float, text: str, metrics: Mapping[str, float] | None = None) -> None:
@@ -132,12 +132,12 @@ _current: list[StepContext] = []
 
 
 def make_current(context: StepContext) -> None:
-    """Makes a context the one that :func:`current_step` answers, in this process and its forks."""
+    """Sets the context that :func:`current_step` returns in this process and its forks."""
     _current[:] = [context]
 
 
 def current_step() -> StepContext | None:
-    """The context of the step or notebook that this process is, or was forked from; None if it is none."""
+    """Returns the context of this process's step or notebook; None if the process is neither."""
     return _current[-1] if _current else None
 
 
@@ -158,8 +158,8 @@ def resolve(entry: str) -> Callable[..., Any]:
     """Imports ``module:function``.
 
     Raises:
-        BadInput: the name has another form, or the module or function does not exist, or it is a stage of a
-            distribution and cannot be imported.
+        BadInput: the name has another form, the module or function does not exist, or a distribution's stage cannot be
+            imported.
     """
     if not entry.startswith("airflow_hops."):
         for stage in extensions(STAGES).values():
@@ -187,14 +187,10 @@ def resolve(entry: str) -> Callable[..., Any]:
 
 
 def find_file(path: str, what: str) -> Path:
-    """A file of the user's, below a folder on the import path.
-
-    Args:
-        path: Relative to such a folder, or absolute.
-        what: What to call it in the message.
+    """Finds a file of the user, absolute or relative to a folder on the import path; ``what`` names it in messages.
 
     Raises:
-        BadInput: there is none.
+        BadInput: the file does not exist.
     """
     folders = [Path()] if Path(path).is_absolute() else [Path(folder) for folder in sys.path if folder]
     for folder in folders:
@@ -207,14 +203,14 @@ def find_file(path: str, what: str) -> Path:
 
 
 def _core_seconds() -> float:
-    """CPU seconds of all processes of this one's session, those that have ended and were waited for included.
+    """Returns the CPU seconds of all processes in this session, including ended processes that were waited for.
 
-    A step leads a session, or, below a ``spark-submit`` that was started first, is in that of the JVM. What the process
-    that it was forked from had used does not count.
+    A step leads its session, or, under a running ``spark-submit``, is in that of the JVM. CPU time of the process that
+    the step was forked from does not count.
     """
     ticks = 0
     for pid in {os.getpid(), os.getsid(0), *descendants(os.getsid(0)), *descendants(os.getpid())}:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime (proc_pid_stat(5))
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Runs a function that was shipped by its source: ``@task.hops``."""
+"""Runs a function that was shipped as source code: ``@task.hops``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from airflow_hops.core.contract.protocol import check_json
 from airflow_hops.ml.step.context import StepContext
 
 _HEADER = "from __future__ import annotations\n"
-"""Annotations may name what only the DAG file imports: they are not evaluated."""
+"""Disables evaluation of annotations, which may use names that only the DAG file imports."""
 
 
 def run(context: StepContext, **shipped: Any) -> Any:
-    """The step: calls a shipped function, and returns what it returns.
+    """Step that calls a shipped function, and returns its result.
 
     Args:
-        context: The step.
-        **shipped: As :func:`call_shipped`.
+        context: The step's context.
+        **shipped: Arguments of :func:`call_shipped`.
 
     Returns:
         A JSON value, or the artifact that the function wrote.
 
     Raises:
-        BadInput: as :func:`call_shipped`, or what the function returned is not a JSON value.
+        BadInput: as :func:`call_shipped`, or the function did not return a JSON value.
     """
     value = call_shipped(context, **shipped)
     if not isinstance(value, Artifact):
@@ -46,15 +46,15 @@ def call_shipped(
     kwargs: Mapping[str, Any] | None = None,
     wants_context: bool = False,
 ) -> Any:
-    """Defines a function from its source, calls it, and returns what it returns.
+    """Defines a function from its source, calls it, and returns its result.
 
     Args:
-        context: The step.
+        context: The step's context.
         source: The function's source, without its decorators.
         function: The function's name.
         args: Positional arguments; JSON values.
         kwargs: Keyword arguments; JSON values.
-        wants_context: Whether ``context`` is the first argument.
+        wants_context: Whether to pass ``context`` as the first argument.
 
     Raises:
         BadInput: the source does not define the function, or uses a name that is not in it.
@@ -68,18 +68,19 @@ def define_shipped(folder: Path, source: str, function: str) -> Callable[..., An
     """Defines a function from its source.
 
     Args:
-        folder: Where the source is written, so that it stands in tracebacks.
+        folder: Folder that the source is written to, so that tracebacks show its lines.
         source: The function's source, without its decorators.
         function: The function's name.
 
     Raises:
         BadInput: the source does not define the function, or uses a name that is not in it.
     """
-    # Imports the source from a file, so that its lines stand in tracebacks and its function can be pickled
+    # Imports the source from a file, so that tracebacks show its lines and its function can be pickled.
     name = f"hops_task_{function}"
     path = folder / f"{name}.py"
     path.write_text(_HEADER + source)
-    # The file is gone with the step's scratch folder when the traceback is written; an entry without a time stays.
+    # When the traceback is written, the file has been removed with the scratch folder; linecache keeps entries
+    # without a modification time.
     linecache.cache[str(path)] = (len(source), None, (_HEADER + source).splitlines(keepends=True), str(path))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -98,7 +99,7 @@ def define_shipped(folder: Path, source: str, function: str) -> Callable[..., An
 
 
 def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function that :func:`define_shipped` has defined.
+    """Calls a function that :func:`define_shipped` defined.
 
     Raises:
         BadInput: it uses a name that is not in its source.
@@ -110,7 +111,7 @@ def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any]
 
 
 def _explain(error: NameError, function: str) -> Exception:
-    """Says why a name of the DAG file is not there; other modules' name errors are their own affair."""
+    """Explains that a name of the DAG file is missing; name errors of other modules are returned unchanged."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Source files that TensorFlow generates in the temporary folder."""
+"""Removes source files that TensorFlow generates in the temporary folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MODULE_PREFIX = "__autograph_generated_file"
 
 
 def remove_generated_code() -> None:
-    """Removes the files of the functions that AutoGraph has converted in this process.
+    """Removes the files of functions that AutoGraph converted in this process.
 
-    It makes each a module of its own. Its source goes with Python's exit, which a forked rank or step never comes to;
-    its bytecode stays in any case.
+    Each function becomes a module. Its source would be removed when Python exits, which forked ranks and steps skip;
+    its bytecode would stay in any case.
     """
     for name, module in list(sys.modules.items()):
         if name.startswith(_MODULE_PREFIX):

@@ -1,4 +1,4 @@
-"""The job's side of :mod:`airflow_hops.core.store.jobs`: reports that it lives, and ends when nobody follows it."""
+"""Job's side of :mod:`airflow_hops.core.store.jobs`: reports that the job lives, ends it if no worker follows it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LOCK_ATTEMPTS = 20
 
 
 class JobKeeper:
-    """Keeps a job's lock and record while its step works.
+    """Maintains a job's lock and record while its step works.
 
-    Two threads do it: one looks whether a worker is attached, the other, which may have to wait for the store, writes
-    the record and looks whether the job is asked to end.
+    One thread checks that a worker is attached. Another, which may have to wait for the store, writes the record and
+    checks whether the job has been asked to end.
     """
 
     def __init__(self, job: Job, store: ArtifactStore) -> None:
@@ -39,15 +39,15 @@ class JobKeeper:
         self._store_error: BaseException | None = None
 
     def begin(self) -> bool:
-        """Makes this process the job's.
+        """Makes this process the job's process.
 
         Returns:
-            False when another process is, or has been, or when the job has been asked to end already.
+            False if another process is or was the job's process, or if the job has already been asked to end.
         """
         if not self._lock() or self._asked_to_end():
             return False
         self._store_record("running")
-        # Ranks are forked from this process: never while a thread of it holds a lock of the store's libraries.
+        # Delays forks of ranks while a thread may hold a lock of the store's libraries.
         os.register_at_fork(
             before=self._storing.acquire, after_in_parent=self._storing.release, after_in_child=self._storing.release
         )
@@ -56,7 +56,7 @@ class JobKeeper:
         return True
 
     def finish(self, result: StepResult) -> None:
-        """Writes the result into the record, for a worker of another machine."""
+        """Writes the result to the record, for workers on other machines."""
         self._done.set()
         with self._storing:
             try:
@@ -68,7 +68,7 @@ class JobKeeper:
         for _ in range(_LOCK_ATTEMPTS):
             descriptor = lock_for_process(self._job.path / "running")
             if descriptor is not None:
-                # Held as long as this process lives. Who comes second finds what the first has written.
+                # Held until this process ends. A second process then sees the text that the first has written.
                 if os.fstat(descriptor).st_size:
                     return False
                 os.write(descriptor, json.dumps({"pid": os.getpid(), "session": os.getsid(0)}).encode())
@@ -111,7 +111,7 @@ class JobKeeper:
                         return
                     self._store_record("running")
                     asked = self._asked_to_end()
-            except Exception as error:  # for how long, _look() sees
+            except Exception as error:  # _look() checks how long this lasts
                 self._store_error = error
                 continue
             if asked:
@@ -121,7 +121,7 @@ class JobKeeper:
 
     def _end(self, why: str) -> NoReturn:
         _say(f"{why}: the step ends", logging.ERROR)
-        if lock_holder(self._job.path / "attached") is None:  # else the worker removes it
+        if lock_holder(self._job.path / "attached") is None:  # otherwise the worker removes it
             shutil.rmtree(self._job.path, ignore_errors=True)
         end_everything()
 

@@ -21,16 +21,16 @@ DISTRIBUTIONS = {
     "pyspark.sql": "pyspark",
     "mlflow": "mlflow",
 }
-"""Distributions by module, in the order in which they are imported."""
+"""Distributions by module, in import order."""
 
 
 def probe() -> dict[str, Any]:
     """Imports the modules that steps need.
 
     Returns:
-        ``modules``: for each its ``version``, ``seconds`` of the import beyond those before it, and ``error`` (None
-        when it imports); ``gpus`` (names that TensorFlow sees) and ``no_gpu`` (why it sees none), where there is
-        TensorFlow; ``horovod`` (what it was built with; NCCL by its version, as in ``nccl.h``), where that is.
+        ``modules``: per module its ``version``, ``seconds`` of the import in addition to earlier ones, and ``error``
+        (None if it imports). With TensorFlow, ``gpus`` (names that it sees) and ``no_gpu`` (the reason if there are
+        none). With Horovod, ``horovod`` (its build features; NCCL by its version, as in ``nccl.h``).
     """
     report: dict[str, Any] = {"modules": {}}
     for module, distribution in DISTRIBUTIONS.items():
@@ -51,7 +51,7 @@ def probe() -> dict[str, Any]:
 
 
 def why_no_gpu(driver_name: str = "libcuda.so.1") -> str:
-    """Why CUDA has no GPU for this process, as far as its driver says."""
+    """Returns the reason why CUDA has no GPU for this process, according to its driver."""
     try:
         driver = ctypes.CDLL(driver_name)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""The warm process: imports TensorFlow and TFDV once, and forks a child for each step.
+"""Warm process: imports TensorFlow and TFDV once, and forks a child for each step.
 
-Importing the ML libraries costs seconds, a fork milliseconds. The process is single-threaded where it matters: it
-imports and runs nothing, so that a child finds the libraries as a fresh interpreter would after its imports.
+Importing the ML libraries takes seconds, a fork milliseconds. The process imports libraries but does not use them, so
+that they are in a child's interpreter as in a new one after its imports.
 
-The protocol, on a Unix socket that only its owner can open: a client sends one JSON line with the step's ``spec``,
-``env`` and ``cwd``, and the write end of a pipe as ancillary data; it reads one line with the child's ``pid``, answers
-``go``, upon which the step begins, and reads one line with the child's wait ``status`` when it has ended.
+Protocol, on a Unix socket that only its owner can open: a client sends one JSON line with the step's ``spec``, ``env``
+and ``cwd``, and the write end of a pipe as ancillary data. It reads one line with the child's ``pid``, replies ``go``,
+which starts the step, and reads one line with the child's wait ``status`` when it has ended.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WARM_MODULES = (
     "tensorflow_serving.apis.model_service_pb2_grpc",
 )
 RARE = {"import_model", "notebook", "search"}
-"""Stages that few pipelines have, and that import large libraries or start threads."""
+"""Stages that few pipelines use, and that import large libraries or start threads."""
 _PATIENCE_S = 10.0
 
 
@@ -64,7 +64,7 @@ class WarmProcess:
     """Listens on a socket and forks steps.
 
     Args:
-        path: The socket's path; its folder is made readable by its owner alone.
+        path: The socket's path; its folder becomes readable by its owner only.
         idle_timeout_s: Seconds without a step after which the process ends.
     """
 
@@ -72,20 +72,20 @@ class WarmProcess:
         self.path, self.idle_timeout_s = path, idle_timeout_s
         self._children = Children()
         self._clients: dict[int, socket.socket] = {}
-        self._left_behind: dict[int, float] = {}  # when each is killed
+        self._left_behind: dict[int, float] = {}  # time by which each is killed
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         staging = path.with_name(f"{path.name}.{os.getpid()}")
         self._listener.bind(str(staging))
         staging.chmod(0o600)
         self._listener.listen(16)
-        staging.rename(path)  # from here on clients find it, and it is ready
+        staging.rename(path)  # clients can connect from here on
         self._inode = path.stat().st_ino
-        adopt_orphans()  # what a step leaves behind becomes a child of this process when the step has ended
+        adopt_orphans()  # processes that a step leaves behind become children of this process
         self._own = set(children(os.getpid()))
 
     def serve(self) -> None:
-        """Forks steps until nobody has asked for one for the idle time-out, or the socket is gone."""
+        """Forks steps until none was requested for the idle time-out, or the socket is gone."""
         last_used = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
@@ -115,7 +115,7 @@ class WarmProcess:
         connection.settimeout(5)
         try:
             request, (output,) = receive_request(connection, 1)
-        except (OSError, ValueError):  # no step of this client's; those that run go on
+        except (OSError, ValueError):  # the client is gone; running steps continue
             connection.close()
             return
 
@@ -125,7 +125,7 @@ class WarmProcess:
 
         try:
             pid = self._children.fork(step)
-        except OSError:  # there is no room for another process
+        except OSError:  # fork failed: no room for another process
             connection.close()
             return
         finally:
@@ -138,11 +138,11 @@ class WarmProcess:
         for pid, status in self._children.take_ended():
             with self._clients.pop(pid) as connection, contextlib.suppress(OSError):
                 connection.sendall(json.dumps({"status": status}).encode() + b"\n")
-        # A step adopts its own orphans while it lives: any other child was left behind by one that has ended.
+        # A running step adopts its own orphans, so any other child was left behind by a step that has ended.
         for pid in set(children(os.getpid())) - self._own - self._clients.keys():
             if pid not in self._left_behind:
                 self._left_behind[pid] = time.monotonic() + _PATIENCE_S
-                send_signal(pid, signal.SIGTERM)  # a JVM removes what Spark has spilled
+                send_signal(pid, signal.SIGTERM)  # lets a JVM remove Spark's spilled files
             elif time.monotonic() > self._left_behind[pid]:
                 send_signal(pid, signal.SIGKILL)
             with contextlib.suppress(OSError):
@@ -151,9 +151,9 @@ class WarmProcess:
 
 
 def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket) -> int:
-    """Turns a fork into a step, and runs it."""
+    """Runs a step in a forked process."""
     os.setsid()
-    # A client that has given up waiting starts the step by itself: without its word, nothing is run twice.
+    # A client that gave up waiting starts the step itself; waiting for its go prevents a second run.
     if connection.recv(len(GO)) != GO:
         return 1
     connection.close()
@@ -162,9 +162,9 @@ def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     take_environment(request["env"], request["cwd"])
     if "numpy" in sys.modules:
-        # Python's own generator starts anew in a fork, NumPy's global one does not: steps would draw alike.
+        # Unlike Python's generator, NumPy's global one is not reseeded in a fork: steps would draw the same numbers.
         sys.modules["numpy"].random.seed()
-    # The step runs the package that its operator was imported from, not the one that this process was started with.
+    # The step uses the package that its operator was imported from, which may not be the one of this process.
     paths = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = paths + [path for path in sys.path if not (Path(path) / "airflow_hops").exists()]
     if paths[:1] != [PATH_ENTRY]:
@@ -176,20 +176,20 @@ def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Imports the libraries, listens, forks."""
+    """Imports the libraries, and forks steps on request."""
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml.step.warm", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket")
     parser.add_argument("--idle-timeout-s", type=float, default=300.0, help="end after so many seconds without a step")
     options = parser.parse_args(arguments)
     modules = [*WARM_MODULES, "airflow_hops.ml.__main__"]
-    with contextlib.suppress(BadInput):  # two distributions have a stage of one name: steps say so
+    with contextlib.suppress(BadInput):  # two distributions register the same stage; steps report this
         modules += [stage.value.partition(":")[0] for name, stage in extensions(STAGES).items() if name not in RARE]
     for module in modules:
-        # A module that fails here fails again, with a message, in the step that needs it.
+        # A module that fails to import here fails again, with a message, in the step that needs it.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # a full collection in a fork would copy all that it shares
+    gc.freeze()  # a full collection in a fork would copy all shared memory pages
     WarmProcess(options.socket, options.idle_timeout_s).serve()
 
 

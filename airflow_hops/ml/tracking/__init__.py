@@ -1,4 +1,4 @@
-"""MLflow: a run for each training, registered versions, and the aliases that name what serves."""
+"""MLflow: a run for each training, registered versions, and aliases of the deployed versions."""
 
 from airflow_hops.ml.tracking.client import open_tracking
 from airflow_hops.ml.tracking.entries import read_training

@@ -1,6 +1,6 @@
-"""MLflow's client, and the database that it may have to make.
+"""MLflow's client, and its SQLite database, created if necessary.
 
-Importing MLflow costs more than a second and making its database several, so this module does neither until it must.
+Importing MLflow takes more than a second and creating its database several, so both are done only when needed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 
 
 def open_tracking(tracking_uri: str) -> Any:
-    """Opens MLflow, making a SQLite database (and its folder) that is not there yet.
-
-    Whoever wants the first deployment to be quick calls this beforehand: making the database takes seconds.
+    """Opens MLflow, creating a missing SQLite database and its folder, which takes seconds.
 
     Args:
-        tracking_uri: ``sqlite:///…``, ``http://…`` or whatever else MLflow takes.
+        tracking_uri: ``sqlite:///…``, ``http://…`` or another URI that MLflow accepts.
 
     Raises:
         HopsError: MLflow cannot be reached, or its database cannot be opened.
     """
-    # MLflow waits for minutes on a server that is away; the task's own retries do that better.
+    # By default, MLflow waits minutes for an unreachable server; the task's own retries are better.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -43,7 +41,7 @@ def open_tracking(tracking_uri: str) -> Any:
             client.search_experiments(max_results=1)
             return client
         path = _sqlite_path(tracking_uri)
-        # Two processes that make the tables at once fail on each other's.
+        # Processes that create the tables at the same time would fail.
         with locked(path.with_name(f".{path.name}.lock")):
             if not path.exists():
                 _make_database(path)
@@ -61,9 +59,9 @@ def open_tracking(tracking_uri: str) -> Any:
 
 
 def _make_database(path: Path) -> None:
-    """Makes MLflow's tables in memory and moves the finished file into place.
+    """Creates MLflow's tables in memory and moves the finished file into place.
 
-    MLflow migrates an empty database through all of its history, and a disk's syncs would make that take seconds.
+    MLflow applies all of its migrations to an empty database, which on a disk takes seconds because of syncs.
     """
     from mlflow.tracking import MlflowClient
 
@@ -76,7 +74,7 @@ def _make_database(path: Path) -> None:
 
 
 def experiment_id(client: Any, name: str) -> str:
-    """The id of an experiment, which is made if there is none of that name."""
+    """Returns the id of an experiment, which is created if it does not exist."""
     from mlflow.exceptions import MlflowException
 
     experiment = client.get_experiment_by_name(name)
@@ -84,23 +82,19 @@ def experiment_id(client: Any, name: str) -> str:
         return str(experiment.experiment_id)
     location = None
     if client.tracking_uri.startswith("sqlite:"):
-        # MLflow's own default is a folder of the step's working directory, which is gone with the step.
+        # MLflow's default is in the step's working directory, which is removed with the step.
         location = f"{_sqlite_path(client.tracking_uri).with_suffix('').as_uri()}-artifacts/{name}"
     try:
         return str(client.create_experiment(name, artifact_location=location))
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run has made it since
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another run has just created it
             raise
         return str(client.get_experiment_by_name(name).experiment_id)
 
 
 @contextmanager
 def mlflow_errors(client: Any) -> Iterator[None]:
-    """Turns what MLflow raises into an error that says where MLflow is.
-
-    Raises:
-        HopsError: MLflow failed.
-    """
+    """Turns errors of MLflow into a ``HopsError`` with MLflow's address."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""Parameters and metrics of a model, in the form that MLflow takes."""
+"""Parameters and metrics of a model, in MLflow's form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.redaction import masked
 
 _PARAM_CHARS = 6000
-"""MLflow's limit on a parameter's value."""
+"""Maximum length of a parameter's value in MLflow."""
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """Reads the record of a training in its model artifact; empty if there is none."""
+    """Reads the training record of a model artifact; empty if there is none."""
     try:
         value = read_json(folder / "training.json")
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def read_training(folder: Path) -> dict[str, Any]:
 
 
 def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
-    """Everything of the training's record that is not a series, and the window and features of the model."""
+    """Returns all entries of the training record except series, and the window, label and features of the model."""
 
     def is_series(value: Any) -> bool:
         if isinstance(value, Mapping):
@@ -47,7 +47,7 @@ def params_of(model: Artifact, training: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lineage_tags(model: Artifact) -> dict[str, str]:
-    """The tags of a run or a version that lead back to the store."""
+    """Returns the tags that link a run or a version to the store."""
     trained = ModelProperties.of(model)
     return {
         "hops.model": model.uri,
@@ -58,7 +58,7 @@ def lineage_tags(model: Artifact) -> dict[str, str]:
 
 
 def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
-    """Logs parameters, however many there are, less credentials."""
+    """Logs any number of parameters, without credentials."""
     from mlflow.entities import Param
 
     values = [Param(name, value) for name, value in masked(params).items()]
@@ -67,7 +67,7 @@ def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
 
 
 def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None) -> list[Any]:
-    """Metrics of each epoch, then the model's own, then the evaluation's."""
+    """Returns the metrics of each epoch, then those of the model and of the evaluation."""
     from mlflow.entities import Metric
 
     at_ms = int(time.time() * 1000)
@@ -87,7 +87,7 @@ def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifac
 
 
 def _epochs(training: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The figures of each epoch: a list of mappings, or a mapping of lists as in Keras's ``History.history``."""
+    """Returns the metrics of each epoch, from a list of mappings or, as in Keras's ``History``, a mapping of lists."""
     for name in ("epochs", "history"):
         value = training.get(name)
         if isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value):
@@ -101,10 +101,10 @@ def _epochs(training: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def entry_name(name: str) -> str:
-    """A name as MLflow takes it: other characters become underscores."""
+    """Replaces characters that MLflow does not allow in names with underscores."""
     return "".join(char if char.isalnum() or char in "_-./ " else "_" for char in name)
 
 
 def param_text(value: Any) -> str:
-    """A parameter's value as MLflow takes it: text, no longer than it may be."""
+    """Returns a parameter's value as text, cut to MLflow's limit."""
     return (value if isinstance(value, str) else json.dumps(value))[:_PARAM_CHARS]

@@ -1,4 +1,4 @@
-"""A thread for what may take long, in order: calls of a tracking server, copies of checkpoints."""
+"""Thread for slow work in order: calls of a tracking server, copies of checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 
 class OrderedTasks:
-    """A thread that does what it is given, in order; it begins with the first task: by then all ranks are forked."""
+    """Thread that runs tasks in order; it starts with the first task, when all ranks are already forked."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -17,7 +17,7 @@ class OrderedTasks:
         self._error: BaseException | None = None
 
     def do(self, task: Callable[[], None]) -> None:
-        """Has a task done after those before it."""
+        """Queues a task."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -31,7 +31,7 @@ class OrderedTasks:
             self._thread = None
 
     def raise_error(self) -> None:
-        """Raises what the first task that failed has raised, once."""
+        """Raises the error of the first task that failed, once."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

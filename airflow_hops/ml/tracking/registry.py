@@ -1,4 +1,4 @@
-"""MLflow's model registry: versions, their runs, and the aliases that name what serves."""
+"""MLflow's model registry: versions, their runs, and aliases of the deployed versions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CHALLENGER = "challenger"
 
 @dataclass(frozen=True)
 class RegisteredVersion:
-    """A version in the registry.
+    """Version in the registry.
 
     Attributes:
-        version: Its number.
-        mlflow_run_id: The MLflow run that has its parameters and metrics.
-        created: False when the same model had been registered before.
+        version: The version's number.
+        mlflow_run_id: The MLflow run with its parameters and metrics.
+        created: False if the same model had been registered before.
     """
 
     version: int
@@ -34,10 +34,10 @@ class RegisteredVersion:
 
 
 class ModelRegistry:
-    """The registered model of one name.
+    """Registered model of one name.
 
     Args:
-        tracking_uri: MLflow's tracking URI; for SQLite, the database and its folder are made.
+        tracking_uri: MLflow's tracking URI; a missing SQLite database and its folder are created.
         model_name: Name of the registered model.
     """
 
@@ -48,15 +48,11 @@ class ModelRegistry:
 
     @cached_property
     def client(self) -> Any:
-        """MLflow's client.
-
-        Raises:
-            HopsError: MLflow cannot be reached, or its database cannot be opened.
-        """
+        """Client of MLflow; raises ``HopsError`` if MLflow cannot be reached, or its database cannot be opened."""
         return open_tracking(self.tracking_uri)
 
     def find(self, fingerprint: str) -> RegisteredVersion | None:
-        """The version that was registered for a model artifact, by fingerprint."""
+        """Returns the version that was registered for a model artifact, by its fingerprint."""
         with mlflow_errors(self.client):
             result = self.client.search_model_versions(
                 f"name = '{self.model_name}' and tags.`hops.fingerprint` = '{fingerprint}'"
@@ -79,7 +75,7 @@ class ModelRegistry:
         Args:
             model: The model artifact.
             producer: The task instance that registers it; its DAG names the experiment.
-            training: What the training wrote of itself (``training.json``).
+            training: The training record (``training.json``).
             evaluation: The evaluation artifact, whose metrics are logged.
         """
         result = self.find(model.fingerprint)
@@ -101,7 +97,7 @@ class ModelRegistry:
                     raise
             source = model.uri
             if self.tracking_uri.startswith("http") and source.startswith("file:"):
-                # An MLflow server refuses sources on a disk that it takes for its own.
+                # An MLflow server refuses sources that look like paths on its own disk.
                 source = f"hops-{source}"
             created = self.client.create_model_version(
                 self.model_name, source=source, run_id=run_id, tags=tags, await_creation_for=0
@@ -114,7 +110,7 @@ class ModelRegistry:
             self.client.set_registered_model_alias(self.model_name, alias, str(version))
 
     def delete_alias(self, alias: str) -> None:
-        """Removes an alias; one that is not there is no error."""
+        """Removes an alias, if it exists."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -124,7 +120,7 @@ class ModelRegistry:
                 raise HopsError(f"MLflow at {self.tracking_uri}: {error}") from error
 
     def point_aliases(self, champion: int | None, challenger: int | None) -> None:
-        """Has the aliases name what serves, whatever a killed task left; writes nothing where they do."""
+        """Corrects the aliases after a task may have been killed; correct ones are not written."""
         with mlflow_errors(self.client):
             result = self.client.search_registered_models(f"name = '{self.model_name}'")
         aliases = {alias: int(version) for model in result for alias, version in model.aliases.items()}
@@ -135,10 +131,10 @@ class ModelRegistry:
                 self.set_alias(alias, version)
 
     def model_of(self, version: int) -> tuple[str, str]:
-        """URI and fingerprint of the model artifact that a version was registered for.
+        """Returns URI and fingerprint of the model artifact that a version was registered for.
 
         Raises:
-            BadInput: there is no such version, or it was not registered by a deployment.
+            BadInput: the version does not exist, or was not registered by a deployment.
         """
         from mlflow.exceptions import MlflowException
 
@@ -170,7 +166,7 @@ class ModelRegistry:
         training: Mapping[str, Any],
         evaluation: Artifact | None,
     ) -> str:
-        """The run of a model: its training's, or else one of its own; one that a try began is taken up again."""
+        """Returns the run of a model: that of its training, or a separate one, resumed if an earlier try began it."""
         experiment = experiment_id(self.client, producer.dag_id)
         same = f"tags.`hops.model` = '{model.uri}' and tags.`hops.fingerprint` = '{model.fingerprint}'"
         begun = self.client.search_runs([experiment], same, max_results=1)
@@ -193,16 +189,16 @@ class ModelRegistry:
 def deployed_model(
     store: ArtifactStore, services: Mapping[str, str], model_name: str, version: int | str
 ) -> tuple[Artifact, int]:
-    """The artifact of a deployed model, and its version.
+    """Returns the artifact of a deployed model, and its version.
 
     Args:
         store: The artifact store.
-        services: A step's services; the registry is asked for versions that serve no more.
-        model_name: Model name.
+        services: A step's services, with the registry for versions that are no longer served.
+        model_name: Name of the model.
         version: ``champion``, ``challenger``, or a number in the registry.
 
     Raises:
-        BadInput: there is no such version.
+        BadInput: the version does not exist.
     """
     record = read_record(store, model_name)
     if version in ("champion", "challenger"):

@@ -1,4 +1,4 @@
-"""A TensorBoard of a training's event files, which ends with whoever started it."""
+"""TensorBoard of a training's event files, which ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ from airflow_hops.core.processes.programs import module_command, with_package
 
 @contextmanager
 def serving(logdir: Path) -> Iterator[None]:
-    """Serves a folder on this machine for as long as the ``with`` block lasts; the process's first line is its address.
-
-    Args:
-        logdir: Folder of event files; they may still be written.
-    """
-    # A process of its own: ranks are forked from this one, and would inherit a server's threads half.
+    """Serves a folder of event files during the ``with`` block; the process's first line of output is its address."""
+    # Not in this process: ranks are forked from it, and would inherit a server's locks without its threads.
     command = module_command(sys.executable, __name__, "--logdir", logdir)
     process = subprocess.Popen(command, env=with_package(os.environ), stdin=subprocess.DEVNULL)
     try:
@@ -37,15 +33,15 @@ def serving(logdir: Path) -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serves a folder on a free port of the loopback interface, until it is told to end."""
+    """Serves a folder on a free port of the loopback interface, until the process is terminated."""
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml.tracking.tensorboard", description=__doc__)
     parser.add_argument("--logdir", type=Path, required=True, help="folder of event files")
     args = parser.parse_args(arguments)
     end_with(os.environ.get(WORKER_VARIABLE, ""))
 
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
-    # TensorBoard reads event files without TensorFlow where it finds this module (tensorboard/compat/__init__.py): it
-    # is up in a second in place of five, and takes a tenth of the memory.
+    # With this module, TensorBoard reads event files without TensorFlow (tensorboard/compat/__init__.py): it starts in
+    # one second instead of five, and takes a tenth of the memory.
     sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
     from tensorboard import default, program
 
@@ -57,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             "--host=127.0.0.1",
             "--port=0",
             "--reload_interval=2",
-            # The other loader is a process of its own, which could be left behind.
+            # The fast loader is a separate process, which could be left behind.
             "--load_fast=false",
         ]
     )

@@ -1,4 +1,4 @@
-"""The MLflow run of a training: what it was given, how it goes, what came of it, and what it was made from and with."""
+"""MLflow run of a training: its parameters, progress, results, data sets and environment."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_t
 from airflow_hops.ml.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 
 TRAINING_TAG = "hops.training"
-"""Names a training whatever number of tries it takes: its retry takes the run up again."""
+"""Tag that identifies a training across its tries, so that a retry resumes the run."""
 
 RECORD_TAG = "hops.record"
-"""The key of the run's record in the store."""
+"""Tag with the key of the run's record in the store."""
 
 log = logging.getLogger(__name__)
 
 
 class TrainingRun:
-    """A training's run in the experiment of its DAG.
+    """Run of a training in the experiment of its DAG.
 
-    Where MLflow fails, the log says so and the training goes on: what it has learnt is not lost for want of a note.
+    If MLflow fails, this is logged and the training continues: its results are worth more than the MLflow run.
 
     Args:
-        spec: The step's: the service ``tracking_uri``, MLflow's tracking URI, is empty for none, and the producer's DAG
-            names the experiment.
-        training: What names the training through all of its tries.
+        spec: The step's spec, with MLflow's tracking URI as the service ``tracking_uri`` (empty for no MLflow); the
+            producer's DAG names the experiment.
+        training: Identifies the training across its tries.
 
     Attributes:
-        record: The key of its record in the store; None for none.
+        record: The key of its record in the store, or None.
     """
 
     def __init__(self, spec: StepSpec, training: str) -> None:
@@ -57,13 +57,13 @@ class TrainingRun:
         manifest: Manifest | None,
         code_paths: Sequence[str] = (),
     ) -> None:
-        """Makes the run, or takes up that of an earlier try.
+        """Creates the run, or resumes that of an earlier try.
 
         Args:
-            params: Hyperparameters, and what else the training was given.
-            examples: What it trains on.
-            manifest: Of the examples.
-            code_paths: Folders of user code; the run names the Git commit of the first.
+            params: Hyperparameters and other settings of the training.
+            examples: The examples that it trains on.
+            manifest: Manifest of the examples.
+            code_paths: Folders of user code; the run has the Git commit of the first.
         """
         self._attempt(lambda: self._begin(params, examples, manifest, code_paths))
 
@@ -77,11 +77,11 @@ class TrainingRun:
             self._attempt(lambda: self._client.log_batch(self._id, metrics=entries))
 
     def finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
-        """Logs what came of it.
+        """Logs the results.
 
         Args:
-            model: The published model; None where the training returned a plain value.
-            record: What ``training.json`` holds.
+            model: The published model; None if the training returned a plain value.
+            record: Content of ``training.json``.
             code: Sources of the user's code by path, which are logged below ``code/``.
         """
         if self._id is None:
@@ -102,17 +102,17 @@ class TrainingRun:
         self._attempt(log_outcome)
 
     def fail(self) -> None:
-        """Says that this try has failed."""
+        """Marks this try as failed."""
         if self._id is not None:
             self._attempt(lambda: self._client.set_terminated(self._id, "FAILED"))
 
     @property
     def id(self) -> str | None:
-        """The run's id, once there is one."""
+        """ID of the run, once it has begun."""
         return self._id
 
     def attempt(self, work: Callable[[Any], None]) -> None:
-        """Has something done with MLflow's client once the run has begun, under the same rule."""
+        """Calls a function with MLflow's client once the run has begun; errors are logged."""
         if self._id is not None:
             self._attempt(lambda: work(self._client))
 
@@ -170,7 +170,7 @@ class TrainingRun:
 
 
 def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
-    """The splits that a training reads, with where they come from."""
+    """Returns the splits that a training reads, with their origin."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     inputs = {role: [artifact.uri for artifact in values] for role, values in manifest.inputs.items()}
@@ -192,8 +192,8 @@ def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
 
 @cache
 def environment_lock() -> str:
-    """The libraries of this environment, as ``pip freeze`` would write them."""
-    # Setuptools puts the packages that it carries on the path; they are not installed.
+    """Returns the libraries of this environment in the format of ``pip freeze``."""
+    # Setuptools puts its vendored packages on the path, which are not installed.
     own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
     metadata = [each.metadata for each in own]  # a property that reads a file
     results = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
