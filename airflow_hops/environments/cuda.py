@@ -89,7 +89,7 @@ def toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
     for file in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
         if not (Path(named) / file).exists():
             raise BadInput(
-                f"CUDA_HOME is {named!r}, which has no {file}: building Horovod with NCCL takes a whole CUDA toolkit; "
-                "name one, or unset CUDA_HOME, and the compiler comes as wheels"
+                f"CUDA_HOME is {named!r}, which has no {file}: building Horovod with NCCL needs a complete toolkit; "
+                "name one, or unset CUDA_HOME to install the compiler from wheels"
             )
     return Path(named)

@@ -104,7 +104,7 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
     if not (path / "pyvenv.cfg").exists():
         return EnvironmentState("foreign", f"{path} is not a Python environment (it has no pyvenv.cfg)")
     if not (path / "bin" / "python").exists():
-        return EnvironmentState("broken", f"{path}/bin/python leads nowhere; was that Python removed?")
+        return EnvironmentState("broken", f"{path}/bin/python does not exist any more; was that Python removed?")
     stamp = _read_stamp(path)
     if stamp is None and any(path.glob("lib/python3*/site-packages/*.dist-info")):
         return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
@@ -177,7 +177,7 @@ def create_environment(
         raise BadInput(f"{path}: will not be overwritten, because {detail}; name an empty or new folder")
     if state.name == "unmanaged" and not force:
         raise BadInput(
-            f"{state.detail}, and all but the pins would be removed from it; delete it, or use --force, if so meant"
+            f"{state.detail}, and all packages except the pins would be removed from it; delete it, or use --force"
         )
     nccl = needs_nccl(pins)
     toolkit = toolkit_of_the_machine(os.environ) if nccl else None
@@ -193,7 +193,7 @@ def create_environment(
     write_added(path, added)
     files = [str(pins.resolve())]
     if wants_java and java is not None:
-        say(f"no Java that Spark runs on was found on this machine: one comes along ({java.name})")
+        say(f"this machine has no Java that Spark runs on: installing a bundled Java ({java.name})")
         files.append(str(java.resolve()))
     python_of_it = path / "bin" / "python"
     try:
@@ -277,7 +277,7 @@ def find_python(uv: str, requested: str | None, version: tuple[int, int], say: S
     if python := find(wanted):
         return python
     raise HopsError(
-        f"Python {wanted} is needed, there is none on this machine, and uv could not download it (what it said stands "
+        f"Python {wanted} is needed, there is none on this machine, and uv could not download it (see its output "
         f"above); install it, so that python{wanted} is on the PATH (Debian 12: apt-get install python3), or name a "
         "mirror for uv in UV_PYTHON_INSTALL_MIRROR; then run this again"
     )

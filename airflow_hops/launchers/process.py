@@ -157,7 +157,7 @@ def describe_exit(code: int) -> str:
         "SIGKILL": " (it was killed, possibly by the kernel for lack of memory: see dmesg, and give the step less data "
         "or the machine more memory)",
         "SIGSEGV": " (a crash in native code)",
-        "SIGABRT": " (native code gave up; its last lines say why)",
+        "SIGABRT": " (native code aborted; see the last lines of the log)",
         "SIGTERM": " (it was asked to end)",
     }.get(name, "")
     return f"{name}{hint}"

@@ -98,7 +98,7 @@ class SparkLauncher(Launcher):
             present = f"Java {java.version} in {java.home}" if java else "none"
             raise BadInput(
                 f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {present}; install one, or run "
-                f"'airflow hops runtime create {self.runtime}', which brings it along"
+                f"'airflow hops runtime create {self.runtime}', which installs one"
             )
         conf = dict(_DEFAULTS)
         master = self._master()

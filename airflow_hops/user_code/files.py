@@ -70,7 +70,7 @@ class UserFiles:
         self._follow(References(files=frozenset(value for value in _values(spec.params) if isinstance(value, str))))
         for name in (spec.entry, *_functions(spec.params)):
             if not self._reach(name.partition(":")[0]):
-                self.unknown.append(f"{name!r} is in no file beside the DAG file, nor in the runtime environment")
+                self.unknown.append(f"{name!r} is neither in a file beside the DAG file nor in the runtime environment")
         while waiting := self._waiting - self._seen:
             for name in sorted(waiting):
                 self._reach(name)
@@ -218,7 +218,7 @@ class UserFiles:
         named = (Path(os.path.normpath(root / script)) for root in roots)
         path = next((each for each in named if each.is_file()), None)
         if path is None:
-            self.unknown.append(f"{script!r} is no file beside the DAG file")
+            self.unknown.append(f"{script!r} is not a file beside the DAG file")
             return
         around = ((place, root) for place, root in self._roots.items() if path.is_relative_to(str(root)))
         place, folder = next(around, (_SCRIPT_PLACE, path.parent))

@@ -123,11 +123,11 @@ def receive_request(connection: socket.socket, descriptors: int) -> tuple[dict[s
         while not message.endswith(b"\n"):
             more = connection.recv(_MESSAGE_BYTES)
             if not more:
-                raise ConnectionError("the client closed before it had said what to run")
+                raise ConnectionError("the client closed the connection before its request was complete")
             message += more
         request = json.loads(message)
         if len(received) != descriptors:
-            raise ValueError(f"{len(received)} open files came, {descriptors} were expected")
+            raise ValueError(f"received {len(received)} open files, expected {descriptors}")
     except BaseException:
         for descriptor in received:
             os.close(descriptor)

@@ -92,7 +92,7 @@ class FileSystem:
         if not files.exists(whole):
             return
         if files.isdir(whole) and files.ls(whole) and not recursive:
-            raise BadInput(f"path {path!r} is a folder with something in it; say recursive=True")
+            raise BadInput(f"path {path!r} is a folder that is not empty; pass recursive=True")
         self._project.remove(whole)
 
     def copy(self, source: str, target: str, overwrite: bool = False) -> None:
@@ -131,7 +131,7 @@ class FileSystem:
             there = f"{there}/{whole.rpartition('/')[2]}"
         _check_apart(whole, there)
         if files.exists(there) and not overwrite:
-            raise BadInput(f"{there} is there already; say overwrite=True to replace it")
+            raise BadInput(f"{there} already exists; pass overwrite=True to replace it")
         self._project.remove(there)
         return there
 
@@ -152,7 +152,7 @@ class FileSystem:
         _check_there(here, str(path))
         _check_apart(str(path), whole)
         if files.exists(whole) and not overwrite:
-            raise BadInput(f"{whole} is there already; say overwrite=True to replace it")
+            raise BadInput(f"{whole} already exists; pass overwrite=True to replace it")
         self._project.remove(whole)
         _copy(here, str(path), files, whole, files.put_file)
 

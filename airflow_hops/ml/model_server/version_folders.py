@@ -132,7 +132,7 @@ def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     if served_by == TENSORFLOW_MODEL_SERVER and model_format not in (SAVED_MODEL, TFLITE):
         raise BadInput(
             f"{folder}: the model is of the format {model_format.name}, and the connection's server is a {served_by}, "
-            "which serves SavedModels and TensorFlow Lite alone; serve it with 'airflow hops serve' (kind 'bundled')"
+            "which serves only SavedModels and TensorFlow Lite; serve it with 'airflow hops serve' (kind 'bundled')"
         )
 
 

@@ -208,7 +208,7 @@ def check_forkable() -> None:
     running = context.context_safe()
     if running is not None and running._initialized:
         raise HopsError(
-            "TensorFlow runs already in this process, and ranks are forked from it: its threads would not come along; "
+            "TensorFlow runs already in this process, and ranks are forked from it without its threads; "
             "train before any TensorFlow operation, or in a process of its own"
         )
 

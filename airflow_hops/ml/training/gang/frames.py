@@ -61,7 +61,7 @@ class Frames:
         self._fill(_HEADER.size, timeout_s)
         text_bytes, body_bytes = _HEADER.unpack(self._buffer[: _HEADER.size])
         if text_bytes > _MOST_MESSAGE_BYTES or body_bytes > _MOST_MESSAGE_BYTES:
-            raise EOFError("what came is no frame")
+            raise EOFError("the received data is not a frame")
         end = _HEADER.size + text_bytes + body_bytes
         self._fill(end, timeout_s)
         text, body = self._buffer[_HEADER.size : _HEADER.size + text_bytes], self._buffer[end - body_bytes : end]

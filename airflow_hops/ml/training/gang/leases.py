@@ -73,12 +73,12 @@ class GpuLeases:
         except OSError as error:
             raise BadInput(
                 f"{folder / name}: the GPU cannot be leased: {error.strerror}; expected a file that all users of this "
-                f"host's GPUs may write, in a folder that is no symbolic link ({FOLDER_VARIABLE} names another folder)"
+                f"host's GPUs may write, in a folder that is not a link ({FOLDER_VARIABLE} names another folder)"
             ) from error
         if not try_lock(descriptor):
             by = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
             os.close(descriptor)
-            return by or "somebody"
+            return by or "an unknown process"
         self._descriptors.append(descriptor)
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, f"{holder} (process {os.getpid()})\n".encode(), 0)

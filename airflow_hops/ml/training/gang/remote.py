@@ -163,7 +163,7 @@ class RemoteCrew(Crew):
                 result = agent.versions.get(name)
                 if result != version:
                     raise BadInput(
-                        f"{agent.line.host}: its runtime environment has {name} {result or 'not at all'}, expected "
+                        f"{agent.line.host}: its runtime environment has {name} {result or '(missing)'}, expected "
                         f"{version} as on the host of the step; make it from the same pins with 'airflow hops runtime "
                         "create', or name its Python"
                     )

@@ -246,7 +246,7 @@ class Supervisor:
             f"{culprit.where}"
             + (f" ({seen})" if seen else "")
             + "; all ranks were ended."
-            + (f"\nWhere it stands, the innermost call first:\n{stack}\n" if stack else " ")
+            + (f"\nIts stack, innermost call first:\n{stack}\n" if stack else " ")
             + _quote_log(culprit.last_lines)
         )
 
@@ -281,7 +281,7 @@ def describe_exit(code: int | None, oom_kills: int | None = None) -> str:
             else "it was killed, possibly by a container's memory limit"
         )
         return f"SIGKILL ({why}; if memory is short, give the gang fewer ranks or smaller batches)"
-    return {"SIGSEGV": "SIGSEGV (a crash in native code)", "SIGABRT": "SIGABRT (native code gave up)"}.get(name, name)
+    return {"SIGSEGV": "SIGSEGV (a crash in native code)", "SIGABRT": "SIGABRT (native code aborted)"}.get(name, name)
 
 
 def _quote_log(lines: Sequence[str]) -> str:

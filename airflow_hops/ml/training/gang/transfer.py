@@ -92,7 +92,7 @@ class FileReceiver:
                 self.close()
                 self._staging.mkdir()
         except OSError as error:
-            raise HopsError(f"{self._root}: what came from another host cannot be written: {error}") from error
+            raise HopsError(f"{self._root}: files from another host cannot be written: {error}") from error
 
     def close(self) -> None:
         """Removes incomplete files."""

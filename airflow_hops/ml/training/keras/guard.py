@@ -119,7 +119,7 @@ class Guard(keras.callbacks.Callback):
                 for rank, (_, epoch, step, at, _) in enumerate(result.tolist())
             )
             raise BadInput(
-                f"the ranks stand at different steps: {places}; each must be given equally many batches an epoch"
+                f"the ranks are at different steps: {places}; each must be given equally many batches an epoch"
             )
         if len(set(result[:, 0].tolist())) > 1:
             hexadecimal = [f"{int(value) & 0xFFFFFFFFFFFFFFFF:016x}" for value in result[:, 0]]

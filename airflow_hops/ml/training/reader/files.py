@@ -191,7 +191,7 @@ class FileCache:
                     size = part.stat().st_size
                     if size != file.size_bytes or now.version != file.version:
                         raise HopsError(
-                            f"{file.name} was changed while it was fetched: {size} bytes came, "
+                            f"{file.name} was changed while it was fetched: got {size} bytes, "
                             f"{file.size_bytes} were expected"
                         )
                     part.replace(path)
