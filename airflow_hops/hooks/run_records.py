@@ -57,7 +57,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
         code = user_code(spec, runtime)
         if code.fingerprint != spec.cache_key_parts["user code"]:
             write_record(store, key, record, None)
-            return f"its code cannot be kept with it: {'; '.join(code.unknown) or 'it is being changed'}"
+            return f"its code cannot be stored with it: {'; '.join(code.unknown) or 'it is being changed'}"
         write_record(
             store, key, replace(record, code_paths=code.folders, code_left_out=code.left_out, script=code.script), code
         )
@@ -66,7 +66,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
     if not code.left_out:
         return None
     left = f"{len(code.left_out)} files of its code, such as {code.left_out[0]}"
-    return f"not kept with it, since they are too large or links that lead out of the user code: {left}"
+    return f"not stored with it, since they are too large or links that lead out of the user code: {left}"
 
 
 def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -262,7 +262,7 @@ class RequestRetrainingOperator(HopsTask):
                 (RETRAIN, NOT_NOW),
                 default=NOT_NOW,
                 timeout=self.answer_within,
-                note="Why; kept with the decision",
+                note="Reason; stored with the decision",
             )
         by, note = self._answer.by, f": {self._answer.note}" if self._answer.note else ""
         if self._answer.choice == NOT_NOW:

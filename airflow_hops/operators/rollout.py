@@ -171,7 +171,7 @@ class RolloutOperator(HopsOperator):
                     (APPROVE, REJECT),
                     default=_ON_APPROVAL_TIMEOUT[self.on_approval_timeout],
                     timeout=self.approval_timeout,
-                    note="Why; kept with the model",
+                    note="Reason; stored with the model",
                     assigned_users=self.assigned_users,
                 )
             trigger = RolloutTrigger(

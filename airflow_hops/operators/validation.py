@@ -184,7 +184,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 [*([] if _properties(value).proposed_features is None else [APPROVE]), CONTINUE, REJECT],
                 default=_ON_TIMEOUT[self.on_timeout],
                 timeout=self.ask_timeout,
-                note="Why; kept with the schema",
+                note="Reason; stored with the schema",
                 assigned_users=self.assigned_users,
                 value=dict(value),
                 schema=self._schema_in_use.to_dict(),

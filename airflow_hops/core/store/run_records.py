@@ -71,7 +71,7 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
             out of the folder that it is unpacked to.
     """
     if record.code is None:
-        raise BadInput("the run's code was not kept, since it could not be told what it imports")
+        raise BadInput("the run's code was not stored, since its imports could not be determined")
     uri = _code_uri(store, record)
     try:
         with zipfile.ZipFile(io.BytesIO(store.files.read(uri))) as archive:
@@ -82,7 +82,7 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
                 raise BadInput(f"{uri}: it was not written by this package: {why}")
             files = {entry.filename: archive.read(entry) for entry in entries}
     except FileNotFoundError:
-        raise BadInput(f"{uri}: the code of the run is gone") from None
+        raise BadInput(f"{uri}: the code of the run was removed") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
         raise BadInput(f"{uri}: the code of the run is damaged ({error})") from error
     if _digest(files) != record.code:
@@ -113,5 +113,5 @@ def _code_uri(store: ArtifactStore, record: RunRecord) -> str:
 
 def _checked(key: str) -> str:
     if not _KEY.fullmatch(key):
-        raise BadInput(f"{key!r} is no key of a run; expected 64 hexadecimal digits")
+        raise BadInput(f"{key!r} is not the key of a run; expected 64 hexadecimal digits")
     return key

@@ -270,7 +270,7 @@ class Rejected(Condition):
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """Returns whether the condition holds; see :meth:`Condition.check`."""
         if situation.skew.reference.model is None:
-            return self._found(False, "two spans have no champion: what became of requests is not known")
+            return self._found(False, "two spans have no champion, so the outcome of requests is unknown")
         held = memory.requests >= self.times
         text = (
             f"{memory.requests} of {self.times} requested retrainings in a row brought no new champion"
