@@ -55,7 +55,7 @@ def backtest(args: Namespace) -> None:
     try:
         uri, report = run_backtest(hook.store, plan, candidates, {"user": user}, _say)
     except KeyboardInterrupt:
-        _say("Interrupted. What is trained is kept: the same command goes on from there.")
+        _say("Interrupted. Trained candidates are stored: the same command continues from there.")
         raise
     if args.json:
         print(json.dumps({"uri": uri, **report.to_dict()}))

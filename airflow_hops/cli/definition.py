@@ -221,7 +221,9 @@ _INIT_ARGUMENTS = (
     ),
     _repeated("--drop", "Column to leave out (can be repeated)", metavar="COLUMN"),
     _repeated(
-        "--keep", "Column to keep as a feature even if it alone tells the label (can be repeated)", metavar="COLUMN"
+        "--keep",
+        "Column to keep as a feature even if it alone determines the label (can be repeated)",
+        metavar="COLUMN",
     ),
     _repeated(
         "--type",
@@ -244,11 +246,11 @@ _INIT_ARGUMENTS = (
 _SEARCH_ARGUMENTS = (
     _DAG,
     _option("study", "Name of a study: the DAG run's id, unless the task gives another", nargs="?"),
-    _option("--task", "The task that searches, where several have a study of that name"),
+    _option("--task", "Searching task, if several tasks have a study of that name"),
     _flag("--follow", "Show the progress until the search ends (default: newest study)"),
     _option(
         "--stop",
-        "Stop running trials by their numbers, or without a number the search (default: of the newest study)",
+        "Stop running trials by number, or the search without a number (default: of the newest study)",
         nargs="*",
         type=int,
         metavar="TRIAL",
@@ -271,22 +273,22 @@ _REPRODUCE_ARGUMENTS = (
     ),
     _option(
         "--environment",
-        "Environment to run in: one with the recorded versions, which is made if there is none, or the present "
+        "Environment to run in: one with the recorded versions, which is created if necessary, or the present "
         "one (default: lock)",
         choices=("lock", "present"),
         default="lock",
     ),
     _flag("--incomplete", "Also reproduce a training without a record, with the present code and environment"),
     _flag("--json", "Print the comparison as JSON"),
-    _option("--runtime", "A named environment to begin from (default: the connection's)"),
+    _option("--runtime", "Named environment to start from (default: the connection's)"),
     _STORE_CONNECTION,
     ARG_VERBOSE,
 )
 
 _BACKTEST_ARGUMENTS = (
-    _option("model", "The model, whose champion's pipeline is run again"),
+    _option("model", "The model; its champion's pipeline is run again"),
     _option("--from", "Start of the history, as 2013-01-01", dest="start", required=True),
-    _option("--to", "Its end, which is not part of it", dest="end", required=True),
+    _option("--to", "End of the history (exclusive)", dest="end", required=True),
     _option("--every", "Length of a period, at whose end policies decide (default: 7d)", default="7d"),
     _option("--first", "Length of the first model's training window (default: that of the champion's)"),
     _repeated(
@@ -298,16 +300,16 @@ _BACKTEST_ARGUMENTS = (
     _repeated("--code-path", "Folder of the modules of --policy (can be repeated; default: [core] dags_folder)"),
     _repeated(
         "--label-delay",
-        "How long labels come after their rows, as 7d; candidates learn from rows with one. Policies that use "
+        "Delay of labels after their rows, as 7d; candidates are trained on rows with labels. Policies that use "
         "labels are tried with each, others with the shortest (can be repeated; default: 0d)",
     ),
     _option(
         "--price",
-        "What a training must bring: the metric's gain on average over the history (default: 0)",
+        "Gain of the metric, on average over the history, that a training must bring (default: 0)",
         type=float,
         default=0.0,
     ),
-    _option("--jobs", "Policies that are tried at once (default: 1)", type=int, default=1),
+    _option("--jobs", "Number of policies replayed in parallel (default: 1)", type=int, default=1),
     _option("--output", "Folder to which the report and policy.json are copied"),
     _flag("--json", "Print the report as JSON"),
     _option("--spark-conn-id", "Connection of the steps that run on Spark", default="spark_default"),
@@ -319,7 +321,7 @@ _BACKTEST_ARGUMENTS = (
 _NOTEBOOK_ARGUMENTS = (
     _option("folder", "Folder of the notebooks (default: [core] dags_folder)", nargs="?"),
     _option("--hops-conn-id", "Connection of type hops, which has the store", default="hops_default"),
-    _option("--runtime", "An environment of your own, in which the kernels run (default: the connection's)"),
+    _option("--runtime", "Named environment of the kernels (default: the connection's)"),
     _option("--port", "Port of 127.0.0.1 to listen on (default: 8888)", type=int, default=8888),
     _flag("--no-browser", "Do not open a browser"),
     ARG_VERBOSE,
@@ -330,7 +332,7 @@ _CARD_ARGUMENTS = (
     _option("version", "Number of the version", type=int),
     _option("--format", "Markdown or HTML (default: md)", choices=("md", "html"), default="md"),
     _option("--output", "File to write (default: standard output)", metavar="FILE"),
-    _flag("--kept", "The card as it was kept with the newest decision on the version"),
+    _flag("--kept", "Use the card stored at the newest decision on the version"),
     _STORE_CONNECTION,
     ARG_VERBOSE,
 )
@@ -339,12 +341,12 @@ _CARD_ARGUMENTS = (
 _MODEL_COMMANDS = (
     _command(
         "models.replace",
-        "Make a model the champion on purpose, whatever comparisons say of it",
+        "Make a model the champion deliberately, regardless of evaluations",
         (
             _option("model", "Name of the model"),
             _option("uri", "URI of the model artifact, the output of the training task"),
-            _option("--reason", "Why; kept with the model", required=True),
-            _option("--by", "Who decides (default: the user of this machine)"),
+            _option("--reason", "Reason; stored with the model", required=True),
+            _option("--by", "User who decides (default: the user of this machine)"),
             _option("--conn-id", "Connection of type model_server (default: the hops connection's server)"),
             _STORE_CONNECTION,
             ARG_VERBOSE,
@@ -384,38 +386,38 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     "Run an experiment again with its code, data and libraries, and compare the results",
                     _REPRODUCE_ARGUMENTS,
                     "Checks that the inputs have their fingerprints, finds or makes an environment with "
-                    "the recorded versions, unpacks the recorded code, and runs the step again, in a place of its own "
-                    "in the store and unknown to MLflow. Then compares metrics, curves, weights and predictions. Exits "
+                    "the recorded versions, unpacks the recorded code, and runs the step again, at a separate address "
+                    "in the store and without MLflow. Then compares metrics, curves, weights and predictions. Exits "
                     "with 0 if the result is the same, with 1 if it differs, with 2 if it cannot be run.",
                 ),
                 _command(
                     "models.card",
                     "Export the card of a model's version: data, training, evaluation, rollout, labels, drift",
                     _CARD_ARGUMENTS,
-                    "Writes it from the store as it is now, for who may see all of it. What people have "
-                    "written, and MLflow's part, are as they were when a card of the version was kept last.",
+                    "Writes the card from the current store, for readers who may see all of it. Texts of "
+                    "users and MLflow's entry are those of the last stored card of the version.",
                 ),
                 _command(
                     "backtest.backtest",
-                    "Say what retraining policies would have made of the past",
+                    "Evaluate retraining policies on past data",
                     _BACKTEST_ARGUMENTS,
                     "Runs the champion's own pipeline again, with its code, for each training that a "
                     "policy would have asked for, and scores each model on the rows that came after it. Prints for "
                     "each policy the metric on average, trainings, false alarms, cost, and regret against the best "
                     "schedule in hindsight, and writes a report to the store, with policy.json of the policy that "
-                    "earned most. What is trained is kept: an interrupted back-test, or one of other policies, goes "
-                    "on from there.",
+                    "earned most. Trained models are stored: an interrupted back-test, or one of other policies, "
+                    "continues from there.",
                 ),
                 GroupCommand(name="models", help="Decisions on models that serve", subcommands=_MODEL_COMMANDS),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 _command(
                     "notebook.notebook",
-                    "Open JupyterLab with kernels of the runtime environment, and the store at hand",
+                    "Open JupyterLab with kernels of the runtime environment and access to the store",
                     _NOTEBOOK_ARGUMENTS,
-                    "Listens on 127.0.0.1 alone, with a token, in the foreground. JupyterLab lies in an "
-                    "environment of its own beside the runtime environment, named jupyterlab, which the first call "
-                    "makes. Nothing is installed into your home. What comes from the connection is in the kernels' "
-                    "environment, in no file, and on no command line.",
+                    "Listens on 127.0.0.1 only, with a token, in the foreground. JupyterLab is installed in a "
+                    "separate environment next to the runtime environment, named jupyterlab, which the first call "
+                    "creates. Nothing is installed into your home. Values of the connection are in the kernels' "
+                    "environment only, not in files or command lines.",
                 ),
                 _command(
                     "serve.serve",

@@ -208,7 +208,7 @@ def init(args: Namespace) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise BadInput(f"name is {name!r}; expected a Python identifier of ASCII letters, digits and '_'")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: exists already; delete it, or choose another name, or another folder with --output")
+        raise BadInput(f"{folder}: already exists; delete it, or choose another name, or another folder with --output")
     module = None if name in sys.modules else importlib.util.find_spec(name)
     if name in sys.modules or (module is not None and module.origin is not None):
         raise BadInput(f"name {name!r} is the name of a module installed with Airflow; choose another one")
@@ -254,7 +254,7 @@ def report(name: str, uri: str, table: TableDescription, folder: Path, services:
     yield f"{label}: {table.problem}" + (f" ({', '.join(shown)})" if shown else "")
     yield from (f"note: {note}" for note in table.notes)
     yield ""
-    yield f"Written to {folder}: correct what was guessed wrong there, and run it:"
+    yield f"Written to {folder}: correct wrong guesses there, and run it:"
     yield ""
     yield f"  airflow dags trigger {name}_training"
     yield "  airflow hops serve"

@@ -22,7 +22,7 @@ from airflow_hops.reports.page import markdown
 def replace(args: Namespace) -> None:
     """Makes a model the champion, regardless of evaluations."""
     if not args.reason.strip():
-        raise SystemExit("--reason is empty; say why: it is kept with the model")
+        raise SystemExit("--reason is empty; it is stored with the model")
     request_id, who = uuid.uuid4().hex, args.by or getpass.getuser()
     hook = RuntimeHook(args.hops_conn_id)
     dag_id = hook.store.manifest(args.uri).producer.dag_id
@@ -40,7 +40,7 @@ def replace(args: Namespace) -> None:
     )
     outcome = hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
     if not outcome["changed"]:
-        print(f"This model is the champion of {args.model!r} already, version {outcome['champion']}.")
+        print(f"This model is already the champion of {args.model!r}, version {outcome['champion']}.")
         return
     print(f"Version {outcome['champion']} is the champion of {args.model!r} now.")
     if problem := keep_cards(hook.store, args.model, lambda dag_id: None):
@@ -55,7 +55,7 @@ def card(args: Namespace) -> None:
         problems: list[str] = []
         kept_card = find_kept_card(store, args.model, args.version, problems)
         if kept_card is None:
-            none = f"no card of version {args.version} of model {args.model!r} was kept; leave out --kept"
+            none = f"no card of version {args.version} of model {args.model!r} is stored; omit --kept"
             raise BadInput("\n".join([none, *problems]))
         sys.stderr.writelines(f"{problem}\n" for problem in problems)
         text = read_kept_card(store, kept_card, args.format)

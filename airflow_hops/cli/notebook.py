@@ -42,7 +42,7 @@ def notebook(args: Namespace) -> None:
     dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
     folder = Path(args.folder).expanduser().absolute() if args.folder else dags
     if not folder.is_dir():
-        raise BadInput(f"{folder}: there is no such folder; name the one that the notebooks lie in")
+        raise BadInput(f"{folder}: this folder does not exist; name the folder of the notebooks")
     try:  # another user's server on this port would receive the token
         socket.create_server(("127.0.0.1", args.port)).close()
     except (OSError, OverflowError) as error:
@@ -53,7 +53,7 @@ def notebook(args: Namespace) -> None:
     lab_folder = named_folder(base, LAB)
     lab = lab_folder / "bin" / "python"
     if not lab.exists() or not named_state(lab_folder).good:
-        print(f"JupyterLab is installed into {lab_folder}, beside the packages of {base}:", flush=True)
+        print(f"Installing JupyterLab into {lab_folder}, in addition to the packages of {base}:", flush=True)
         make_named(base, LAB, [LAB], pins_of(base), uv=find_uv(), say=say)
     # It acts as a step: its artifacts are stored under the user's name and the current time.
     producer = Producer("notebook", f"{getpass.getuser()}-{datetime.now(UTC):%Y-%m-%dT%H%M%S}", "notebook")
@@ -68,7 +68,7 @@ def notebook(args: Namespace) -> None:
         f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
         f"  notebooks  {folder}\n  kernel     {python}\n"
         f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.hops import pipeline\n"
-        "It listens on this machine alone, and ends with Ctrl-C.",
+        "It listens on this machine only; press Ctrl-C to stop it.",
         flush=True,
     )
     options = ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={args.port}", "--ServerApp.port_retries=0"]

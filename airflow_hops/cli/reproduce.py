@@ -70,7 +70,7 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
     if run.lacking:
         _say(f"Not known of this run, and taken as it is now: {', '.join(run.lacking)}")
     if problems := list(data_problems(hook.store, record)):
-        raise HopsError("the run's data is not what it was:\n" + "\n".join(f"  {each}" for each in problems))
+        raise HopsError("the run's data has changed:\n" + "\n".join(f"  {each}" for each in problems))
     count = sum(map(len, record.inputs.values()))
     _say(f"Data: {count} input artifacts, each with its fingerprint" if count else "Data: the step has no inputs")
     with ExitStack() as stack:

@@ -52,7 +52,7 @@ def create(args: Namespace) -> None:
     print(f"Runtime environment {base} from {pins}", flush=True)
     java = pins.with_name("java.txt")
     made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
-    print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It exists already, with these pins.")
+    print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It already exists with these pins.")
     if base != runtime_folder():
         print(f"Configure it: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")
 
@@ -108,7 +108,7 @@ def show(args: Namespace) -> None:
             if named.state.name not in ("good", "unmanaged"):
                 command = f"airflow hops runtime create {base}{f' --name {named.name}' if named.name else ''}"
                 print(f"{named.state.detail}: {command}")
-        print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' says who sees them.")
+        print(f"GPUs of this machine: {'; '.join(nvidia_gpus()) or 'none'}; 'airflow hops doctor' checks them.")
 
 
 def search(args: Namespace) -> None:

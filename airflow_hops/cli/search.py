@@ -53,7 +53,7 @@ def search(args: Namespace) -> None:
         for each in numbers or (None,):
             folder.request_stop(each, getpass.getuser())
         subject = f"trial {', '.join(map(str, numbers))}" if numbers else "the search"
-        print(f"Asked to stop {subject} of study {record.name}; the search looks every few seconds.", file=sys.stderr)
+        print(f"Asked to stop {subject} of study {record.name}; the search checks every few seconds.", file=sys.stderr)
     if args.follow:
         _follow(folder)
     elif args.stop is None:

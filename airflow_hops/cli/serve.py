@@ -63,14 +63,14 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
     if config_file is None and names.isdisjoint(_WHAT_TO_SERVE):
         raise BadInput(
             "connection field 'config_file' is empty, so there is nothing to serve; fill it in, or give one of "
-            f"{', '.join(_WHAT_TO_SERVE)} behind --"
+            f"{', '.join(_WHAT_TO_SERVE)} after --"
         )
     host: str | None = services.get("serving_host") or "127.0.0.1"
     if not is_this_machine(str(host)):
         if "--host" not in names:
             print(
                 f"The connection's host {host!r} is no address of this machine: the server listens at 127.0.0.1 "
-                "alone, unless told otherwise by -- --host=ADDRESS",
+                "only, unless you pass -- --host=ADDRESS",
                 file=sys.stderr,
                 flush=True,
             )

@@ -54,7 +54,7 @@ def verify(args: Namespace) -> None:
     ]
     AirflowConsole().print_as(rows, output=args.output)
     print(summary, file=sys.stderr)
-    print("To make a damaged artifact again, clear the task that made it, with its downstream tasks.", file=sys.stderr)
+    print("To recreate a damaged artifact, clear the task that made it, with its downstream tasks.", file=sys.stderr)
     raise SystemExit(1)
 
 

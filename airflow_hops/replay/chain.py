@@ -87,9 +87,9 @@ def window_of(chain: Iterable[ChainStep]) -> Window:
             with suppress(ValueError):
                 if as_utc(text).isoformat() in window:
                     raise BadInput(
-                        f"step {step.record.step!r} was given {text!r} as {path}, which the data's window begins or "
-                        "ends with: it would stay the same for every window of a back-test; have the step read it from "
-                        f"the properties of what it is given instead, and {_REMEDY}"
+                        f"step {step.record.step!r} has {text!r} as {path}, which is a start or end of the data's "
+                        "window: it would stay the same for every window of a back-test; make the step read it from "
+                        f"the properties of its inputs instead, and {_REMEDY}"
                     )
     return window
 
@@ -169,7 +169,7 @@ class _Walk:
             if artifact.kind == "examples" and not maker.cache_key_parts:  # the valid rows of a validation
                 maker = store.manifest(store.address(maker.producer, "anomalies"))
         except BadInput as error:
-            raise BadInput(f"{artifact.uri}: what the model was made from is gone ({error}); {_REMEDY}") from error
+            raise BadInput(f"{artifact.uri}: a source of the model is gone ({error}); {_REMEDY}") from error
         record = record_of(self._store, maker)
         values = maker.inputs if record is None else record.artifacts()
         # The schema last, since it may come from an earlier run, whose data that of the model's own run replaces.
@@ -185,7 +185,7 @@ class _Walk:
                 reset = "have its schema inferred anew with 'airflow hops schema reset', "
                 raise BadInput(
                     f"{artifact.uri}: the store has no record of the step that made it (an older version of this "
-                    "package did, or the record was removed), so that it cannot be made for another window; "
+                    "package did, or the record was removed), so it cannot be made for another window; "
                     f"{reset if artifact.kind == 'schema' else ''}{_REMEDY}"
                 )
             return False

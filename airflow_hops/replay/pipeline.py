@@ -177,12 +177,12 @@ class PipelineReplay:
             HopsError: the evaluation failed.
         """
         if self._evaluation is None:
-            return True, ("the pipeline has no evaluation that is recorded, so that every candidate serves",)
+            return True, ("the pipeline has no recorded evaluation, so every candidate serves",)
         start, end = _window(candidate.start, candidate.end)
         run_id, serving = self._run_id(start, end), Artifact.from_dict(champion.model)
         made = self._read(self._store.uri(BACKTEST, run_id))
         if made is None:
-            raise BadInput(f"the candidate of {start} to {end} is not in the store any more; train it again")
+            raise BadInput(f"the candidate of {start} to {end} is no longer in the store; train it again")
         new = {uri: made.artifact(step) for uri, step in self._names.items() if step in made.artifacts}
         task = f"{self._evaluation.step}-{serving.fingerprint[:12]}"
         step = ChainStep(Artifact("", "evaluation", ""), self._evaluation, Producer(task_id=task))

@@ -97,20 +97,20 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
             what = f"its {artifact.kind} artifact {artifact.uri}" if artifact else "nothing but MLflow's entries"
             raise BadInput(
                 f"{name}: the store has no record of this run (an older version of this package made it, or it was "
-                "removed): its code, its environment and the options of its step are not known; what there is: "
+                "removed): its code, its environment and the options of its step are unknown; what there is: "
                 f"{what}. Give --incomplete to train again with the parameters of its training.json, and the present "
                 "code and environment"
             )
         return _from_training(store, name, artifact)
     if record.output_kind in _OF_WHAT_WAS_CAPTURED and record.params.get("model_name"):
         raise BadInput(
-            f"{name}: this step measured what had been captured until then, which its record does not hold; what can "
-            "be reproduced is a step whose inputs are artifacts or sources"
+            f"{name}: this step measured requests captured until then, which its record does not contain; only "
+            "steps whose inputs are artifacts or sources can be reproduced"
         )
     if "trial" in logged:
         trial = study_folder(store, dag_id, logged["task"], logged["study"]).trial(logged["trial"])
         if trial is None or trial.state != "complete":
-            state = "not in the store any more" if trial is None else trial.state
+            state = "no longer in the store" if trial is None else trial.state
             raise BadInput(
                 f"{name}: trial {logged['trial']} of study {logged['study']!r} is {state}, expected a complete one"
             )
@@ -156,7 +156,7 @@ def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[
     """
     if record.code_left_out:
         left = ", ".join(record.code_left_out[:5])
-        raise BadInput(f"of the run's code, {left} is not kept: it was too large, or a link that leads out of the code")
+        raise BadInput(f"{left} of the run's code is not stored: it was too large, or a link out of the code")
     for name, content in read_code(store, record).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -210,8 +210,8 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
             missing.append(path)
     if missing:
         raise BadInput(
-            f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
-            "of this environment; others cannot be given: credentials of sources belong into the workers' environment, "
+            f"the record has no secrets, and the run used {', '.join(missing)}; set those of 'env' as variables "
+            "of this environment; others cannot be set: credentials of sources belong in the workers' environment, "
             "where their libraries find them, such as AWS_SECRET_ACCESS_KEY"
         )
     for name in FILE_PARAMS:
@@ -229,8 +229,8 @@ def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAU
     conf = json.loads(record.parts.get("conf", "{}"))
     if secrets := sorted(name for name, value in conf.items() if REDACTED in str(value)):
         raise BadInput(
-            f"the record has no secrets, and conf had {', '.join(secrets)}; credentials belong into the Spark "
-            f"connection {spark_conn_id!r}, not into conf: run the step anew with them there"
+            f"the record has no secrets, and conf had {', '.join(secrets)}; credentials belong in the Spark "
+            f"connection {spark_conn_id!r}, not in conf: run the step again with them there"
         )
     return hook.make_launcher("spark", conn_id=spark_conn_id, conf=conf)
 
@@ -282,7 +282,7 @@ def _from_training(store: ArtifactStore, name: str, model: Artifact) -> Recorded
         options = {option: report[option] for option in ("params", "seed", "deterministic", "strategy")}
         secrets = tuple(f"params/{param}" for param, value in report["params"].items() if REDACTED in json.dumps(value))
     except (FileNotFoundError, LookupError, TypeError, AttributeError) as error:
-        raise BadInput(f"{uri}: not what a training writes ({error!r}); {name} cannot be run again") from error
+        raise BadInput(f"{uri}: not written by a training ({error!r}); {name} cannot be run again") from error
     manifest = store.manifest(model.uri)
     record = RunRecord(
         dag_id=manifest.producer.dag_id,

@@ -123,7 +123,7 @@ def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) 
     said = [text.strip() for text in (doc_of(maker) if maker else None, note) if text and text.strip()]
     if said or maker is None:
         return said or ["Not known."]
-    return [f"Nobody has said; doc_md of DAG {maker} or the note of this version are the places to say it."]
+    return [f"Not documented; describe it in doc_md of DAG {maker} or in the note of this version."]
 
 
 def _factors(of: ModelProperties) -> Table:
@@ -142,12 +142,12 @@ def _training_data(of: ModelProperties, manifest: Manifest, sources: VersionSour
     }
     rows = [(split, counts.rows_in, counts.rows_out) for split, counts in manifest.rows.items()]
     data: Blocks = [_facts(facts)]
-    data.append(Table(rows, ["Split", "Rows in", "Rows used"]) if rows else "How many rows were used is not recorded.")
+    data.append(Table(rows, ["Split", "Rows in", "Rows used"]) if rows else "The number of rows used is not recorded.")
     data.append(Table(sources.lineage, ["Made from", "Kind", "Address", "Fingerprint"], "Lineage"))
     known = sources.statistics
     for split in ["train"] if "train" in known else known:
         data += _statistics(split, known[split])
-    data.append(f"Statistics were computed of {', '.join(known) or 'no split that can be read'}.")
+    data.append(f"Statistics were computed for {', '.join(known) or 'no split that can be read'}.")
     return [block for block in data if not isinstance(block, Table) or block.rows]
 
 
@@ -188,9 +188,9 @@ def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None)
                 **{words: spent.get(name) for name, words in cost.items()},
             }
         ),
-        Table.of(dict(manifest.metrics), "Measured while training")
+        Table.of(dict(manifest.metrics), "Measured during training")
         if manifest.metrics
-        else "No metric was recorded while training.",
+        else "No metric was recorded during training.",
     ]
     if record is None:
         return [*blocks, "Its code and packages were not recorded, or the record is gone."]
@@ -218,7 +218,7 @@ def _gate(sources: VersionSources, evaluation: EvaluationReport | None) -> Block
         "Rule": rule,
         "Blessed": evaluation.blessed,
         "Compared with": f"version {champion}" if champion else "no champion",
-        "Why": "; ".join(evaluation.reasons or ()) or "it kept every rule",
+        "Why": "; ".join(evaluation.reasons or ()) or "it met every rule",
         **facts,
     }
     return [_facts(facts)]
@@ -228,7 +228,9 @@ def _rollout(sources: VersionSources) -> Blocks:
     """Returns the rollout's steps with the server's counts, oldest first."""
     events = [event for event in sources.record.history if event.version == sources.version and event.decision]
     if not events:
-        return ["No rollout of it was judged: it became champion at once, a person decided, or it is not over."]
+        return [
+            "No rollout was judged: the version became champion at once, a person decided, or the rollout is not over."
+        ]
     counts, result = [], []
     for event in events:
         decision, at = event.decision, _time(event.at)
@@ -259,7 +261,7 @@ def _performance(sources: VersionSources) -> Blocks:
         "Predictions": of.rows,
         "With a label": f"{of.labelled:,} ({of.labelled / of.rows:.0%})" if of.rows else 0,
         "Measured": of.measured,
-        "Seconds until half of the labels have come": report.delay_s[0] if report.delay_s else None,
+        "Seconds until half of the labels have arrived": report.delay_s[0] if report.delay_s else None,
     }
     names = {**of.figures, **of.estimates, **(of.baseline or {})}
     rows = [
@@ -287,7 +289,7 @@ def _performance(sources: VersionSources) -> Blocks:
         )
         for each in report.ages
     ]
-    few = [] if of.figures else ["Too few labels have come for figures by labels."]
+    few = [] if of.figures else ["Too few labels have arrived to compute metrics."]
     blocks: Blocks = [_facts(facts), *few, *([Table(rows, columns)] if rows else [])]
     if ages:
         blocks.append(

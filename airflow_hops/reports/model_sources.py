@@ -289,7 +289,7 @@ class VersionSources:
     def _open(self, artifact: Artifact, what: str, of: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
         """Returns a value of an artifact's manifest, and the manifest; adds a note and returns None if it is hidden."""
         if not self.sees(self.store.dag_of(artifact.uri)):
-            self.notes.append(f"{what} is left out: it is of a DAG that the reader may not see, or not in the store.")
+            self.notes.append(f"{what} is left out: it is from a DAG that the reader may not see, or not in the store.")
             return None
 
         def read() -> tuple[_T, Manifest]:

@@ -149,7 +149,7 @@ def _block(block: Table | Chart | Image | str) -> str:
     if isinstance(block, Table):
         return _table(block.rows, block.columns, block.caption)
     if isinstance(block, Image):
-        return f"{_inline(block.caption)} (a picture, which is in the report's HTML)"
+        return f"{_inline(block.caption)} (an image, see the report's HTML)"
     if isinstance(block, Chart):
         rows = [(name, *point) for name, line in block.series.items() for point in line]
         return _table(rows, ("Line", "x", "y"), block.caption) if rows else _inline(f"{block.caption}: no values")

@@ -194,7 +194,7 @@ def ask_bytes(hook: RuntimeHook, query: str, params: Mapping[str, Any]) -> bytes
         "tracking_uri": settings.tracking_uri,
     }
     program = ServerProgram(
-        name="what reads artifacts and MLflow for the web pages",
+        name="the query server of the web pages",
         module="airflow_hops.ml.queries",
         runtime=settings.runtime,
         folder=settings.runtime,

@@ -53,7 +53,7 @@ class UnusableFiles:
             last = ", ".join(list(dict.fromkeys(reversed(read)))[:_FILES])
             said = f"{type(error).__name__}: {error}"[:_CHARACTERS]
             detail = (
-                f"what the store holds cannot be shown ({said}): a file was damaged, or another program wrote it. The "
-                f"last that were read: {last}. Restore the file, or clear the task that writes it"
+                f"contents of the store cannot be shown ({said}): a file was damaged, or written by another program. "
+                f"The files read last: {last}. Restore the file, or clear the task that writes it"
             )
             await JSONResponse({"detail": redacted(detail)}, 502)(scope, receive, send)

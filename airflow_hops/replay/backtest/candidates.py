@@ -69,10 +69,10 @@ class Candidates:
         """Facts that are not recorded, and the assumptions that replace them, in sentences."""
         (skew, performance), notes = self._monitor, list(self._pipeline.notes)
         if not skew:
-            notes.append("No comparison by a SkewOperator is recorded: its defaults hold, without a time_feature.")
+            notes.append("No comparison by a SkewOperator is recorded: its defaults are used, without a time_feature.")
         if not performance and any(delay is not None for *_, delay in self._plan.tried()):
             notes.append(
-                "No measurement by a PerformanceOperator is recorded: its defaults hold, and if no policy names a "
+                "No measurement by a PerformanceOperator is recorded: its defaults are used, and if no policy names a "
                 "window, all rows since the training are measured."
             )
         return notes
@@ -90,7 +90,7 @@ class Candidates:
         if not start or not end:
             raise BadInput(
                 f"the champion of {self._plan.model_name!r} learnt from {start or 'the beginning'} to "
-                f"{end or 'the end'}, a window without a length; say the length of the first one: --first 90d"
+                f"{end or 'the end'}, a window without a length; set the length of the first one: --first 90d"
             )
         return self._plan.ticks(as_utc(end) - as_utc(start))
 
@@ -107,14 +107,14 @@ class Candidates:
         earliest = self._earliest(Artifact.from_dict(result.candidate.statistics))
         if earliest is not None and earliest >= self._plan.start + self._plan.every:
             raise BadInput(
-                f"the history is to begin at {in_days(self._plan.start)}, but its first row is of {in_days(earliest)}; "
+                f"the history begins at {in_days(self._plan.start)}, but its first row is of {in_days(earliest)}; "
                 "begin it where its data begins"
             )
         rows = [result.period(tick).rows for tick in self.ticks[1:]]
         if not rows[-1]:
             last = max((number for number, count in enumerate(rows, 1) if count), default=0)
             raise BadInput(
-                f"the history has no rows from {in_days(self.ticks[last])} to {in_days(self.ticks[-1])}, but is to end "
+                f"the history has no rows from {in_days(self.ticks[last])} to {in_days(self.ticks[-1])}, but ends "
                 f"at {in_days(self._plan.end)}; end it where its data ends"
             )
         return result
@@ -198,7 +198,7 @@ class Candidates:
         for name in ("model", "statistics", "schema", "examples"):
             if not (result := getattr(candidate, name)):
                 raise BadInput(
-                    f"the champion of {plan.model_name!r} was trained without {name}, with which it would be compared"
+                    f"the champion of {plan.model_name!r} was trained without {name}, which the comparison requires"
                 )
             inputs[name] = (Artifact.from_dict(result),)
         # Back-tests with other ticks write their assessments elsewhere.
@@ -226,8 +226,8 @@ class Candidates:
             return self._pipeline.history(start, end)
         except BadInput as error:
             raise BadInput(
-                f"the rows from {in_days(start)} to {in_days(end)} cannot be prepared; see that the sources have "
-                f"rows in all of that time: {error}"
+                f"the rows from {in_days(start)} to {in_days(end)} cannot be prepared; check that the sources have "
+                f"rows for the whole time: {error}"
             ) from error
 
     def _earliest(self, statistics: Artifact) -> datetime | None:

@@ -70,9 +70,7 @@ class BacktestPlan:
         if not 0 <= self.price < float("inf"):
             raise BadInput(f"price is {self.price:g}, expected a number of 0 or more")
         if self.policies.get(NEVER) is not None:
-            raise BadInput(
-                f"policy {NEVER!r} is one that retrains; name it otherwise: {NEVER!r} is what others are compared with"
-            )
+            raise BadInput(f"policy {NEVER!r} retrains; rename it: {NEVER!r} is the baseline of the others")
         windows = {each.window for of in self.policies.values() for each in _of_kind(of, Performance)}
         if len(windows) > 1:
             report = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
@@ -166,14 +164,16 @@ def named_policies(
     for name in dict.fromkeys([names] if isinstance(names, str) else names):
         short = name.removesuffix(".json").rpartition("/")[2]
         if short in results:
-            raise BadInput(f"policy {name!r}: there is another policy {short!r}; name the file otherwise")
+            raise BadInput(f"policy {name!r}: there is another policy {short!r}; rename the file")
         results[short] = _named(name, model, code_paths)
     return results
 
 
 def _named(name: str, model: ModelProperties, code_paths: Sequence[str]) -> RetrainingPolicy | None:
     if name == "performance" and (model.problem or "") not in METRICS:
-        raise BadInput("policy 'performance': the champion does not say its problem, and so no metric; name one's own")
+        raise BadInput(
+            "policy 'performance': the champion has no problem type, so it has no default metric; use your own policy"
+        )
     if name == NEVER:
         return None
     if name in BUILT_IN:

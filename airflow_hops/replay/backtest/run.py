@@ -144,18 +144,18 @@ def _notes(
 ) -> list[str]:
     notes = []
     if (left := plan.end - ticks[-1]) > timedelta(0):
-        notes.append(f"The last {in_words(left)} of the history are shorter than a period, and left out.")
+        notes.append(f"The last {in_words(left)} of the history are shorter than a period and left out.")
     if board.uncounted:
         ends = ", ".join(in_days(ticks[number + 1]) for number in board.uncounted[:5])
         notes.append(
-            f"{len(board.uncounted)} periods count for no policy, as they have no rows, or a candidate's metric is not "
-            f"defined in them; among them those until {ends}."
+            f"{len(board.uncounted)} periods are not counted for any policy, since they have no rows, or a candidate's "
+            f"metric is not defined in them; among them those ending at {ends}."
         )
     for name, course in courses.items():
         whys = [each.why for each in course.decisions]
         for why, what in (
-            ("rejected", "Rejected held requests up: nobody is there to look into candidates that were rejected"),
-            ("monitor", "the monitor could not see what the policy asks for, as its decisions say"),
+            ("rejected", "Rejected held requests back: a back-test has nobody to review rejected candidates"),
+            ("monitor", "the monitor lacked data that the policy uses, see its decisions"),
         ):
             if why in whys:
                 notes.append(f"{name}: from {in_days(ticks[whys.index(why) + 1])} on, at times, {what}.")

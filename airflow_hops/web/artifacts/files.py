@@ -76,7 +76,7 @@ def download_file(
     """
     dag_id = found.manifest.producer.dag_id
     if file.startswith(_LOGS) and not may_read(user, dag_id, DagAccessEntity.TASK_LOGS):
-        raise HTTPException(403, f"{file} is a log; reading it takes the right to the logs of DAG {dag_id!r}")
+        raise HTTPException(403, f"{file} is a log; you need permission to read the logs of DAG {dag_id!r}")
     content = _stream(found, file)
     name = quote(file.rpartition("/")[2], safe="")
     headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
@@ -122,7 +122,9 @@ def _known_scripts(page: str) -> Iterator[str]:
 
 def _stream(result: FoundArtifact, file: str) -> Iterator[bytes]:
     if not result.has(file):
-        raise HTTPException(404, f"the {result.artifact.kind} has no file {file!r}" if file else "this is no notebook")
+        raise HTTPException(
+            404, f"the {result.artifact.kind} has no file {file!r}" if file else "this is not a notebook"
+        )
     with reaching(result.store):
         try:
             return result.store.stream(result.store.file(result.artifact.uri, file))

@@ -269,16 +269,15 @@ def _notes(opened: Iterable[Opened], edges: Iterable[LineageEdge], candidates: i
     notes = []
     if "snapshot" in sources:
         notes.append(
-            "Where the rows of a snapshot came from only its task knows: what lies outside of the store has no "
-            "manifest."
+            "The origin of a snapshot's rows is only known to its task: data outside of the store has no manifest."
         )
     if any(manifest.kind == "skew" and not manifest.inputs for manifest in manifests):
         notes.append(
-            "The captured requests that a skew report is about are no artifact; the report names the training "
+            "The captured requests of a skew report are not an artifact; the report names the training "
             "statistics they were compared with."
         )
     if not all(edge.recorded for edge in edges):
-        notes.append("Dashed links are not among the inputs that a manifest records: a property leads to them.")
+        notes.append("Dashed links come from properties, not from the inputs in a manifest.")
     if candidates >= _CANDIDATES:
         notes.append(f"Artifacts made from this one were searched for among the newest {_CANDIDATES:,} artifacts.")
     return notes

@@ -30,7 +30,9 @@ def report_model_version(
     served: Served,
     version: Annotated[int, PathParameter(ge=1)],
     format: Annotated[Format, Query(description="``html`` or ``md``, Markdown")] = "html",
-    kept: Annotated[bool, Query(description="Whether as it was kept with the newest decision on the version")] = False,
+    kept: Annotated[
+        bool, Query(description="Whether to return the card stored at the newest decision on the version")
+    ] = False,
 ) -> Response:
     """Downloads the model card of a version as one HTML or Markdown file.
 
@@ -49,7 +51,7 @@ def report_model_version(
                     404, " ".join([f"no card of version {version} of model {served.name!r} was kept", *problems])
                 )
             if hidden := [dag_id for dag_id in card.dags if dag_id not in allowed]:
-                raise HTTPException(403, f"the kept card tells of {len(hidden)} DAGs that the reader may not see")
+                raise HTTPException(403, f"the stored card mentions {len(hidden)} DAGs that you may not see")
             return send_report(title, read_kept_card(store, card, format), format)
         registered, problem = registered_versions(served)
         known = Registration.told(registered[version]) if version in registered else None
@@ -62,10 +64,10 @@ def report_model_version(
             raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {there}")
         sources.notes += problems
         if problem is not None:
-            sources.notes.append(f"What MLflow knows of it is left out: {problem}.")
+            sources.notes.append(f"MLflow's entry is left out: {problem}.")
         if card is not None:
             at = f"{card.at}, after {card.after}"
-            sources.notes.append(f"A card as it was at {at}, is kept in {card.folder}: add kept=true to the address.")
+            sources.notes.append(f"A card was stored at {at}, in {card.folder}: add kept=true to the address.")
         made = model_card(sources, documentation_of)
     return send_report(title, made.html() if format == "html" else markdown(made), format)
 

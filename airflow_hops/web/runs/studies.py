@@ -278,7 +278,7 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
             raise HTTPException(409, str(error)) from error
         found.folder.request_stop(body.trial, by)
     what = "the search" if body.trial is None else f"trial {body.trial}"
-    log.info("%s of study %r of DAG %r is to be stopped, says %r", what, record.name, record.dag_id, by)
+    log.info("%s of study %r of DAG %r: stop requested by %r", what, record.name, record.dag_id, by)
     return StopRequest(trial=body.trial, by=by)
 
 

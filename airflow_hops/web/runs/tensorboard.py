@@ -96,8 +96,8 @@ def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tupl
     if result is None:
         raise HTTPException(
             404,
-            f"task {task_id!r} of run {run_id!r} has no event files yet: they are there from its first epoch on, if "
-            f"the artifact store is on this machine ({store.root}), else when it has finished",
+            f"task {task_id!r} of run {run_id!r} has no event files yet: they appear after its first epoch if "
+            f"the artifact store is on this machine ({store.root}), otherwise after the task has finished",
         )
     return result, runtime
 

@@ -130,7 +130,7 @@ class Proposal:
         with create_session() as session:
             state = session.scalar(select(TaskInstance.state).filter_by(**self.task.model_dump()))
         if state == TaskInstanceState.AWAITING_INPUT:
-            return "the task waits for an answer: give it there"
+            return "the task waits for an answer: answer there"
         if has_changed(self.found.store, self.schema):
             return "the schema has changed since: clear the task to validate the data against the current schema"
         return None
