@@ -79,9 +79,7 @@ class Answer:
     """A person's answer.
 
     Attributes:
-        choice: One of the options.
         by: The person's name, or a text that says that nobody answered in time.
-        note: The person's remarks.
         at: Time of the answer, ISO 8601.
     """
 

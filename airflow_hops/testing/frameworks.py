@@ -28,7 +28,6 @@ class TrainedCase:
     Attributes:
         model: A trained model of the framework.
         rows: At least four rows that it was not trained on: a data frame, or a matrix ``[rows, width]``.
-        target: The label that it predicts.
         order: Names of a matrix's columns.
     """
 

@@ -19,7 +19,6 @@ class ModelVersionTrigger(BaseTrigger):
 
     Args:
         services: Address of the server: the ``serving_*`` entries of a step's services.
-        model_name: Model name.
         version: Version number; None for any.
         label: Label that must refer to the version.
         poll_s: Seconds between polls of the server.

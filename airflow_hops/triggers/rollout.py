@@ -27,8 +27,6 @@ class RolloutTrigger(BaseTrigger):
     Args:
         until: Latest time at which it fires, seconds since 1970.
         url: The server's ``/v1/stats``.
-        model_name: The model.
-        version: The canary's version.
         requests: The server's count of the canary's requests at which the trigger fires earlier; None: only time
             counts.
         server_since: Start time of the server that this count belongs to.

@@ -196,7 +196,6 @@ class BacktestReport(JsonFields):
     """The content of ``backtest.json``.
 
     Attributes:
-        model_name: The model.
         dag_id: The DAG whose steps were replayed.
         made: End of the back-test, ISO 8601 UTC.
         by: ``dag_id``, ``run_id`` and ``task_id`` of the task; on the command line the user's name under ``user``.

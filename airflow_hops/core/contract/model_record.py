@@ -29,10 +29,8 @@ class ServedVersion(JsonFields):
 
     Attributes:
         version: Version number, the same in MLflow's registry, in the base path and on the server.
-        model: The model artifact.
         statistics: URI of the statistics artifact that the model was trained on, or None.
         schema: URI of the schema artifact, or None.
-        fingerprint: Fingerprint of the model artifact.
         serving_path: The version's folder.
         since: Start of its current role, ISO 8601 UTC.
         traffic_percent: Its decided share.
@@ -75,7 +73,6 @@ class ModelEvent(JsonFields):
         at: Time, ISO 8601 UTC.
         event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
             ``undeployed``.
-        version: The version.
         why: Reason, in words.
         by: ``dag_id``, ``run_id`` and ``task_id`` of a task, or ``dag_id``, ``user`` and ``request_id`` of a person;
             for an approval, the person's name.

@@ -151,7 +151,6 @@ class AnomaliesProperties(Properties):
     """Properties of ``anomalies``.
 
     Attributes:
-        splits: Validated splits.
         errors: Up to twenty sentences.
         warnings: Up to twenty sentences.
         drift: Up to twenty sentences on drift since the champion's training, for information only.
@@ -176,7 +175,6 @@ class PredictionsProperties(Properties):
         model_name: Name of the model, if it was deployed.
         version: Version of the model, if it was deployed.
         signature: The called signature.
-        splits: Splits of the examples.
         columns: Columns copied from the examples.
         outputs: Types of the outputs by name.
         key: Name of the key's column, or None.
@@ -305,7 +303,6 @@ class DeploymentProperties(Properties):
     """Properties of a ``deployment``.
 
     Attributes:
-        version: The deployed version.
         mode: ``champion`` if it has all the traffic, otherwise ``canary``.
         champion: The champion's version.
         traffic: Version to percent.

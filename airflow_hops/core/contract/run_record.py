@@ -43,18 +43,15 @@ class RunRecord(CheckedFields):
     """The inputs of a step.
 
     Attributes:
-        step: Name of the step.
         entry: ``module:function`` of the ML side.
         params: Parameters without secrets.
         secrets: Paths of the omitted secrets, such as ``env/API_TOKEN``.
         inputs: Input artifacts by role, as from :meth:`~airflow_hops.core.contract.artifacts.Artifact.to_dict`.
         output_kind: Kind of the step's artifact; None for none.
-        parts: Parts of the cache key.
         code: SHA-256 (hex) of the paths and contents of the stored user code; None if it could not be stored.
         code_paths: Number of folders of user code.
         code_left_out: Files of user code that are not stored, since they exceed the size limit or are links to outside.
         script: Path in the user code of the script or notebook that ``params`` names; None for none.
-        package_version: Version of this package.
         python: Version of the environment's Python.
         packages: Versions of the environment's packages by name.
         from_elsewhere: Packages installed from a path or an address instead of an index.

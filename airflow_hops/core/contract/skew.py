@@ -101,7 +101,6 @@ class SkewReference(JsonFields):
 
     Attributes:
         statistics: URI of the statistics.
-        fingerprint: Fingerprint of the statistics.
         schema: URI of the schema, or None.
         model: For captured rows: the model.
         version: For captured rows: the version that was trained on the statistics.
@@ -127,7 +126,6 @@ class SkewProperties(Properties):
         effects: Mean changes of a prediction by drifted feature; in a regression, in the label's unit.
         problem: Kind of problem, if there are effects; None for two classes in artifacts of older versions.
         skewed: Features that differ row by row.
-        min_rows: Number of rows that a verdict requires.
         scores: Score and threshold by feature; each may be None.
         window_end: End of the compared span, ISO 8601 UTC.
         window_start: For captured rows: start of their period, by their own time.

@@ -27,8 +27,7 @@ class Damage:
     """A file that differs from its artifact's manifest.
 
     Attributes:
-        uri: The artifact's address.
-        path: The file's path in it.
+        path: Path of the file in the artifact.
         expected: SHA-256 or size in the manifest; None if it does not list the file.
         found: Actual SHA-256 or size; None if the file is missing.
     """

@@ -32,7 +32,6 @@ class Job:
 
     Attributes:
         id: Unique id, also the step's id.
-        step: The step's name, for people.
         try_number: The try of the task that started it.
         host: The machine that it runs on.
         folder: Its folder on that machine.

@@ -25,8 +25,6 @@ class MonitoringReport(CheckedFields):
     """A comparison or a measurement.
 
     Attributes:
-        uri: Address of the artifact.
-        kind: ``skew`` or ``performance``.
         at: Creation time, ISO 8601 UTC.
     """
 

@@ -67,7 +67,6 @@ class StoredArtifact:
     """An artifact in the store.
 
     Attributes:
-        uri: Address of the artifact.
         dag: First segment of the address: the DAG, or a name such as ``_backtest``.
         run: Second segment of the address.
         created_at: Time of its publication, with its zone.

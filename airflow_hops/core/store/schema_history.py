@@ -49,7 +49,6 @@ class SchemaVersion:
 
     Attributes:
         version: Version number, from 1.
-        fingerprint: Fingerprint of its artifact.
         sha256: SHA-256 (hex) of its ``schema.pbtxt``.
         recorded_at: Time, ISO 8601 UTC.
         approved_by: The person who approved it; empty if it was inferred, imported or edited by hand.

@@ -24,7 +24,6 @@ class Memory(JsonFields):
         until: Time of the newest comparison, ISO 8601 UTC; empty before the first.
         drifting: By feature that currently drifts: the number of consecutive comparisons with drift, and the start of
             the first.
-        rows: Number of compared rows.
         requests: Number of retrainings that were requested for this training data.
         clock: Clock of ``until``; empty before the first comparison.
         counted: Fingerprints of the comparisons at ``until``.
@@ -44,7 +43,6 @@ class Finding(JsonFields):
     """The result of a condition.
 
     Attributes:
-        condition: Kind of the condition.
         held: Whether it holds.
         text: Reason in words.
         numbers: Numbers behind the result.

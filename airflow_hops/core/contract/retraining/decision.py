@@ -32,7 +32,6 @@ class Request(JsonFields):
 
     Attributes:
         at: Time of the request, by ``clock``.
-        cause: Cause of the request.
         reference: Fingerprint of the training data of the champion at that time.
         made: Wall-clock time, ISO 8601 UTC.
         by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of the requesting task.

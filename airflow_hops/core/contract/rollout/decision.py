@@ -56,7 +56,6 @@ class Decision:
     Attributes:
         decision: ``promoted``, ``rolled_back`` or ``left``; ``step`` if the rollout continues.
         reasons: Reasons in words.
-        findings: The comparisons.
         percent: The canary's share at the decision.
         canary: The canary's counts of the step.
         stable: The counts that they were compared with.

@@ -88,22 +88,14 @@ class StudyRecord(CheckedFields):
         run_id: The DAG run that works on it, or the last one.
         state: ``running``; ``complete``; ``failed``: see ``error``; ``stopped`` by a person.
         program: The user's function or script.
-        space: As in :class:`SearchOptions`.
-        metrics: Names of the metrics.
-        directions: Direction of each metric.
-        sampler: One of :data:`SAMPLERS`.
-        pruner: One of :data:`PRUNERS`.
         trials: Number of trials of this run.
         first_trial: Number of this run's first trial; earlier runs that share the study made those before.
-        parallel: Number of simultaneous trials.
-        seed: Seed of the sampler.
         started: Start of the search, ISO 8601 UTC.
         ended: End of the search, or None.
         counts: Number of trials by state, including earlier runs of a shared study.
         done: Number of this run's ended trials, without those that failed or were stopped before its task was cleared.
         best: Number of the best trial so far, by the metric that chooses; None before the first complete one.
         best_values: The best trial's metrics, in the study's order.
-        best_params: The best trial's parameters.
         pareto: With several metrics, numbers of the trials that no other trial beats in all of them.
         importance: Share of each parameter in the variance of the first metric (fANOVA, Hutter et al. 2014); empty if
             too few trials are complete, or nothing varies.
