@@ -32,14 +32,9 @@ _NEVER_ADDED = ("airflow", "airflow_hops")
 
 
 def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:
-    """Runs the step that a spec describes.
+    """Runs the step that a spec describes; returns the process's exit code.
 
-    Args:
-        arguments: Command line arguments, without the program.
-        started: When the step started (``time.time()``); by default when this process started.
-
-    Returns:
-        The exit code of the process.
+    ``started`` is when the step started (``time.time()``), by default when this process started.
     """
     parser = argparse.ArgumentParser(prog="python -m airflow_hops.ml", description=__doc__)
     parser.add_argument("spec", type=Path, help="the step's spec.json")

@@ -66,7 +66,6 @@ class Experiment:
     """Description of an experiment.
 
     Attributes:
-        function: The user's function.
         called: Name of the function of ``hops.experiment``.
         space: Search space; None for an experiment with one call, or with explicit arguments.
         rows: Those arguments, a mapping for each call.
@@ -77,8 +76,6 @@ class Experiment:
         trials: Number of trials of a search; None for all of a grid.
         training: Options of each training: ``strategy``, ``np``, ``parameter_servers``.
         executors: Number of simultaneous processes; None for as many as fit on this machine.
-        name: Name chosen by the user.
-        description: Description by the user.
         versioned_resources: Files to store with the experiment.
     """
 

@@ -114,11 +114,7 @@ running: list[UserFunction] = []
 
 
 def call(context: TrainContext) -> Any:
-    """Training function that calls the user's function with the trial's parameters.
-
-    Returns:
-        Its return value, with NumPy's numbers as Python's.
-    """
+    """Calls the user's function with a trial's parameters; NumPy's numbers in its result become Python's."""
     user, strategy = running[-1], context.strategy
     if strategy is not None:
         import tensorflow as tf

@@ -27,8 +27,7 @@ _OF_HOPSWORKS = re.compile(r"^(hdfs|hopsfs)://[^/]*/Projects/[^/]+/?|^/Projects/
 class Project:
     """Store, and the step that works in it.
 
-    Attributes:
-        spec: The step's spec; for other programs, one that only has a store.
+    Other programs have a spec that only names a store.
     """
 
     spec: StepSpec
@@ -67,11 +66,10 @@ class Project:
         return self.store.root.removeprefix("file://") if self.store.is_local else self.store.root
 
     def path(self, path: str) -> str:
-        """Returns the whole address of a file or folder.
+        """Returns the whole address of a file or folder in the store.
 
-        Args:
-            path: Address below :attr:`root`; path relative to it; or, as in Hopsworks, ``hdfs:///Projects/<name>/…``,
-                where any name means this project.
+        ``path`` is an address below :attr:`root`, a path relative to it, or, as in Hopsworks, ``hdfs:///Projects/<name>/…``,
+        where any name means this project.
 
         Raises:
             BadInput: it is outside the store.
@@ -88,10 +86,6 @@ class Project:
         return f"{scheme}{sign}{posixpath.normpath(rest)}"
 
     def remove(self, whole: str) -> None:
-        """Removes a file or a folder with its contents, if it exists.
-
-        Args:
-            whole: Address that :meth:`path` returned; not a pattern.
-        """
+        """Removes the file or folder at an address from :meth:`path`, if it exists; patterns are not expanded."""
         if self.files.exists(whole):
             self.files.rm(whole if self.store.is_local else glob.escape(whole), recursive=True)

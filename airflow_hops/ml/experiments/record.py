@@ -32,8 +32,6 @@ class ExperimentRecord(JsonFields):
 
     Attributes:
         _id: ``<app_id>.run.<n>``.
-        user: User who runs it.
-        name: Name chosen by the user.
         started: ISO 8601 UTC.
         finished: ISO 8601 UTC; None while it runs.
         status: ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``.
@@ -42,9 +40,7 @@ class ExperimentRecord(JsonFields):
         hyperparameter: Parameters of the best or only trial: ``learning_rate=0.001.dropout=0.7``.
         metric: Metric of that trial; None if the function did not return a number.
         app_id: ``<dag>.<run>.<task>``.
-        description: Description by the user.
         executors: Number of simultaneous processes.
-        gpus_per_executor: Number of GPUs of each.
         cuda: CUDA version that TensorFlow was built for, or None.
         versioned_resources: Names of the files stored with it.
         study: Study of its trials in the store.
@@ -99,9 +95,7 @@ class ExperimentFolder:
     def claim(cls, project: Project, number: int) -> ExperimentFolder:
         """Claims the folder of a run: a task resumes that of an earlier try; programs and kernels get a new one.
 
-        Args:
-            project: The project of the folder.
-            number: Number of the run; for a program or a kernel the lowest possible.
+        ``number`` is that of the run; for a program or a kernel the lowest possible.
 
         Raises:
             BadInput: another task has a folder of that name.
@@ -143,10 +137,7 @@ class ExperimentFolder:
     def begin(self, record: ExperimentRecord, resources: Mapping[str, bytes], *, anew: bool) -> None:
         """Writes the record, the lock of the environment, and the user's resources.
 
-        Args:
-            record: The experiment's record.
-            resources: Contents by name.
-            anew: Whether to remove files of an earlier try with other code.
+        ``anew`` removes files of an earlier try with other code.
         """
         store = self.project.store
         for name in store.names(self.uri) if anew else ():
@@ -187,11 +178,7 @@ def read_file(project: Project, path: str) -> bytes:
 
 
 def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
-    """Reads files to store with an experiment, by name.
-
-    Args:
-        project: The project with the files that are not beside the DAG file.
-        paths: Addresses of files in the project, or paths of the step's files.
+    """Reads files of the project or the user's code to store with an experiment, by name.
 
     Raises:
         BadInput: a file does not exist, or has the name of another one.
@@ -237,9 +224,7 @@ def trial_name(params: Mapping[str, Any]) -> str:
 def folder_names(names: Sequence[str] | None, taken: Collection[str]) -> Callable[[str, int], str]:
     """Returns a function that names trials' folders: by the trial's name, and its number unless all names are unique.
 
-    Args:
-        names: Names of all trials; None if they are not known in advance.
-        taken: Names of other things in the experiment's folder.
+    ``names`` are those of all trials, if known in advance, ``taken`` those of other things in the experiment's folder.
     """
     plain = [_safe(name) for name in names or ()]
     is_unique = names is not None and len({*plain, *taken}) == len(plain) + len(set(taken))

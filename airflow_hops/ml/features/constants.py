@@ -57,11 +57,7 @@ class Constants:
 
     @classmethod
     def read(cls, path: Path) -> Constants:
-        """Reads ``<split>/FeatureStats.pb``, a binary DatasetFeatureStatisticsList.
-
-        Raises:
-            BadInput: the file does not exist, or contains no statistics.
-        """
+        """Reads ``<split>/FeatureStats.pb``; raises ``BadInput`` if it is missing or empty."""
         statistics = load_statistics(path)
         if not statistics.datasets[0].num_examples:
             raise BadInput(f"{path}: statistics of no rows; expected those of the training split")
@@ -73,31 +69,31 @@ class Constants:
         return tuple(self._features)
 
     def row_count(self) -> int:
-        """Rows of the training split."""
+        """Returns the number of rows of the training split."""
         return self._use("row_count", "", self._num_examples)
 
     def mean(self, feature: str) -> float:
-        """Mean of the values that are not missing."""
+        """Returns the mean of the values that are not missing."""
         return self._use("mean", feature, float(self._numeric(feature).mean))
 
     def std_dev(self, feature: str) -> float:
-        """Standard deviation of the values that are not missing; 0 for a constant feature."""
+        """Returns the standard deviation of the values that are not missing; 0 for a constant feature."""
         return self._use("std_dev", feature, float(self._numeric(feature).std_dev))
 
     def minimum(self, feature: str) -> float:
-        """Minimum value."""
+        """Returns the minimum value."""
         return self._use("minimum", feature, float(self._numeric(feature).min))
 
     def maximum(self, feature: str) -> float:
-        """Maximum value."""
+        """Returns the maximum value."""
         return self._use("maximum", feature, float(self._numeric(feature).max))
 
     def median(self, feature: str) -> float:
-        """Median of the values that are not missing."""
+        """Returns the median of the values that are not missing."""
         return self._use("median", feature, float(self._numeric(feature).median))
 
     def missing_fraction(self, feature: str) -> float:
-        """Share of the rows in which the feature is missing, 0 to 1."""
+        """Returns the share of the rows in which the feature is missing, 0 to 1."""
         common = common_statistics(self._get(feature))
         rows = common.num_non_missing + common.num_missing
         return self._use("missing_fraction", feature, common.num_missing / rows if rows else 0.0)

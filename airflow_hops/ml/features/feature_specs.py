@@ -154,14 +154,6 @@ def read_raw_features(
 ) -> dict[str, str]:
     """Reads a schema's features, in its order, except labels, key, time and weight.
 
-    Args:
-        schema_path: ``schema.pbtxt``, a ``tensorflow_metadata.proto.v0.schema_pb2.Schema``.
-        label: Name of the label column.
-        key: Name of the key column.
-        time: Name of the time column.
-        weight: Name of the column of the rows' weights.
-        more_labels: Names of the columns of further labels.
-
     Returns:
         Dtype by name: INT is int64, FLOAT float32, BYTES string; FLOAT of n values in every row, by the feature's shape
         or its value count, is ``float32[n]``.

@@ -12,11 +12,7 @@ _IFD_BYTES, _MOST_ENTRIES = 4096, 150
 
 
 def check_header(encoded: Any) -> Any:
-    """Returns an operation that fails for an image that is too large to decode, or has more than 8 bits per channel.
-
-    Args:
-        encoded: String tensor of shape ``[]``.
-    """
+    """Returns an operation that fails if an image is too large to decode, or has more than 8 bits per channel."""
     import tensorflow as tf
 
     head = _head(encoded, 32)
@@ -40,13 +36,9 @@ def check_header(encoded: Any) -> Any:
 
 
 def upright(pixels: Any, encoded: Any) -> Any:
-    """Turns the pixels of a JPEG according to its Exif orientation.
+    """Turns pixels, ``[height, width, channels]``, by the Exif orientation of the JPEG from which they come.
 
     Source: Exif 2.32, tag 274 of IFD0.
-
-    Args:
-        pixels: Tensor of shape ``[height, width, channels]``.
-        encoded: The image that they were decoded from.
     """
     import tensorflow as tf
 

@@ -36,10 +36,6 @@ def decode_pixels(encoded: Any, spec: ImageSpec) -> Any:
 
     Decoding is idempotent: losslessly encoded pixels decode to themselves.
 
-    Args:
-        encoded: String tensor of shape ``[]``.
-        spec: The conversion.
-
     Raises:
         tf.errors.InvalidArgumentError: when it runs: this is not an image, it has too many pixels or bits per channel
             or, if ``fit`` is ``crop``, it is too small.
@@ -69,14 +65,9 @@ def decode_pixel_batch(encoded: Any, spec: ImageSpec) -> Any:
 
 
 def fit_pixels(pixels: Any, spec: ImageSpec) -> Any:
-    """Resizes and crops pixels to the spec's height and width; a triangular filter (anti-aliasing) reduces images.
+    """Resizes and crops pixels, uint8 of any height and width, to the spec's shape.
 
-    Args:
-        pixels: uint8 of shape ``[height, width, channels]``, of any height and width.
-        spec: The conversion.
-
-    Returns:
-        uint8 of the spec's shape.
+    A triangular filter (anti-aliasing) reduces images.
     """
     import tensorflow as tf
 
@@ -87,15 +78,7 @@ def fit_pixels(pixels: Any, spec: ImageSpec) -> Any:
 
 
 def normalise(pixels: Any, spec: ImageSpec) -> Any:
-    """Converts pixels to numbers: divided by 255, minus the mean, divided by the scale, all by channel.
-
-    Args:
-        pixels: uint8 of shape ``[..., channels]``.
-        spec: Mean and scale.
-
-    Returns:
-        float32 of the same shape.
-    """
+    """Converts pixels, uint8 of shape ``[..., channels]``, to float32: (pixel / 255 - mean) / scale, by channel."""
     import tensorflow as tf
 
     factor = [1.0 / (255.0 * scale) for scale in spec.scale]

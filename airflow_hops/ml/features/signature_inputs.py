@@ -38,13 +38,7 @@ def argument_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
-    """Renames the inputs of a SavedModel's signature to the columns' names.
-
-    Args:
-        path: The SavedModel's folder.
-        signature: The signature's name.
-        arguments: Result of :func:`argument_names`: the current names of the inputs.
-    """
+    """Renames the inputs of a SavedModel's signature from names of :func:`argument_names` to the columns' names."""
     renamed = {argument: column for column, argument in arguments.items() if argument != column}
     if not renamed:
         return

@@ -235,11 +235,7 @@ def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[
 
 
 def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the specs with which ``tf.io.parse_example`` parses raw features; missing values are as in Parquet.
-
-    Args:
-        inputs: Dtypes (int64, float32, string, ``float32[16]``) by name.
-    """
+    """Returns the specs with which ``tf.io.parse_example`` parses inputs; missing values are as in Parquet."""
     import tensorflow as tf
 
     def parsed(dtype: str) -> Any:

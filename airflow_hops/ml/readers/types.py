@@ -34,10 +34,7 @@ _ALIASES = {"timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(), "int": 
 class TypesDoNotFit(Exception):
     """Raised if values do not fit the inferred types; the source then has to be read again with wider types.
 
-    Attributes:
-        file: The file's name.
-        types: Types that hold the values, by column.
-        why: Describes the first misfit, with its row and column.
+    ``types`` hold the file's values, by column; ``why`` describes the first misfit, with its row and column.
     """
 
     def __init__(self, file: str, types: Mapping[str, pa.DataType], why: str = "") -> None:

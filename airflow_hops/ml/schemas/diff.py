@@ -68,12 +68,7 @@ class SchemaDiff:
 
 @dataclass(frozen=True)
 class Aspect:
-    """Aspect of a schema.
-
-    Attributes:
-        value: The value to compare, as JSON.
-        phrase: The value in words.
-    """
+    """Aspect of a schema: its value as JSON, to compare, and in words."""
 
     value: Any
     phrase: str
@@ -129,11 +124,7 @@ def _few(values: Sequence[str]) -> str:
 
 
 def describe_schema(given: Any) -> dict[str, dict[str, Aspect]]:
-    """Returns the aspects of each feature by name, and of the schema as a whole under the empty name.
-
-    Args:
-        given: ``Schema``, or the path of a ``schema.pbtxt``.
-    """
+    """Returns the aspects of each feature by name, and of the schema as a whole under the empty name."""
     schema = load_schema(given) if isinstance(given, str | Path) else given
     domains = {domain.name: domain for domain in schema.string_domain}
     features: dict[str, dict[str, Aspect]] = {}

@@ -36,9 +36,7 @@ class TaskSummary:
     def recording_errors(self, folder: str, path: str | None = None) -> Iterator[None]:
         """Records bad input and a full disk, for the driver to report in one sentence; raises all other errors.
 
-        Args:
-            folder: Folder that the task writes to.
-            path: Parquet file that it reads.
+        ``folder`` is the folder that the task writes to, ``path`` the Parquet file that it reads.
         """
         try:
             yield
@@ -87,14 +85,7 @@ Summary = TypeVar("Summary", bound=TaskSummary)
 def run_tasks(
     spark: Any, work: Callable[[Any, Any], str], plan: Any, tasks: Sequence[Any], of: type[Summary]
 ) -> list[Summary]:
-    """Runs tasks in one Spark job.
-
-    Args:
-        spark: The Spark context.
-        work: Runs a task with the plan, and returns its summary as JSON.
-        plan: Common input of all tasks.
-        tasks: The tasks.
-        of: The class of the summaries.
+    """Runs tasks in one Spark job, each by ``work`` with the common ``plan``; ``work`` returns its summary as JSON.
 
     Raises:
         BadInput: the input of a task is bad.

@@ -82,12 +82,10 @@ class Moments:
 
 
 class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
-    """Computes covariance and correlation of pairs of numeric features, over examples with one value of each.
+    """Computes covariance and correlation of pairs of numeric features, by default all.
 
-    NaN counts as no value. A pair with an infinity has the covariance NaN, and no correlation.
-
-    Args:
-        crosses: Pairs of features; None for all pairs of numeric features.
+    Only examples with one value of each count; NaN is not a value. A pair with an infinity has the covariance NaN,
+    and no correlation.
     """
 
     def __init__(self, crosses: Iterable[tuple[str, str]] | None = None) -> None:

@@ -31,13 +31,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class FrequentNumbers:
-    """Listed finite numbers of a feature.
+    """Listed finite numbers of a feature, with their counts.
 
-    Attributes:
-        values: The numbers, ``[n]``.
-        counts: Counts of the numbers, ``[n]``.
-        error: Maximum error of a count.
-        total: Number of finite values.
+    ``error`` is the maximum error of a count, ``total`` the number of finite values.
     """
 
     values: Array

@@ -101,7 +101,7 @@ def collect_statistics(
     on_corrupt: OnCorrupt = "fail",
     progress: Callable[[float], None] | None = None,
 ) -> Collected:
-    """Like :func:`generate_statistics`, and returns how they were computed.
+    """Computes statistics like :func:`generate_statistics`, and returns how they were computed.
 
     ``progress`` is called periodically with the completed share, 0 to 1.
     """

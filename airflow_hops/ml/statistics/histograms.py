@@ -36,13 +36,7 @@ def equi_width_histogram(
 ) -> statistics_pb2.Histogram:
     """Returns the histogram of ``quantiles_util.generate_equi_width_histogram``.
 
-    Args:
-        quantiles: Boundaries of quantiles, of shape ``[n]``, ascending.
-        cumulative_counts: Number of values up to each boundary, of shape ``[n]``.
-        finite_min: Smallest finite value.
-        finite_max: Largest finite value.
-        num_buckets: Number of buckets.
-        num_pos_inf: Number of infinite values.
+    ``quantiles`` are ascending boundaries, ``cumulative_counts`` the values up to each; both have the shape ``[n]``.
     """
     if not (np.isfinite(finite_min) and np.isfinite(finite_max) and finite_min < finite_max):
         return _of_tfdv(quantiles, cumulative_counts, finite_min, finite_max, num_buckets, num_pos_inf)

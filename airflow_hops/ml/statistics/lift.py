@@ -127,11 +127,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return LiftCounts(pd.DataFrame(columns=self._columns, dtype=float))
 
     def add_input(self, accumulator: LiftCounts, batch: pa.RecordBatch) -> LiftCounts:
-        """Adds a batch of list columns.
-
-        Raises:
-            BadInput: the label is not a category, or has too many values.
-        """
+        """Adds a batch of list columns; raises ``BadInput`` if the label is not a category, or has too many values."""
         accumulator.examples += batch.num_rows
         accumulator.label_seen |= batch.schema.get_field_index(self._label.steps()[0]) >= 0
         label = self._presence(batch, self._label)
@@ -170,11 +166,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         return merged
 
     def extract_output(self, accumulator: LiftCounts) -> statistics_pb2.DatasetFeatureStatistics:
-        """Returns the lift of every feature as ``cross_features``.
-
-        Raises:
-            BadInput: no batch had the label.
-        """
+        """Returns the lift of every feature as ``cross_features``; raises ``BadInput`` if no batch had the label."""
         result = statistics_pb2.DatasetFeatureStatistics()
         if not accumulator.examples:
             return result

@@ -46,13 +46,8 @@ def accumulate(
 ) -> Accumulator:
     """Adds all rows of a source to an accumulator.
 
-    Processes are forked, so that none imports TFDV again; each reads its parts one after the other.
-
-    Args:
-        plan: ``sources.Plan``.
-        combiners: The combiners.
-        workers: Number of processes; None for one per core if the source is large enough.
-        progress: Called with the completed share, 0 to 1.
+    Processes (by default one per core if the source is large enough) are forked, so that none imports TFDV again; each
+    reads its parts one after the other. ``progress`` is called with the completed share, 0 to 1.
 
     Raises:
         BadInput: a part cannot be read.

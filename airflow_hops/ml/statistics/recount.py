@@ -54,12 +54,7 @@ def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) ->
 
 
 class CandidateCounts(CombinerStatsGenerator):
-    """Counts values by their hashes; its output has only top values and rank histograms.
-
-    Args:
-        found: Hashes of the values to count, uint64 and ascending, by feature.
-        options: ``StatsOptions``.
-    """
+    """Counts values by their hashes (uint64, ascending); its output has only top values and rank histograms."""
 
     is_by_column = True
 

@@ -40,12 +40,7 @@ __all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
 
 
 class CorruptFile(BadInput):
-    """Raised for a file that cannot be read.
-
-    Attributes:
-        file: The file's name, for :meth:`Plan.without`.
-        reason: The problem, with the file's name.
-    """
+    """Raised for a file that cannot be read; ``file`` is its name, for :meth:`Plan.without`."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(reason)
@@ -60,10 +55,7 @@ class CorruptFile(BadInput):
 class Part:
     """Share of a source that one process reads at a time.
 
-    Attributes:
-        size: Bytes, for balancing.
-        file: The file's name; empty if the source is not a file.
-        span: Rows of the part.
+    ``size`` is in bytes, for balancing; ``file`` is empty if the source is not a file.
     """
 
     size: int

@@ -39,14 +39,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class FramePlan:
-    """Plan for a Spark DataFrame.
-
-    Attributes:
-        frame: The DataFrame.
-        name: Name of the source, for messages.
-        types: The columns to read, in order.
-        skipped: Always empty, since a table has no files.
-    """
+    """Plan for a Spark DataFrame; ``skipped`` is always empty, since a table has no files."""
 
     frame: Any
     name: str
@@ -66,12 +59,7 @@ def is_table(source: Any) -> bool:
 
 
 def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collection[str] | None = None) -> FramePlan:
-    """Plans the reading of a DataFrame or a table.
-
-    Args:
-        source: A source for which :func:`is_table` is true.
-        exclude: Columns to leave out.
-        columns: Columns to read; None for all.
+    """Plans the reading of a DataFrame or a table (:func:`is_table`), by default of all columns.
 
     Raises:
         BadInput: the table does not exist, has two columns of the same name, or a column's type has no statistics.
@@ -221,7 +209,7 @@ def _merge(job: _Job, outcomes: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
-    """Task over some of the parts of a plan."""
+    """Runs a task over some of the parts of a plan."""
     number, parts = share
     plan, combiners = job.unpack()
     batches = chain.from_iterable(plan.read(part) for part in parts)
@@ -229,7 +217,7 @@ def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
 
 
 def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Task over a partition of a DataFrame."""
+    """Runs a task over a partition of a DataFrame."""
     from pyspark import TaskContext
 
     _, combiners = job.unpack()

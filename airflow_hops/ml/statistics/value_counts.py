@@ -21,11 +21,9 @@ _NOT_TEXT = constants.NON_UTF8_PLACEHOLDER.encode()
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """Values with their counts.
+    """Distinct values, as bytes, with their counts.
 
-    Attributes:
-        values: Distinct values, as bytes, whatever the feature's type.
-        counts: ``[views, values]``; view 0 has counts, view 1, if there is one, sums of weights.
+    ``counts`` is ``[views, values]``; view 0 has counts, view 1, if there is one, sums of weights.
     """
 
     values: pa.Array

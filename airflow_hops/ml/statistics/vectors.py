@@ -18,11 +18,7 @@ SAMPLE = "vectors"
 
 
 def vector_width(feature: Any) -> int | None:
-    """Returns the length of a feature's vectors; None if it is not a feature of vectors.
-
-    Args:
-        feature: ``FeatureNameStatistics``.
-    """
+    """Returns the length of a feature's vectors; None if it is not a feature of vectors."""
     common = feature.num_stats.common_stats
     if feature.type != type(feature).FLOAT or not common.num_non_missing:
         return None

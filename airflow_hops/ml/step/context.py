@@ -24,11 +24,7 @@ class Stage(Protocol):
     """Signature of a stage, as distributions register it under ``airflow_hops.stages``."""
 
     def __call__(self, context: StepContext, **params: Any) -> Any:
-        """Does the work of a step.
-
-        Args:
-            context: The step's context.
-            **params: JSON values.
+        """Does the work of a step, with JSON values as ``params``.
 
         Returns:
             The artifact that ``context.output()`` committed, or a JSON value.
@@ -70,11 +66,7 @@ class StepContext:
             self.started_s.append(time.monotonic() - began)
 
     def input(self, role: str) -> Artifact:
-        """Returns the only artifact with a role.
-
-        Raises:
-            BadInput: there is none, or more than one.
-        """
+        """Returns the only artifact with a role; raises ``BadInput`` if there is none, or more than one."""
         artifacts = self.spec.inputs.get(role, ())
         if len(artifacts) != 1:
             raise BadInput(f"step {self.spec.step!r} expects one input artifact {role!r}, found {len(artifacts)}")
@@ -95,8 +87,7 @@ class StepContext:
     def output(self, **artifacts: Artifact) -> ArtifactWriter:
         """Opens the writer of this step's artifact; use it in a ``with`` statement and commit at its end.
 
-        Args:
-            artifacts: Inputs that the step looked up itself, by role, for the lineage.
+        ``artifacts`` are inputs that the step looked up itself, by role, for the lineage.
 
         Raises:
             BadInput: the spec does not name an output.
@@ -187,7 +178,7 @@ def resolve(entry: str) -> Callable[..., Any]:
 
 
 def find_file(path: str, what: str) -> Path:
-    """Finds a file of the user, absolute or relative to a folder on the import path; ``what`` names it in messages.
+    """Finds a file of the user, absolute or relative to a folder on the import path.
 
     Raises:
         BadInput: the file does not exist.

@@ -19,14 +19,7 @@ _HEADER = "from __future__ import annotations\n"
 
 
 def run(context: StepContext, **shipped: Any) -> Any:
-    """Step that calls a shipped function, and returns its result.
-
-    Args:
-        context: The step's context.
-        **shipped: Arguments of :func:`call_shipped`.
-
-    Returns:
-        A JSON value, or the artifact that the function wrote.
+    """Calls a shipped function in a step, and returns its result: a JSON value, or the artifact that it wrote.
 
     Raises:
         BadInput: as :func:`call_shipped`, or the function did not return a JSON value.
@@ -65,12 +58,7 @@ def call_shipped(
 
 
 def define_shipped(folder: Path, source: str, function: str) -> Callable[..., Any]:
-    """Defines a function from its source.
-
-    Args:
-        folder: Folder that the source is written to, so that tracebacks show its lines.
-        source: The function's source, without its decorators.
-        function: The function's name.
+    """Defines a function from its source, which is written to a folder, so that tracebacks show its lines.
 
     Raises:
         BadInput: the source does not define the function, or uses a name that is not in it.
@@ -99,11 +87,7 @@ def define_shipped(folder: Path, source: str, function: str) -> Callable[..., An
 
 
 def call_defined(defined: Callable[..., Any], function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function that :func:`define_shipped` defined.
-
-    Raises:
-        BadInput: it uses a name that is not in its source.
-    """
+    """Calls a function from :func:`define_shipped`; raises ``BadInput`` if it uses a name that is not in its source."""
     try:
         return defined(*args, **kwargs)
     except NameError as error:

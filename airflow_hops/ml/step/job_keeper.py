@@ -39,10 +39,9 @@ class JobKeeper:
         self._store_error: BaseException | None = None
 
     def begin(self) -> bool:
-        """Makes this process the job's process.
+        """Makes this process the job's process; returns whether it is to run the step.
 
-        Returns:
-            False if another process is or was the job's process, or if the job has already been asked to end.
+        It is not if another process is or was the job's process, or if the job has already been asked to end.
         """
         if not self._lock() or self._asked_to_end():
             return False

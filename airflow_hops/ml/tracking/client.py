@@ -19,10 +19,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 
 
 def open_tracking(tracking_uri: str) -> Any:
-    """Opens MLflow, creating a missing SQLite database and its folder, which takes seconds.
-
-    Args:
-        tracking_uri: ``sqlite:///…``, ``http://…`` or another URI that MLflow accepts.
+    """Opens MLflow at any of its URIs, creating a missing SQLite database and its folder, which takes seconds.
 
     Raises:
         HopsError: MLflow cannot be reached, or its database cannot be opened.

@@ -34,12 +34,7 @@ class RegisteredVersion:
 
 
 class ModelRegistry:
-    """Registered model of one name.
-
-    Args:
-        tracking_uri: MLflow's tracking URI; a missing SQLite database and its folder are created.
-        model_name: Name of the registered model.
-    """
+    """Registered model of one name; a missing SQLite database and its folder are created."""
 
     def __init__(self, tracking_uri: str, model_name: str) -> None:
         if not tracking_uri:

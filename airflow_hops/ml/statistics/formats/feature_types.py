@@ -105,7 +105,7 @@ def join_text(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
-    """Converts columns whose kind differs from that in other files, such as integers where others have floats.
+    """Converts columns to their kind in other files, such as integers to floats.
 
     Raises:
         BadInput: float64 does not hold an integer.

@@ -51,12 +51,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Layout:
-    """Properties of a file, known before it is read.
-
-    Attributes:
-        types: Types by column, in order.
-        spans: Parts that cover each row once.
-    """
+    """Types of a file's columns, in order, and spans that cover each row once, known before the file is read."""
 
     types: Types
     spans: tuple[Span, ...]
@@ -64,12 +59,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Selection of columns to read.
-
-    Attributes:
-        exclude: Columns to leave out.
-        columns: Columns to read; None for all.
-    """
+    """Selection of columns to read: all, or ``columns``, without ``exclude``."""
 
     exclude: frozenset[str]
     columns: frozenset[str] | None
