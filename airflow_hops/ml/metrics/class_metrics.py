@@ -118,7 +118,7 @@ def class_metrics(
         only = names[labels[0]] if names else labels[0]
         reason = f"all {rows} labels are {only}; the AUC needs two classes"
         if classes > MAX_CONFUSION_CLASSES:
-            reason = f"there are {classes} classes; the AUC is of {MAX_CONFUSION_CLASSES} at most"
+            reason = f"there are {classes} classes; the AUC is computed for at most {MAX_CONFUSION_CLASSES}"
     return ClassMetrics(
         rows=rows,
         weight=total_weight(weights),

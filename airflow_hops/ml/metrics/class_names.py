@@ -111,7 +111,7 @@ def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, Mode
     """
     candidate, champion = models[CANDIDATE], models.get(CHAMPION)
     problem = candidate.problem
-    # A softmax of two classes is one of several; and of several classes examples need not name them.
+    # A softmax of two classes counts as several; examples of several classes need not name them.
     if problem != of.problem and not (problem == MULTICLASS and of.problem == BINARY):
         raise BadInput(
             f"{candidate.path}: the model answers {candidate.output!r}, which is of the problem {problem!r}, and the "

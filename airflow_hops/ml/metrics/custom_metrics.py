@@ -34,7 +34,7 @@ class CustomMetric:
         """
         try:
             result = float(self.function(labels, predictions, even_weights(weights, len(labels))))
-        except Exception as error:  # the user's code can fail in any way
+        except Exception as error:  # user code can fail in any way
             raise BadInput(
                 f"metrics: {self.name!r} failed on {len(labels)} rows ({type(error).__name__}: {error})"
             ) from error

@@ -201,7 +201,7 @@ def area_under_roc(positive: Array, scores: Array, weights: Array | None) -> Est
         tied = np.bincount(tie, (w * others)[order])
         below = np.cumsum(tied) - tied / 2
         total, rows = w[others].sum(), int(side.sum())
-        # Of each row of this side, the share of the others that it outranks; of a negative row, that outrank it.
+        # Share of the others that each row of this side outranks or, for a negative row, that outrank it.
         share = np.empty(len(scores))
         share[order] = ((total - below) if above else below)[tie] / total
         weight = w[side] / w[side].sum()

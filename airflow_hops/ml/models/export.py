@@ -272,11 +272,11 @@ def _differing_step(model: Any, sample: Sample) -> str | None:
         head = model[: number + 1]
         try:
             served = _transformed(head, sample)
-        except Exception:  # a head may not convert in any way, though the whole did
+        except Exception:  # the head alone may fail to convert in any way
             return None
         try:
             trained = head.transform(sample.rows)
-        except Exception:  # as may an estimator refuse rows
+        except Exception:  # an estimator may refuse rows in any way
             return described if served is not None else None
         trained = np.asarray(trained.toarray() if hasattr(trained, "toarray") else trained, np.float64)
         if served is None or served.shape != trained.shape:

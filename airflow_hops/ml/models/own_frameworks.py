@@ -85,7 +85,7 @@ class ScikitLearn(Framework):
         _register_boosters(model)
         inputs = _inputs_of(model, sample)
         values = _given(inputs, types)
-        # A scaler divides, as in scikit-learn and in its precision: otherwise a value may pass a threshold.
+        # Scalers divide with scikit-learn's precision: otherwise a value may pass a threshold.
         is_single = {column.dtype for column in sample.columns() if column.dtype.kind != "O"} <= {np.dtype("float32")}
         scalers = MaxAbsScaler, RobustScaler, StandardScaler
         in_double = {} if is_single else dict.fromkeys(scalers, scale_in_double)

@@ -43,13 +43,13 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
     is_missing = pc.is_null(values).to_numpy()
     x = _ranks(values.cast(pa.string()) if pa.types.is_boolean(values.type) else values).astype(float)
     learn = _halves(y, is_regression)
-    if pa.types.is_string(values.type):  # in the order of what they mean for the label, a tree needs few cuts
+    if pa.types.is_string(values.type):  # ordered by their mean label, so that a tree needs few cuts
         codes = x.astype(int)
         rows, sums = (np.bincount(codes[learn], of, codes.max() + 1) for of in (None, y[learn]))
         with np.errstate(invalid="ignore"):
             x = (sums / rows)[codes]
     elif not is_regression and not pa.types.is_boolean(values.type):
-        # A tree cuts in the middle of a gap between classes; it reads float32, which times as numbers exceed.
+        # Values instead of ranks, as a tree cuts in the middle of a gap; scaled, as float32 is too coarse for times.
         numbers = values.cast(pa.float64(), safe=False).fill_null(0).to_numpy()
         x = (numbers - numbers.min()) / (np.ptp(numbers) or 1)
     x[is_missing] = np.nan
@@ -57,7 +57,7 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
     tree = (DecisionTreeRegressor if is_regression else DecisionTreeClassifier)(
         min_samples_leaf=_LEAF_ROWS[is_regression], random_state=0
     ).fit(x[learn], y[learn])
-    # Between the last row of one class and the first of another a tree cuts anywhere: the order itself counts, too.
+    # A tree cuts anywhere between the last row of one class and the first of another: score the order, too.
     held_out, truth, order = x[~learn], y[~learn], np.nan_to_num(x[~learn, 0], nan=-1)
     if is_regression:
         alike = np.corrcoef(order, truth)[0, 1] ** 2 if np.ptp(order) else 0.0

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     end_with(os.environ.get(WORKER_VARIABLE, ""))
     logging.basicConfig(level=logging.WARNING)
     asyncio.run(_serve(os.environ.pop(TOKEN_VARIABLE)))
-    os._exit(0)  # without waiting for what still computes
+    os._exit(0)  # without waiting for running queries
 
 
 if __name__ == "__main__":

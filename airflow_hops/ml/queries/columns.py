@@ -66,7 +66,7 @@ def _encode_column(column: Any, exact: bool) -> tuple[Any, dict[str, Any]]:
     if role == "boolean":
         return pc.fill_null(column.cast(pa.int8()), -1).to_numpy(zero_copy_only=False), described
     if role == "time":
-        # Not safe: what is finer than a millisecond is cut off.
+        # Not safe: cuts off fractions of a millisecond.
         return _floats(column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())), described
     if role == "number":
         return _number(column, exact), described

@@ -64,7 +64,7 @@ def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
         "other_values": None,
         "custom": {},
     }
-    for one in feature.custom_stats:  # what other generators found, where it is a number or a text
+    for one in feature.custom_stats:  # numbers and texts of other generators
         kind = one.WhichOneof("val")
         value = _exact(one.num) if kind == "num" else one.str[:MAX_TEXT] if kind == "str" else None
         if value is not None and not one.name.startswith("Lift (Y="):
@@ -156,7 +156,7 @@ def _line(feature: Any, rows: int, weighted: bool) -> dict[str, Any]:
         line |= {"count": _round(counts.num_non_missing, 9), "missing": _round(counts.num_missing, 9)}
     else:
         line["count"] = int(common.num_non_missing)
-        # What a feature inside another misses is counted among those that have the outer one.
+        # Missing values of a nested feature are counted among rows that have the outer feature.
         nested = len(feature.path.step) > 1
         line["missing"] = int(common.num_missing) if nested else max(0, rows - line["count"])
     if (common.min_num_values, common.max_num_values) != (1, 1) and common.num_non_missing:

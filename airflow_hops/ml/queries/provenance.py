@@ -106,9 +106,9 @@ def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | byte
     _, run = find_run(place, params)
     record = _record(place, params["experiment"], run)
     if record is not None and record.code is not None:
-        # Of the first folder, which most have alone, without its number.
+        # Drops the number of the first folder, which is mostly the only one.
         files = {name.removeprefix("0/"): content for name, content in read_code(place.store, record).items()}
-        training = record.params.get("training") or record.params  # the former of a search
+        training = record.params.get("training") or record.params  # nested for a search
         shipped = training.get("shipped") or training
         if {"source", "function"} <= shipped.keys():
             files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # no module has such a name
@@ -147,7 +147,7 @@ def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None,
             **results,
             "why": "only .py and .ipynb files are shown"
             if not path.endswith(_SOURCES)
-            else "it is no text, or a long one",
+            else "it is not text, or too long",
         }
     if time.monotonic() > until:
         return {**results, "why": "comparing the other files took too long"}
@@ -190,7 +190,7 @@ def _data(place: Place, dag_id: str, role: str, artifact: Artifact) -> dict[str,
     except HopsError:
         return {**results, "window": None, "rows": {}, "made_by": None}
     producer, kind = manifest.producer, manifest.kind
-    if producer.dag_id != dag_id:  # who may see this pipeline may not see that one
+    if producer.dag_id != dag_id:  # readers of this pipeline may lack access to that one
         return {**results, "window": None, "rows": {}, "made_by": None}
     made_by = {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}
     return {

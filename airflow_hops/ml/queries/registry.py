@@ -40,7 +40,7 @@ def versions(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         )
         models = client.search_registered_models(f"name = '{name}'")
         run_ids = [version.run_id for version in result if version.run_id]
-        metrics: dict[str, dict[str, float]] = {}  # the last ones by run; a run that was deleted has none
+        metrics: dict[str, dict[str, float]] = {}  # the last values by run; deleted runs have none
         experiments = [each.experiment_id for each in client.search_experiments()] if run_ids else []
         for first in range(0, len(run_ids), _RUNS_AT_ONCE):
             named = ", ".join(f"'{run_id}'" for run_id in run_ids[first : first + _RUNS_AT_ONCE])

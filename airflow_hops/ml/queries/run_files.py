@@ -55,7 +55,7 @@ def read(place: Place, params: Mapping[str, Any]) -> bytes:
     client, run = find_run(place, params)
     run_id = run.info.run_id
     with mlflow_errors(client):
-        # Who shows a file may read more than who logged it: no link may have that shown.
+        # The server may read more than the user who logged a link: links must not lead out.
         address = urlsplit(run.info.artifact_uri)
         top = Path(unquote(address.path)).resolve()
         if address.scheme in ("", "file") and not (top / path).resolve().is_relative_to(top):
@@ -67,7 +67,7 @@ def read(place: Place, params: Mapping[str, Any]) -> bytes:
         _check_size(path, entry.file_size or 0)
         with temporary_folder("run-file") as scratch:
             copied = Path(client.download_artifacts(run_id, str(path), str(scratch)))
-            if params.get("max_bytes") is None:  # not every server says beforehand
+            if params.get("max_bytes") is None:  # not every server reports sizes
                 _check_size(path, copied.stat().st_size)
             with copied.open("rb") as stream:
                 return stream.read(params.get("max_bytes") or -1)

@@ -196,7 +196,7 @@ def _comparisons(text: str) -> Iterator[tuple[int, str]]:
     for token in (token for statement in sqlparse.parse(text) for token in statement.tokens):
         if token.is_keyword and token.normalized in ("AND", "OR"):
             yield first, text[first:end]
-            first = end + len(str(token)) + 1  # and the blank after it
+            first = end + len(str(token)) + 1  # and the following blank
         end += len(str(token))
     yield first, text[first:]
 
@@ -297,6 +297,6 @@ def _natural_key(value: Any) -> tuple[Any, ...]:
             return (0, number)
     except (TypeError, ValueError):
         pass
-    # A number of any length counts by its digits, and a word comes before all numbers.
+    # Numbers of any length are compared by their digits; words come before numbers.
     parts = ((part, part.lstrip("0")) for part in re.split(r"(\d+)", str(value).casefold()))
     return (1, [(len(digits), digits) if part.isdecimal() else (-1, part) for part, digits in parts])

@@ -146,7 +146,7 @@ def _measured(reference: Distribution | None, current: Distribution | None) -> l
     elif isinstance(reference, Values) and isinstance(current, Values):
         measure, threshold = "l_infinity", INFINITY_NORM
     elif isinstance(reference, Vectors) and isinstance(current, Vectors):
-        measure = MEASURE  # whether its score is much only a report's p-value tells
+        measure = MEASURE  # only a report's p-value shows whether it is large
     if measure is None or reference is None or current is None:
         return [None] * 5
     result = round(score(reference, current, measure), 6)

@@ -57,7 +57,7 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
         return pa.schema(fields).empty_table()
     wide = _wide_types(tables, str(model_folder))
     return pa.concat_tables(
-        # An integer beyond 2^53 is the nearest float then.
+        # Integers beyond 2^53 become the nearest float.
         [table.cast(pa.schema([wide[name] for name in table.column_names]), safe=False) for table in tables],
         promote=True,
     )

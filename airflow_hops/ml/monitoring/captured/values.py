@@ -25,11 +25,11 @@ def as_number(label: Any) -> float:
 def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
     """Returns the numbers of classes, from names or numbers; NaN if a label is not a class, or not a known one."""
     numbers = {name: number for number, name in enumerate(classes or ())}
-    # Where classes are called by numbers, a number that is none of them is no class.
+    # If class names are numbers, other numbers are not classes.
     indexed = not any(name.removeprefix("-").isdecimal() for name in numbers)
 
     def number(label: Any) -> float:
-        # A class that is called by a number is meant by it: names come first.
+        # Names come first, since a name may be a number.
         result = numbers.get(str(label))
         if result is None and (value := as_number(label)).is_integer():
             is_number = indexed and value >= 0 and (classes is None or value < len(classes))

@@ -160,7 +160,7 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
         result[~there] = np.nan
     retained = np.flatnonzero(there & ~missing)
     pool = np.sort(reference[~lacking])
-    # Equal values are ranked at random, so that they share out evenly among the reference's.
+    # Equal values are ranked at random, so that they spread evenly over the reference's.
     order = retained[np.lexsort((random.random(len(retained)), values[retained]))]
     result[order] = pool[((np.arange(len(order)) + 0.5) * len(pool) / max(1, len(order))).astype(np.int64)]
     results = np.flatnonzero(there & missing)
@@ -217,7 +217,7 @@ def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
     shares = np.bincount(then, minlength=len(kinds)) * len(values) / len(reference)
     wanted = np.floor(shares).astype(np.int64)
     wanted[np.argsort(wanted - shares, kind="stable")[: len(values) - wanted.sum()]] += 1
-    # Each value's rows in a random order: the first ones stay.
+    # The first of each value's rows, in random order, stay.
     order = np.lexsort((random.random(len(now)), now))
     place = np.arange(len(now)) - np.repeat(np.cumsum(counts) - counts, counts)
     leaving = order[place >= wanted[now[order]]]
@@ -240,7 +240,7 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
         retained, numbers = None, np.zeros(0)
         try:
             for batch in rows.batches(list(inputs)):
-                # The rows that draw the lowest numbers, of all that there are.
+                # Keeps the rows that draw the lowest numbers of all.
                 drawn = np.concatenate([numbers, random.random(batch.num_rows)])
                 lowest = np.argsort(drawn, kind="stable")[:SAMPLE_ROWS]
                 names = [name for name in batch.schema.names if name in inputs]

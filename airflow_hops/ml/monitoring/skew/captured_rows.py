@@ -128,9 +128,7 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
         schema = _open(file).schema_arrow
         inputs = [name for name in schema.names if name.startswith(INPUT)]
         if not inputs:
-            raise BadInput(
-                f"{file}: no columns 'input.*'; the server must capture what it is asked (--capture_mode=all)"
-            )
+            raise BadInput(f"{file}: no columns 'input.*'; the server must capture inputs (--capture_mode=all)")
         for name, kind in wanted.items():
             index = schema.get_field_index(f"{INPUT}{name}")
             if index < 0:
@@ -215,7 +213,7 @@ def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
         raise BadInput(f"{file}: there is no column {min(lacking)!r}; found {', '.join(result)}")
     try:
         for batch in parquet.iter_batches(batch_rows(_CELL_BYTES * len(columns)), columns=list(columns)):
-            # The file's own order of columns is not the order that was asked for.
+            # The file's columns may be in another order.
             yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"{file}: cannot be read as Parquet ({error}); it is corrupt or not complete") from error

@@ -252,7 +252,7 @@ def _only_value(reference: Distribution, current: Distribution) -> str | None:
 def _new_values(reference: Values, current: Values) -> str | None:
     """Returns the most frequent values that the reference lacks, if many current values are among them."""
     new = {value: count for value, count in current.counts.items() if value not in reference.counts}
-    # What the reference has and does not list may be among them.
+    # Unlisted values of the reference may be among them.
     unlisted = max(0.0, 1.0 - sum(reference.counts.values()) / reference.total)
     if sum(new.values()) / current.total - unlisted <= NEW_CATEGORY_SHARE:
         return None

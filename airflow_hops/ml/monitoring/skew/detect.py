@@ -160,7 +160,7 @@ def _by_schema(schema: Any, before: Mapping[str, Any], comparator: str) -> dict[
         divergence = result.jensen_shannon_divergence
         kind = before[feature.name].WhichOneof("stats")
         if vector_width(before[feature.name]):
-            # TFDV has no measure of vectors: that there is a comparator says that they are compared.
+            # TFDV has no measure of vectors; any comparator selects them.
             wanted[feature.name] = _Wanted(MEASURE, None)
         elif kind == "num_stats" and result.HasField("infinity_norm"):
             wanted[feature.name] = _Wanted("l_infinity", result.infinity_norm.threshold)
@@ -205,7 +205,7 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
     if name not in after:
         raise BadInput(f"feature {name!r} is not among the current rows; there are {', '.join(sorted(after))}")
     types = type_name(before), type_name(after[name])
-    # A feature without a value has no type of its own.
+    # A feature without values has no type.
     valued = all(count_of_values(common_statistics(side)) for side in (before, after[name]))
     if valued and (types[0] != types[1] or before.WhichOneof("stats") != after[name].WhichOneof("stats")):
         raise BadInput(f"feature {name!r} is {types[1]} in the current rows, but {types[0]} in the reference")
@@ -292,7 +292,7 @@ def _judged(
     cause = detail = None
     if significant or missing_moved:
         cause, detail = cause_of(one, other, values_moved=significant, missing_moved=missing_moved)
-    # A fault of some of the rows may stay below a fixed threshold, which is for changes of the world.
+    # A fault in some of the rows may stay below a fixed threshold, which is meant for real changes.
     values_moved = significant and (above or cause in FAULTS)
     if not (values_moved or missing_moved):
         cause = detail = None

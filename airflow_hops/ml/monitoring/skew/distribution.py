@@ -95,7 +95,7 @@ class Numbers:
     @property
     def values(self) -> Values:
         """Counts of single values, like those of a string feature; all infinite values count as one."""
-        # Zeros are counted in any statistics.
+        # All statistics count zeros.
         counts, unlisted, error = {"0": self.zeros} if self.zeros else {}, self.count, 0.0
         if (listed := self.frequent) is not None:
             counts = dict(zip((f"{value:.15g}" for value in listed.values), map(float, listed.counts), strict=True))
@@ -188,7 +188,7 @@ def distribution(feature: Any) -> Distribution | None:
         total, unique = max(count_of_values(common), sum(counts.values())), max(int(strings.unique), len(counts))
         if not counts or unique <= len(counts):
             return Values(counts, total, unique) if counts else None
-        # Of very many values a sketch may have missed some occurrences.
+        # A sketch of very many values may have missed some occurrences.
         return Values(counts, total, unique, min(counts.values()), total / SKETCH_BUCKETS)
     if feature.WhichOneof("stats") != "num_stats":
         return None

@@ -65,9 +65,9 @@ def check_not_silent(
     said = "".join(f"; {fault}" for fault in faults) + said
     raise BadInput(
         f"no request of model {model_name!r} was captured {since}, longer than silent_after "
-        f"({timedelta(seconds=options.silent_after_s)}){said}; does anybody ask it, does the server capture "
-        "(--capture_mode, --capture_sampling_percent), and into the connection's 'serving_capture_path'? A longer "
-        "silent_after allows it"
+        f"({timedelta(seconds=options.silent_after_s)}){said}; check that clients send requests, and that the server "
+        "captures them (--capture_mode, --capture_sampling_percent) into the connection's 'serving_capture_path'; or "
+        "set a longer silent_after"
     )
 
 
@@ -87,7 +87,7 @@ def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, .
     except ModelServerError as error:
         if error.code.name in _AWAY:
             return (f"the model server {server} does not answer: {error}",)
-        return ()  # it answers, though not everybody
+        return ()  # it answers, but not this client
     if not any(state.state == "AVAILABLE" for state in states):
         return (f"the model server {server} serves no version of model {model_name!r}",)
     return ()
@@ -99,7 +99,7 @@ def _capture_fault(server: ServerAddress, model_name: str) -> str | None:
     except ModelServerError as error:
         if error.code.name in _AWAY:
             raise
-        return None  # a server of another kind, or one that does not tell everybody
+        return None  # another kind of server, or one that does not answer this client
     if status.get("enabled") is False:
         raise BadInput(
             f"the model server {server} captures nothing: there are no requests of model {model_name!r} to compare; "

@@ -81,7 +81,7 @@ def _bounds(sample: Numbers) -> tuple[Array, Array, Array, Array]:
     reached, before = (np.floor(knots), np.ceil(knots)) if sample.integer else (knots, knots)
     low, high = f[first + times - 1], f[first]
     if sample.zeros and sample.low == 0:
-        # How many zeros there are is known exactly.
+        # The number of zeros is exact.
         zeros = min(1.0, sample.zeros / (sample.count * (1.0 - sample.standard.infinite[0])))
         low = np.maximum(low, zeros)
         before, high = (

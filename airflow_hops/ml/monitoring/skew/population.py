@@ -70,7 +70,7 @@ class NumericPopulation:
         shares = start + (end - start) * np.clip(part, 0.0, 1.0)
         shares[:, 0], shares[:, -1] = 0.0, 1.0
         standard = quantiles = Curve(edges, shares, infinite)
-        if measure != "jensen_shannon":  # which looks at no quantiles
+        if measure != "jensen_shannon":  # which does not use quantiles
             levels = np.linspace(0.0, 1.0, like.quantiles.x.shape[1])
             values = np.clip(self._quantiles(reached, levels), low[:, None], high[:, None])
             values[:, 0], values[:, -1] = low, high
@@ -100,11 +100,11 @@ class NumericPopulation:
         """Returns the quantiles of each sample, ``[samples, levels]``, from cumulative counts of cells."""
         draws, cells = reached.shape
         rows = reached[0, -1]
-        # The least whole number of rows that is at least each level: counts are compared with it exactly.
+        # Smallest whole number of rows that reaches each level, for exact comparison with counts.
         least = np.ceil(levels * rows)
         least = np.maximum(least - ((least - 1) / rows >= levels), 0.0)
         least += least / rows < levels
-        # All samples are one ascending row, each behind the one before it.
+        # Joins all samples to one ascending row.
         place = (np.arange(draws) * (rows + 1))[:, None]
         result = np.searchsorted((reached + place).ravel(), least + place) - (np.arange(draws) * cells)[:, None]
         cell = np.minimum(result, cells - 1)
@@ -134,7 +134,7 @@ def pool_numbers(reference: Numbers, current: Numbers) -> NumericPopulation:
     """Returns the population of two samples of a numeric feature."""
     samples = reference, current
     low, high = min(s.low for s in samples), max(s.high for s in samples)
-    # An end that both samples share is a value that repeats.
+    # An end that both samples share is a repeated value.
     ends = {reference.low} & {current.low} | {reference.high} & {current.high}
     steps = [_steps(sample, ends) for sample in samples]
     points = np.unique(np.concatenate([array for step in steps for array in step.cuts()]))
@@ -192,7 +192,7 @@ class Steps:
 
     def below(self, points: Array) -> Array:
         """Returns the share below each point."""
-        # Of what lies between the knots: what lies at them is counted apart.
+        # Values between the knots; those at the knots are added as jumps.
         smooth = np.append(0.0, np.cumsum(self.between))
         jumps = np.append(0.0, np.cumsum(self.at))[np.searchsorted(self.knots, points, "left")]
         result = np.interp(points, self.knots, smooth) + jumps
@@ -220,7 +220,7 @@ def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
     curve = sample.curve
     knots = np.unique(curve.x)
     upto, below = curve.at(knots[None])[0], curve.at(knots[None], "left")[0]
-    # TFDV reads its histogram off a thousand quantiles: beyond the outermost of them it says nothing.
+    # TFDV derives its histogram from a thousand quantiles, so knots beyond the outermost mean nothing.
     said = (upto >= RESOLUTION) & (below <= 1 - RESOLUTION)
     said[[0, -1]] = True
     knots, upto, below = knots[said], upto[said], below[said]
@@ -231,7 +231,7 @@ def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
         knots, at = np.insert(knots, index, 0.0), np.insert(at, index, 0.0)
         between = np.insert(between, index, between[index - 1] * (1.0 - part))
         between[index - 1] *= part
-    # A quantile that repeats is one value, which the bucket that ends with it holds too.
+    # A repeated quantile is a single value, which the bucket that ends there holds, too.
     repeated = np.flatnonzero(at[1:] > 0)
     at[1:][repeated] += between[repeated]
     between[repeated] = 0.0
@@ -241,7 +241,7 @@ def _steps(sample: Numbers, repeated_ends: set[float]) -> Steps:
             between[side] /= 2
     index = int(np.searchsorted(knots, 0.0))
     if sample.zeros and index < len(knots) and knots[index] == 0.0:
-        # How many zeros there are is known exactly; they are in the bucket that ends with them.
+        # The number of zeros is exact; they are in the bucket that ends at 0.
         side = max(index - 1, 0)
         more = min(sample.zeros / sample.count - at[index], between[side] if len(between) else 0.0)
         if more > 0:

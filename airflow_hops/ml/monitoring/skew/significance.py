@@ -95,7 +95,7 @@ class Judgement:
         """Returns the start of the null's tail, its share, and the mean excess of its scores."""
         highest = max(20, round(_TAIL * len(self.null)))
         start, share = float(self.null[-highest - 1]), highest / len(self.null)
-        # Scores of small windows take few values, and those of a tail may all be one: then by the way there.
+        # Scores of small windows take few values, and a tail's may all be equal: then use the slope before it.
         before = (start - float(np.median(self.null))) / float(np.log(0.5 / share))
         return start, share, max(before, start / 100, float((self.null[-highest:] - start).mean()))
 

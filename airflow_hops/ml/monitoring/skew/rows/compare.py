@@ -170,7 +170,7 @@ class _Comparison:
     def _draw(self, counted: _Counted, differ: Any, base: Any, test: Any, serving: Any, serving_rows: Any) -> None:
         """Keeps the pairs that drew the lowest numbers: an even sample of all that differ."""
         numbers = self._random.random(len(differ))
-        # What is not below the highest that is kept is not among the lowest.
+        # Numbers above the highest kept one are not among the lowest.
         limit = counted.examples[-1][0] if len(counted.examples) == self._examples > 0 else 1.0
         lower = np.flatnonzero(numbers < limit)
         for place in lower[np.argsort(numbers[lower])][: self._examples]:

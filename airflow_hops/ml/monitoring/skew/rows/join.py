@@ -125,7 +125,7 @@ class Join:
         """Yields the training rows that match a part of the serving rows: first and last serving row, and the rows."""
         for number in range(begin // STRETCH_ROWS, -(-end // STRETCH_ROWS)):
             if self._loaded is None or self._loaded[0] != number:
-                self._loaded = None  # one after the other in memory
+                self._loaded = None  # only one in memory
                 self._loaded = number, self._read(number)
             first = number * STRETCH_ROWS
             yield max(begin, first), min(end, first + STRETCH_ROWS), self._loaded[1]
@@ -176,7 +176,7 @@ def join_rows(
     """
     keys, stretches, test_lacking = _served(serving, identifiers)
     test, test_counts = np.unique(keys, return_counts=True)
-    # Each identifier once for every stretch that has it.
+    # Each identifier once per stretch.
     again = (keys[1:] == keys[:-1]) & (stretches[1:] == stretches[:-1])
     keys, stretches = (np.delete(each, np.flatnonzero(again) + 1) for each in (keys, stretches))
     all_keys, base_lacking, schema = [], 0, pa.schema([])

@@ -78,7 +78,7 @@ def values_of(column: Any, rounding: int | None = None) -> Values:
     ends = np.cumsum(lengths)
     within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
     factors = np.cumprod(np.append(np.uint64(1), np.full(lengths.max(initial=0), _GOLDEN)))
-    # Sums of 64 bits overflow, and their differences are right.
+    # Sums of 64 bits may overflow; their differences are still correct.
     sums = np.cumsum(np.append(np.uint64(0), _hashes(column.flatten(), kind, rounding) * factors[within]))
     return Values(kind, lengths > 0, sums[ends] - sums[ends - lengths] + np.maximum(lengths - 1, 0).astype(np.uint64))
 
