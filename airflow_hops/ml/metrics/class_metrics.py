@@ -46,9 +46,9 @@ class ClassFigures:
     """Figures of one class.
 
     Attributes:
-        recall: Share of them that is predicted as this class; None without rows.
-        precision: Share of the rows predicted as this class that is of it; None if there are none.
-        f1: Harmonic mean of both; None if no row is of this class, or predicted as it.
+        recall: Share of the class's rows that is predicted as this class; None without rows.
+        precision: Share of the rows predicted as this class that belongs to it; None if there are no such rows.
+        f1: Harmonic mean of both; None without rows and predictions of this class.
     """
 
     name: str

@@ -81,7 +81,7 @@ class Numbers:
 
     @property
     def curve(self) -> Curve:
-        """CDF from both histograms; with infinities from equally wide buckets alone.
+        """CDF from both histograms or, if there are infinities, from equally wide buckets alone.
 
         A quantile bucket that reaches to infinity hides its finite values.
         """
