@@ -303,8 +303,8 @@ def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mappin
         summary = {"params": None}
     if len({json.dumps(params, sort_keys=True) for params in (summary["params"], masked(trial.params))}) > 1:
         raise BadInput(
-            f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path}, and its "
-            "calls are made anew"
+            f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path} to repeat "
+            "its calls"
         )
     value = summary["value"]
     return value if isinstance(value, Mapping) else {} if value is None else {"metric": value}

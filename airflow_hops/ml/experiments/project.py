@@ -45,7 +45,7 @@ class Project:
         root = os.environ.get(STORE_VARIABLE)
         if not root:
             raise BadInput(
-                f"there is no store here: this is no step of Airflow's; set the variable {STORE_VARIABLE} to the "
+                f"there is no store here: this is not an Airflow step; set the variable {STORE_VARIABLE} to the "
                 "address of one, a folder for instance"
             )
         return cls(StepSpec("script", "", store=root, producer=Producer(task_id="script")))

@@ -121,7 +121,7 @@ def most_rows(source: Any, metadata: Any, group: int, names: Collection[str], na
     if size > MAX_ROW_GROUP_BYTES:
         raise BadInput(
             f"{name}: row group {group} has {size} bytes, decoded; the limit of a row group is {MAX_ROW_GROUP_BYTES}: "
-            "write the file anew in smaller row groups"
+            "rewrite the file with smaller row groups"
         )
     return max(1, min(_BATCH_ROWS, int(_BATCH_BYTES / max(longest, size / max(row_group.num_rows, 1), 1))))
 
@@ -234,7 +234,7 @@ def _check_calendar(
             row = pc.index(array, least).as_py()
             raise BadInput(
                 f"{file.name}, row {rows + row + 1}, column {name!r}: {value_text(array, row)} is written in Spark's "
-                "older calendar, in which it is another time; write the file anew with Spark 3, "
+                "older calendar, in which it is another time; rewrite the file with Spark 3, "
                 "spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and int96RebaseModeInWrite=CORRECTED"
             )
 

@@ -275,7 +275,7 @@ def check_text(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None:
             row = rows_before + first_bad(array, _is_valid) + 1
             binary = ", or give the column the type 'binary' in the source's 'schema'" * (file.format == "parquet")
             raise BadInput(
-                f"{file.name}, row {row}, column {column!r}: the text is not in UTF-8; write the file anew in UTF-8"
+                f"{file.name}, row {row}, column {column!r}: the text is not in UTF-8; rewrite the file in UTF-8"
                 f"{binary}"
             )
 

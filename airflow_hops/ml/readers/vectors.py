@@ -37,7 +37,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def plain_lists(array: pa.Array) -> pa.Array:
-    """Converts fixed-size and large lists, of which Parquet has no null ones, to plain lists; half floats to floats."""
+    """Converts fixed-size and large lists to plain lists, which can be null in Parquet, and half floats to floats."""
     values = array.flatten()
     if pa.types.is_float16(values.type):
         missing = np.asarray(values.is_null())
