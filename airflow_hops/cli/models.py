@@ -40,7 +40,7 @@ def replace(args: Namespace) -> None:
     )
     outcome = hook.run(spec, cache=False, on_line=lambda line: print(line.text)).value
     if not outcome["changed"]:
-        print(f"This model is already the champion of {args.model!r}, version {outcome['champion']}.")
+        print(f"This model is the champion of {args.model!r} already, version {outcome['champion']}.")
         return
     print(f"Version {outcome['champion']} is the champion of {args.model!r} now.")
     if problem := keep_cards(hook.store, args.model, lambda dag_id: None):

@@ -42,7 +42,7 @@ def notebook(args: Namespace) -> None:
     dags = Path(conf.get("core", "dags_folder")).expanduser().absolute()
     folder = Path(args.folder).expanduser().absolute() if args.folder else dags
     if not folder.is_dir():
-        raise BadInput(f"{folder}: this folder does not exist; name the folder of the notebooks")
+        raise BadInput(f"{folder}: there is no such folder; name the folder of the notebooks")
     try:  # another user's server on this port would receive the token
         socket.create_server(("127.0.0.1", args.port)).close()
     except (OSError, OverflowError) as error:

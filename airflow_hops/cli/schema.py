@@ -109,7 +109,7 @@ def _schema(args: Namespace) -> tuple[RuntimeHook, str]:
     hook = RuntimeHook(args.hops_conn_id)
     uri = hook.store.uri(args.dag_id, "_frozen", args.name, "schema")
     if not has_schema(hook.store, uri) and not schema_history(hook.store, uri):
-        raise BadInput(f"{uri}: no frozen schema exists; the first run of DAG {args.dag_id!r} creates it")
+        raise BadInput(f"{uri}: no frozen schema exists; the first run of DAG {args.dag_id!r} makes it")
     return hook, uri
 
 

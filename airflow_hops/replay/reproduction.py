@@ -210,7 +210,7 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
             missing.append(path)
     if missing:
         raise BadInput(
-            f"the record has no secrets, and the run used {', '.join(missing)}; set those of 'env' as variables "
+            f"the record has no secrets, and the run was given {', '.join(missing)}; set those of 'env' as variables "
             "of this environment; others cannot be set: credentials of sources belong in the workers' environment, "
             "where their libraries find them, such as AWS_SECRET_ACCESS_KEY"
         )

@@ -70,7 +70,7 @@ class BacktestPlan:
         if not 0 <= self.price < float("inf"):
             raise BadInput(f"price is {self.price:g}, expected a number of 0 or more")
         if self.policies.get(NEVER) is not None:
-            raise BadInput(f"policy {NEVER!r} retrains; rename it: {NEVER!r} is the baseline of the others")
+            raise BadInput(f"policy {NEVER!r} is one that retrains; rename it: {NEVER!r} is the baseline of the others")
         windows = {each.window for of in self.policies.values() for each in _of_kind(of, Performance)}
         if len(windows) > 1:
             report = ", ".join(sorted(in_words(each) if each else "none" for each in windows))
