@@ -139,7 +139,7 @@ def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_t
         ("../up", "expected a Python identifier"),
         ("größe", "expected a Python identifier"),
         ("json", "module installed with Airflow"),
-        ("taken", "exists already"),
+        ("taken", "already exists"),
     ],
 )
 def test_a_name_that_cannot_be_one_is_refused(hops: Callable[..., Any], tmp_path: Path, name: str, words: str) -> None:
@@ -154,7 +154,7 @@ def test_a_name_that_cannot_be_one_is_refused(hops: Callable[..., Any], tmp_path
 @pytest.mark.parametrize(
     ("name", "label", "words"),
     [
-        ("rows", "none", "--label is 'none', which is no column; there are 'x', 'y'"),
+        ("rows", "none", "--label is 'none', which is not a column; there are 'x', 'y'"),
         ("sklearn", "y", "module of the runtime environment"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_folder_that_another_user_could_have_made_is_refused(
         place.mkdir()
         place.chmod(0o770)
     with pytest.raises(
-        BadInput, match=rf"{place} (is a symbolic link|is no folder|can be written by others).*{CACHE_VARIABLE}"
+        BadInput, match=rf"{place} (is a symbolic link|is not a folder|can be written by others).*{CACHE_VARIABLE}"
     ):
         remote.local(write(remote, "1"))
 

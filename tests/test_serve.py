@@ -58,7 +58,9 @@ def test_a_host_of_another_machine_is_said_and_not_listened_at(
 ) -> None:
     services = {"serving_config_file": str(tmp_path / "models.config"), "serving_host": "192.0.2.1"}
     assert not [flag for flag in server_flags(services) if flag.startswith("--host")]
-    assert "host '192.0.2.1' is no address of this machine: the server listens at 127.0.0.1" in capsys.readouterr().err
+    assert (
+        "host '192.0.2.1' is not an address of this machine: the server listens at 127.0.0.1" in capsys.readouterr().err
+    )
     assert server_flags(services, ["--host=0.0.0.0"])[-1] == "--host=0.0.0.0"
     assert capsys.readouterr().err == ""
 

@@ -69,7 +69,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
     if not is_this_machine(str(host)):
         if "--host" not in names:
             print(
-                f"The connection's host {host!r} is no address of this machine: the server listens at 127.0.0.1 "
+                f"The connection's host {host!r} is not an address of this machine: the server listens at 127.0.0.1 "
                 "only, unless you pass -- --host=ADDRESS",
                 file=sys.stderr,
                 flush=True,

@@ -311,8 +311,8 @@ def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescri
 @pytest.mark.parametrize(
     ("content", "told", "words"),
     [
-        (text(a=int), {}, "--label is 'bought', which is no column; there are 'a'"),
-        (text(a=int, bought=is_even), {"key": "b"}, "--key is 'b', which is no column"),
+        (text(a=int), {}, "--label is 'bought', which is not a column; there are 'a'"),
+        (text(a=int, bought=is_even), {"key": "b"}, "--key is 'b', which is not a column"),
         (text(a=int, bought=is_even), {"key": "bought"}, "column 'bought' is named by two options"),
         (text(a=int, b=lambda row: row % 2 - 1, bought=is_even), {"weight": "b"}, "'b', which goes down to -1"),
         (text(a=int, b=is_even, bought=is_even), {"weight": "b"}, "--weight is 'b', a column of text"),

@@ -66,7 +66,7 @@ class Source:
             "".encode(self.encoding)
         except (LookupError, ValueError):
             raise BadInput(
-                f"source {self.uri!r}: encoding is {self.encoding!r}, which is no encoding of text that Python knows"
+                f"source {self.uri!r}: encoding is {self.encoding!r}, which is not a text encoding that Python knows"
             ) from None
 
     @classmethod

@@ -320,7 +320,7 @@ class ArtifactStore:
         self.files.remove_folder(uri)
 
     def names(self, uri: str) -> list[str]:
-        """Returns the names of a folder's entries, sorted; empty if there is no folder."""
+        """Returns the names of a folder's entries, sorted; empty if there is not a folder."""
         self._check_inside(uri)
         return self.files.names(uri)
 

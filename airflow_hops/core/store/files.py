@@ -91,7 +91,7 @@ class LocalFiles:
         return self.path(uri).is_file()
 
     def names(self, uri: str) -> list[str]:
-        """Returns the names of a folder's entries, sorted; empty if there is no folder."""
+        """Returns the names of a folder's entries, sorted; empty if there is not a folder."""
         folder = self.path(uri)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 

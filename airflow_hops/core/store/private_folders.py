@@ -41,7 +41,7 @@ def private_folder(path: Path) -> Path:
     if stat.S_ISLNK(status.st_mode):
         result = "is a symbolic link"
     elif not stat.S_ISDIR(status.st_mode):
-        result = "is no folder"
+        result = "is not a folder"
     elif status.st_uid != os.getuid():
         result = f"belongs to user {status.st_uid}"
     elif mode & 0o022:

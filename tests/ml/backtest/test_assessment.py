@@ -212,7 +212,7 @@ def test_rows_are_conserved_in_any_order_and_those_that_say_nothing_are_told(tri
     assert unlabelled.measured["0"].rows == of_one_class.rows + unlabelled.rows - 3 > unlabelled.measured["0"].labelled
     said = " ".join(result.notes)
     assert "Rows of which probability is NaN or infinite: 3; they are compared, but not measured" in said
-    assert "whose 'scheduled_at' is no time in seconds since the epoch: 5; left out" in said
+    assert "whose 'scheduled_at' is not a time in seconds since the epoch: 5; left out" in said
     assert f"without a label: {unlabelled.rows}; they are compared, but not measured" in said
     assert "In 2 of 4 periods auc is not defined" in said and "1 of 4 periods have no rows" in said
 

@@ -35,7 +35,7 @@ def test_a_stranger_is_refused_by_both_sides() -> None:
         with pytest.raises(ConnectionError):
             call_driver(address, b"another", {"partition": 3})
 
-    with pytest.raises(HopsError, match="a connection came from something that is no task of this job"):
+    with pytest.raises(HopsError, match="a connection came from something that is not a task of this job"):
         _driver_hears(call)
 
 

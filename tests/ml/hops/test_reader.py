@@ -368,7 +368,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
             root / "types" / "part-0.parquet", ["x"], rank=2, size=2
         ),
         "column 'x' has 1 missing values; a transform leaves none": lambda: open_split(missing, ["x"]),
-        "column 'x': fill_values has 'none', which is no int64": lambda: open_split(
+        "column 'x': fill_values has 'none', which is not of type int64": lambda: open_split(
             missing, ["x"], fill_values={"x": "none"}
         ),
         "column 'x' is a list of 1 to 2 values; expected 2 in each row": lambda: open_split(

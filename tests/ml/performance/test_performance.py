@@ -270,7 +270,7 @@ def test_one_clients_wrong_time_moves_neither_the_window_nor_the_present(serve: 
     assert (report.as_of, report.versions) == (expected.as_of, expected.versions)
     said = " ".join(report.notes)
     assert "own time is more than a day after their request: 1" in said
-    assert "'scheduled_at' is no time in seconds since the epoch: 2; left out" in said
+    assert "'scheduled_at' is not a time in seconds since the epoch: 2; left out" in said
     for file in served.files:
         file.unlink()
     assert served.measured(served.rows, window_s=None, as_of="2100-01-01").versions[0].rows == 1
@@ -370,7 +370,9 @@ def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
     undated = served.rows.iloc[:5].assign(late=1 - served.rows["late"].iloc[:5], known_at=None)
     report = served.measured(pd.concat([served.rows, undated]).astype({"known_at": "Int64"}))
     assert (report.versions, report.labels.untimed) == (expected, 5)
-    assert "Labels without label_time, or whose label_time is no time in seconds since the epoch: 5" in report.notes[1]
+    assert (
+        "Labels without label_time, or whose label_time is not a time in seconds since the epoch: 5" in report.notes[1]
+    )
     with pytest.raises(BadInput, match=r"labels.parquet: time_column 'known_at' has 1364817600000; expected seconds"):
         served.measured(served.rows.assign(known_at=served.rows["known_at"] * 1000))
 

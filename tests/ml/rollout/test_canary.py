@@ -292,7 +292,7 @@ def test_labels_tell_a_model_that_names_classes_worse() -> None:
     worse = compare_labels(LabelledRows(good[:300, ::-1], labels[:300], "multiclass", 7), stable, "kind", **GIVEN)
     assert (worse.verdict, worse.numbers["loss"], worse.numbers["stable_accuracy"]) == ("bad", "log loss", 1.0)
     assert worse.numbers["stable_loss"] == pytest.approx(-np.log(0.8))
-    assert "7 labels are no class that both versions know, and are left out" in worse.text
+    assert "7 labels are not a class that both versions know, and are left out" in worse.text
     # All labels are 0 or 1 and all predictions in between: a regression all the same.
     zeros = LabelledRows(np.full(300, 0.5), labels[:300] % 2, "regression")
     assert compare_labels(zeros, zeros, "prediction", **GIVEN).numbers["loss"] == "mean absolute error"

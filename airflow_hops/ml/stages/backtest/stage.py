@@ -217,7 +217,7 @@ def _finite(rows: LabelledRows) -> Array:
 def _notes(history: History, of: ExamplesProperties, served: ServedModel, options: SkewOptions) -> Iterator[str]:
     counts = history.counts
     if counts[UNTIMED]:
-        yield f"Rows whose {of.time!r} is no time in seconds since the epoch: {counts[UNTIMED]}; left out"
+        yield f"Rows whose {of.time!r} is not a time in seconds since the epoch: {counts[UNTIMED]}; left out"
     if counts[UNLABELLED]:
         yield f"Rows of the periods without a label: {counts[UNLABELLED]}; they are compared, but not measured"
     if counts[UNKNOWN]:

@@ -62,7 +62,7 @@ class Told:
         options = [(option, name) for option, name in values if name is not None]
         for option, name in [*options, *((o, name) for o in ("drop", "keep") for name in getattr(self, o))]:
             if name not in names:
-                raise BadInput(f"{where}: --{option} is {name!r}, which is no column; there are {named(names)}")
+                raise BadInput(f"{where}: --{option} is {name!r}, which is not a column; there are {named(names)}")
         counts = Counter([*(name for _, name in options), *dict.fromkeys(self.drop), *dict.fromkeys(self.keep)])
         if twice := [name for name, number in counts.items() if number > 1]:
             raise BadInput(f"{where}: column {twice[0]!r} is named by two options; expected one role for a column")

@@ -40,12 +40,12 @@ def notes_of(
         yield f"Labels without a value of {' or '.join(options.keys)}, their keys: {counts.keyless}; left out"
     if counts.untimed:
         yield (
-            f"Labels without label_time, or whose label_time is no time in seconds since the epoch: {counts.untimed}; "
-            "left out"
+            "Labels without label_time, or whose label_time is not a time in seconds since the epoch: "
+            f"{counts.untimed}; left out"
         )
     if joined.untimed:
         yield (
-            f"Captured rows whose {options.time_feature!r} is no time in seconds since the epoch: {joined.untimed}; "
+            f"Captured rows whose {options.time_feature!r} is not a time in seconds since the epoch: {joined.untimed}; "
             "left out"
         )
     if joined.ahead and options.as_of_time is None:

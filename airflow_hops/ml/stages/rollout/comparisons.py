@@ -268,7 +268,7 @@ def compare_labels(
     }
     fewest = min(canary.labels.size, stable.labels.size)
     unknown = canary.unknown + stable.unknown
-    left_out = f"; {unknown} labels are no class that both versions know, and are left out" if unknown else ""
+    left_out = f"; {unknown} labels are not a class that both versions know, and are left out" if unknown else ""
     if fewest < limits.min_labels:
         result = f"{canary.labels.size} labelled rows of the canary, {stable.labels.size} of the stable version"
         return Finding("labels", NOT_JUDGED, f"{result}, {limits.min_labels} needed{left_out}", numbers)

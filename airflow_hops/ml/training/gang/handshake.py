@@ -56,7 +56,7 @@ def answer_task(connection: socket.socket, secret: bytes) -> dict[str, Any]:
     _send(connection, challenge)
     body, other, proof = (_receive(connection) for _ in range(3))
     if not hmac.compare_digest(proof, _proof(secret, b"task", challenge + other + body)):
-        raise HopsError("a connection came from something that is no task of this job")
+        raise HopsError("a connection came from something that is not a task of this job")
     _send(connection, _proof(secret, b"driver", other + challenge))
     connection.settimeout(None)
     words: dict[str, Any] = json.loads(body)

@@ -160,7 +160,7 @@ def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Arra
     try:
         value = pa.scalar(fill.encode() if isinstance(fill, str) else fill, kind.arrow)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise BadInput(f"{where}: fill_values has {fill!r}, which is no {kind.dtype.name} ({error})") from None
+        raise BadInput(f"{where}: fill_values has {fill!r}, which is not of type {kind.dtype.name} ({error})") from None
     return pc.fill_null(array, value)
 
 
