@@ -227,7 +227,7 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv", "größe,b\n1,2\n".encode("latin-1"), {}, "t.csv: the header b'gr\\xf6\\xdfe,b' is not text in utf8"),
         ("t.csv", CSV.encode("utf-16"), {}, "t.csv: the file is in utf-16, not in UTF-8; give the source"),
         ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
-        ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; write it anew"),
+        ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; rewrite it"),
         ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),
         ("t.jsonl", '{"a": 1}\n{"a": "\0"}\n', {}, "t.jsonl, row 2: a NUL byte"),
         ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl, row 1: JSON parse error: values within"),

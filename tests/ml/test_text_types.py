@@ -328,8 +328,8 @@ def test_rows_are_the_same_however_lines_end(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["rot13", "base64", "undefined", "utf9"])
-def test_what_is_no_encoding_of_text_is_refused(encoding: str) -> None:
-    with pytest.raises(BadInput, match=f"{encoding}.*no encoding of text"):
+def test_text_encoding_is_checked(encoding: str) -> None:
+    with pytest.raises(BadInput, match=f"{encoding}.*not a text encoding"):
         Source("t.csv", encoding=encoding)
 
 
