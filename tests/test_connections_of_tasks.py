@@ -165,7 +165,7 @@ def ask(conn_type: str) -> None:
         ("hops", {"extra": {"stor": "/x"}}, "have no field 'stor'; did you mean 'store'?"),
         ("hops", {"extra": {"serving_rest_prot": 1}}, "no field 'serving_rest_prot'; did you mean 'serving_rest_port'"),
         ("hops", {"extra": {"Store": "/x"}}, "have no field 'Store'; did you mean 'store'?"),
-        ("hops", {"extra": {"zzz": False}}, "have no field 'zzz'; the fields in extra are store, storage_options, "),
+        ("hops", {"extra": {"zzz": False}}, "have no field 'zzz'; the fields in extra are store, storage_conn_id, "),
         ("hops", {"login": "ann"}, "have no field 'login'"),
         ("model_server", {"extra": {"rest_prt": 1}}, "have no field 'rest_prt'; did you mean 'rest_port'"),
         ("model_server", {"extra": {"serving_rest_port": 1}}, "no field 'serving_rest_port'; did you mean 'rest_port'"),

@@ -291,5 +291,5 @@ def test_windows_that_would_not_move_are_refused() -> None:
     assert window_of([sales, step("prepare", kwargs={"tables": of, "since": "2020-02-01"})]) == (None, MARCH)
     with pytest.raises(BadInput, match=r"different windows \(sales the beginning to 2020-03.*weather 2019-12-01"):
         window_of([sales, weather])
-    with pytest.raises(BadInput, match=r"'prepare' was given '2020-03-01' as kwargs/as_of/0"):
+    with pytest.raises(BadInput, match=r"'prepare' has '2020-03-01' as kwargs/as_of/0"):
         window_of([sales, step("prepare", kwargs={"as_of": ["2020-03-01"]})])
