@@ -26,6 +26,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError, Manifest, cache_key
 from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.model_records import read_records
 from airflow_hops.core.store.monitoring import listed_reports, read_report
@@ -67,8 +68,6 @@ class StoredArtifact:
     """An artifact in the store.
 
     Attributes:
-        dag: First segment of the address: the DAG, or a name such as ``_backtest``.
-        run: Second segment of the address.
         created_at: Time of its publication, with its zone.
         size_bytes: Size of its files.
         references: Addresses in this store that its manifest names.
@@ -76,8 +75,6 @@ class StoredArtifact:
     """
 
     uri: str
-    dag: str
-    run: str
     kind: str
     created_at: datetime
     size_bytes: int
@@ -218,14 +215,10 @@ class _Marking:
                 damaged[uri] = error
                 continue
             inner.update(f"{uri}/{entry.path}" for entry in manifest.files if entry.path.endswith(f"/{MANIFEST_NAME}"))
-            dag, _, rest = uri.removeprefix(f"{self._store.root}/").partition("/")
-            created_at = datetime.fromisoformat(manifest.created_at)
             artifacts[uri] = StoredArtifact(
                 uri=uri,
-                dag=dag,
-                run=rest.partition("/")[0],
                 kind=manifest.kind,
-                created_at=created_at if created_at.tzinfo else created_at.replace(tzinfo=UTC),
+                created_at=as_utc(manifest.created_at),
                 size_bytes=sum(entry.size_bytes for entry in manifest.files),
                 references=frozenset(self._address.findall(text)),
                 manifest=replace(manifest, files=()),
@@ -247,12 +240,12 @@ class _Marking:
         """Marks frozen schemas, and the runs that are active, young or among the newest of their DAG."""
         runs: dict[str, dict[str, _Run]] = defaultdict(dict)
         for uri, artifact in self._artifacts.items():
-            by = artifact.manifest.producer
-            run = runs[artifact.dag].setdefault(artifact.run, _Run(by.dag_id, by.run_id, artifact.created_at))
+            (dag, name), by = self._run_of(uri), artifact.manifest.producer
+            run = runs[dag].setdefault(name, _Run(by.dag_id, by.run_id, artifact.created_at))
             run.artifacts.add(uri)
             run.newest = max(run.newest, artifact.created_at)
-        for dag, name, value in self._read_uses():
-            at = datetime.fromisoformat(value["at"])
+        for folder, value in self._read_uses():
+            (dag, name), at = self._run_of(folder), as_utc(value["at"])
             run = runs[dag].setdefault(name, _Run(value["dag_id"], value["run_id"], at))
             run.uses.update(value["artifacts"])
             run.newest = max(run.newest, at)
@@ -275,15 +268,19 @@ class _Marking:
                 for uri in run.uses:
                     self._mark(uri, f"used by run {run.run_id} of {dag}")
 
-    def _read_uses(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Yields DAG, run and content of each file of uses."""
+    def _run_of(self, uri: str) -> tuple[str, str]:
+        """Returns the first two segments of an address: DAG, or a name such as ``_backtest``, and run."""
+        dag, _, rest = uri.removeprefix(f"{self._store.root}/").partition("/")
+        return dag, rest.partition("/")[0]
+
+    def _read_uses(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the folder and the content of each file of uses."""
         for folder in self._store.files.folders_with(self._store.root, USES_NAME):
-            dag, _, rest = folder.removeprefix(f"{self._store.root}/").partition("/")
             uri = f"{folder}/{USES_NAME}"
             try:
                 value = self._store.read_json(uri)
-                datetime.fromisoformat(value["at"])
-                yield dag, rest.partition("/")[0], {**value, "artifacts": [str(each) for each in value["artifacts"]]}
+                as_utc(value["at"])
+                yield folder, {**value, "artifacts": [str(each) for each in value["artifacts"]]}
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError) as error:
