@@ -74,7 +74,7 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
     return {
         "runs": len(runs),
         "versions": [int(v.version) for v in client.search_model_versions(f"name = '{model_name}'")],
-        "created": [version.created for version in registered],
+        "registered": registered,
     }
 
 

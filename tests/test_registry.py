@@ -47,7 +47,7 @@ def test_interrupted_registration_is_taken_up_again(pipeline: Pipeline) -> None:
         code_paths=(__file__.rpartition("/")[0],),
         launcher=pipeline.launcher,
     )
-    assert result == {"runs": 1, "versions": [1], "created": [True, False]}
+    assert result == {"runs": 1, "versions": [1], "registered": [1, 1]}
 
 
 def test_mlflow_server_that_does_not_answer_is_named(pipeline: Pipeline) -> None:

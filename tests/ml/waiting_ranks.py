@@ -58,7 +58,6 @@ class WaitingRanks:
             return
         for connection in self._connections:
             connection.close()
-        self._signal(signal.SIGCONT)
         self._gang.join(10)
         self._gang.kill()
         self._gang, self._connections, self._pids = None, (), []
@@ -71,31 +70,24 @@ class WaitingRanks:
             each.close()
         self._pids = self._answers("is not there")
 
-    def _signal(self, number: signal.Signals) -> None:
-        # Between calls they stand still: Horovod's thread in each would look for work a thousand times a second.
-        for pid in self._pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
     def _ask(self, call: Callable[[], Any]) -> list[tuple[Any, Exception | None]]:
         try:
             if self._gang is None:
                 self._start()
-            self._signal(signal.SIGCONT)
             for connection in self._connections:
                 connection.send(call)
-            answers = self._answers("waits for another, or does not end")
+            return self._answers("waits for another, or does not end")
         except BaseException:
             self.end()
             raise
-        self._signal(signal.SIGSTOP)
-        return answers
 
     def _answers(self, otherwise: str) -> list[Any]:
         answers: list[Any] = []
         for rank, connection in enumerate(self._connections):
             if not connection.poll(_ANSWER_S):
-                self._signal(signal.SIGABRT)  # which has them write where each thread stands
+                for pid in self._pids:  # which has them write where each thread stands
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGABRT)
                 time.sleep(2)
                 pytest.fail(f"rank {rank} {otherwise}: {answers}\n{self._said()}")
             answers.append(connection.recv())
@@ -123,8 +115,6 @@ def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> N
     import tensorflow as tf
 
     faulthandler.enable()
-    # Gloo counts the seconds in which a rank stands still as seconds in which its peer did not answer (30 are allowed).
-    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "3600"
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     hvd.init()

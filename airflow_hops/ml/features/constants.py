@@ -191,10 +191,6 @@ class Constants:
         return value
 
 
-def _type_name(statistics: Any) -> str:
-    return str(type(statistics).Type.Name(statistics.type))
-
-
 def _quantile(buckets: list[Any], rank: float) -> float:
     seen = 0.0
     for bucket in buckets:

@@ -16,7 +16,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION, Problem
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.features.transform_graph import SIGNATURE
-from airflow_hops.ml.models.loaded_models import load_model
+from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
 
 BATCH_ROWS = 8192
@@ -44,7 +44,7 @@ class ServedModel:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._loaded = load_model(path, SIGNATURE)
+        self._loaded = LoadedModel(path, SIGNATURE)
         if not self._choose(""):
             expected = ", ".join(map(repr, OUTPUTS.values()))
             raise BadInput(

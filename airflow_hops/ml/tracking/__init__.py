@@ -2,14 +2,13 @@
 
 from airflow_hops.ml.tracking.client import open_tracking
 from airflow_hops.ml.tracking.entries import read_training
-from airflow_hops.ml.tracking.registry import CHALLENGER, CHAMPION, ModelRegistry, RegisteredVersion
+from airflow_hops.ml.tracking.registry import CHALLENGER, CHAMPION, ModelRegistry
 from airflow_hops.ml.tracking.training_run import TrainingRun
 
 __all__ = [
     "CHALLENGER",
     "CHAMPION",
     "ModelRegistry",
-    "RegisteredVersion",
     "TrainingRun",
     "open_tracking",
     "read_training",

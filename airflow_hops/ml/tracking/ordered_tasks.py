@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 
 class OrderedTasks:
     """Thread that runs tasks in order; it starts with the first task, when all ranks are already forked."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, name)
+        self._begun: deque[Future[None]] = deque()
 
     def do(self, task: Callable[[], None]) -> None:
         """Queues a task."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        self._tasks.put(task)
+        self._begun.append(self._pool.submit(task))
 
     def finish(self) -> None:
         """Waits until all tasks are done."""
-        if self._thread is not None:
-            self._tasks.put(None)
-            self._thread.join()
-            self._thread = None
+        wait(self._begun)
 
     def raise_error(self) -> None:
-        """Raises the error of the first task that failed, once."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except BaseException as error:
-                self._error = self._error or error
+        """Raises the error of a task that has failed since the last call."""
+        while self._begun and self._begun[0].done():
+            self._begun.popleft().result()

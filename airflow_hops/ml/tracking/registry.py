@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,21 +15,6 @@ from airflow_hops.ml.tracking.training_run import TRAINING_TAG
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
-
-
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """Version in the registry.
-
-    Attributes:
-        version: The version's number.
-        mlflow_run_id: The MLflow run with its parameters and metrics.
-        created: False if the same model had been registered before.
-    """
-
-    version: int
-    mlflow_run_id: str
-    created: bool
 
 
 class ModelRegistry:
@@ -46,14 +30,13 @@ class ModelRegistry:
         """Client of MLflow; raises ``HopsError`` if MLflow cannot be reached, or its database cannot be opened."""
         return open_tracking(self.tracking_uri)
 
-    def find(self, fingerprint: str) -> RegisteredVersion | None:
+    def find(self, fingerprint: str) -> int | None:
         """Returns the version that was registered for a model artifact, by its fingerprint."""
         with mlflow_errors(self.client):
             result = self.client.search_model_versions(
                 f"name = '{self.model_name}' and tags.`hops.fingerprint` = '{fingerprint}'"
             )
-            newest = max(result, key=lambda version: int(version.version), default=None)
-            return RegisteredVersion(int(newest.version), newest.run_id, False) if newest else None
+            return max((int(each.version) for each in result), default=None)
 
     def register(
         self,
@@ -62,7 +45,7 @@ class ModelRegistry:
         *,
         training: Mapping[str, Any] | None = None,
         evaluation: Artifact | None = None,
-    ) -> RegisteredVersion:
+    ) -> int:
         """Registers a model artifact as a version, with a run of its parameters and metrics.
 
         A model that was registered before, by this try or another, keeps its version.
@@ -97,7 +80,7 @@ class ModelRegistry:
             created = self.client.create_model_version(
                 self.model_name, source=source, run_id=run_id, tags=tags, await_creation_for=0
             )
-            return RegisteredVersion(int(created.version), run_id, True)
+            return int(created.version)
 
     def set_alias(self, alias: str, version: int) -> None:
         """Points an alias at a version."""

@@ -144,7 +144,24 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
         for rubbish in folder.glob(f".{CHECKPOINT_GLOB}"):
             shutil.rmtree(rubbish, ignore_errors=True)
         staging.mkdir()
-        _write_files(staging, snapshot)
+        np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
+        if snapshot.callback_arrays:
+            np.savez(staging / _CALLBACKS_NAME, **snapshot.callback_arrays)  # type: ignore[arg-type]
+        for rank, state in enumerate(snapshot.rank_states):
+            (staging / _rank_name(rank)).write_bytes(state)
+        files = {file.name: zlib.crc32(file.read_bytes()) for file in sorted(staging.iterdir())}
+        description = {
+            "format": _FORMAT,
+            "airflow_hops": __version__,
+            "position": asdict(snapshot.position),
+            "ranks": len(snapshot.rank_states),
+            "history": list(snapshot.history),
+            "callbacks": dict(snapshot.callbacks),
+            "files": files,
+        }
+        (staging / CHECKPOINT_NAME).write_text(json.dumps(description))
+        for file in (*staging.iterdir(), staging):
+            sync(file)
         if path.exists():
             shutil.rmtree(path)
         staging.rename(path)
@@ -242,27 +259,6 @@ def _read_description(path: Path) -> Mapping[str, Any]:
             "start again"
         )
     return value
-
-
-def _write_files(staging: Path, snapshot: Snapshot) -> None:
-    np.savez(staging / _VARIABLES_NAME, **snapshot.variables)  # type: ignore[arg-type]
-    if snapshot.callback_arrays:
-        np.savez(staging / _CALLBACKS_NAME, **snapshot.callback_arrays)  # type: ignore[arg-type]
-    for rank, state in enumerate(snapshot.rank_states):
-        (staging / _rank_name(rank)).write_bytes(state)
-    files = {file.name: zlib.crc32(file.read_bytes()) for file in sorted(staging.iterdir())}
-    description = {
-        "format": _FORMAT,
-        "airflow_hops": __version__,
-        "position": asdict(snapshot.position),
-        "ranks": len(snapshot.rank_states),
-        "history": list(snapshot.history),
-        "callbacks": dict(snapshot.callbacks),
-        "files": files,
-    }
-    (staging / CHECKPOINT_NAME).write_text(json.dumps(description))
-    for file in (*staging.iterdir(), staging):
-        sync(file)
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -48,10 +48,8 @@ def parallel_experiments() -> Any:
     return args_dict_grid, tflauncher.launch(spark, model, args_dict_grid)
 
 
-def test_six_parallel_experiments_leave_a_folder_each(
-    as_step: AsStep, store: ArtifactStore, start_mlflow: Any, tmp_path: Path
-) -> None:
-    tracking = start_mlflow(tmp_path)
+def test_six_parallel_experiments_leave_a_folder_each(as_step: AsStep, store: ArtifactStore, tmp_path: Path) -> None:
+    tracking = f"sqlite:///{tmp_path}/mlflow.db"
     grid, path = as_step(parallel_experiments, services={"tracking_uri": tracking})
     assert grid["learning_rate"] == [0.001, 0.001, 0.0005, 0.0005, 0.0001, 0.0001]
     assert grid["dropout"] == [0.45, 0.7] * 3

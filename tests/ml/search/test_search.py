@@ -223,9 +223,9 @@ def model_searches(shared_store: ArtifactStore, tmp_path: Path, own_process: Any
 
 @pytest.mark.slow
 def test_trials_are_nested_runs(
-    model_searches: Searches, write_examples: Any, start_mlflow: Any, make_context: Any, tmp_path: Path
+    model_searches: Searches, write_examples: Any, make_context: Any, tmp_path: Path
 ) -> None:
-    examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": start_mlflow(tmp_path)}
+    examples, services = write_examples(train=[301], eval=[101]), {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
     values: dict[str, Any] = {
         "metrics": ["eval_accuracy"],
         "directions": ["maximize"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def awkward_tables(rows: int = 240) -> tuple[pa.Table, pa.Table]:
 
 
 @pytest.fixture(scope="module")
-def answers(kept: Callable[..., Any]) -> dict[str, Any]:
+def answers() -> dict[str, Any]:
     """Returns the answers of this package, in stretches that cut batches, and of TFDV under each of the options."""
     base, test = awkward_tables()
     sides = _in_batches(base, 50), _in_batches(test, 64)
@@ -78,7 +78,7 @@ def answers(kept: Callable[..., Any]) -> dict[str, Any]:
         return {
             name: {
                 "ours": detect_row_skew(*sides, identifiers=["name", "day"], ignore=["sent"], **options).to_dict(),
-                "tfdv": kept(_by_tfdv, base, test, options),
+                "tfdv": _by_tfdv(base, test, options),
             }
             for name, options in OPTIONS.items()
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,8 @@ def _train(trainings: Trainings, examples: Artifact, function: str, **given: Any
     return artifact, summary
 
 
-def test_auto_np_takes_the_faster(
-    trainings: Trainings, examples: Artifact, start_mlflow: Callable[[Path], str], tmp_path: Path
-) -> None:
-    tracking_uri = start_mlflow(tmp_path)
+def test_auto_np_takes_the_faster(trainings: Trainings, examples: Artifact, tmp_path: Path) -> None:
+    tracking_uri = f"sqlite:///{tmp_path}/mlflow.db"
     services = {"tracking_uri": tracking_uri}
     artifact, summary = _train(trainings, examples, "train_until_stopped", services=services, tensorboard=True)
     rates = summary["rows_per_second_by_ranks"]

@@ -12,6 +12,7 @@ import numpy as np
 
 from airflow_hops.core.contract.skew import Cause
 from airflow_hops.ml.monitoring.skew.distribution import Array, Curve, Distribution, Numbers, Values, Vectors
+from airflow_hops.ml.monitoring.skew.measures import overflows
 
 FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "swapped", "new_category"})
 """Causes that are faults of a pipeline. A missing rate is one if it moved by :data:`MISSING_FAULT`."""
@@ -70,7 +71,7 @@ def cause_of(
     """
     if current is None:
         return "all_missing", None
-    if values_moved and reference is not None:
+    if values_moved and reference is not None and not overflows(reference, current):
         if (value := _only_value(reference, current)) is not None:
             return "constant", value
         if isinstance(reference, Numbers) and isinstance(current, Numbers):
@@ -114,7 +115,7 @@ def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | Non
     names.
     """
     sources: dict[str, tuple[str, float]] = {}
-    some = list(features.items())[:_SWAPPED]
+    some = [(name, of) for name, of in features.items() if not overflows(*of)][:_SWAPPED]
     for name, (before, now) in some:
         shares = [(share, other) for other, (source, _) in some if (share := _mixed_share(before, now, source))]
         if shares:
@@ -141,7 +142,13 @@ def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[
     before, now = (np.interp(_PERCENTILES, curve.f[0], curve.x[0]) for curve in (one, other))
     if before[0] == before[-1]:
         return None
-    moved = _moved(one, before, now)
+    # The reference moved and stretched by least squares; divided first, as squares may be 0 or infinite
+    x_unit, y_unit = float(np.abs(before).max()), float(np.abs(now).max()) or 1.0
+    x, y = before / x_unit, now / y_unit
+    centred = x - x.mean()
+    slope = float(centred @ (y - y.mean()) / (centred @ centred))
+    line = _converted(Curve(one.x / x_unit, one.f, one.infinite), slope, float(y.mean() - slope * x.mean()))
+    moved = Curve(line.x * y_unit, line.f, line.infinite)
     points = _points(other, moved)
     nearest = _SEASON * float(np.abs(other.at(points) - moved.at(points)).max())
     best = None
@@ -152,19 +159,6 @@ def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[
         if share and left < nearest:
             best, nearest = f"{name}{_of_rows(share)}", left
     return best
-
-
-def _moved(curve: Curve, before: Array, now: Array) -> Curve:
-    """Moves and stretches a curve by the least-squares line from ``before``, which varies, to ``now``.
-
-    Values are divided by the largest first: squares of values below 1e-162 or above 1e154 are 0 or infinite.
-    """
-    x_unit, y_unit = float(np.abs(before).max()), float(np.abs(now).max()) or 1.0
-    x, y = before / x_unit, now / y_unit
-    centred = x - x.mean()
-    slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    line = _converted(Curve(curve.x / x_unit, curve.f, curve.infinite), slope, float(y.mean() - slope * x.mean()))
-    return Curve(line.x * y_unit, line.f, line.infinite)
 
 
 def _converted(curve: Curve, factor: float, shift: float) -> Curve:

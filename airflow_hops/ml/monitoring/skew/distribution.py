@@ -195,14 +195,15 @@ def distribution(feature: Any) -> Distribution | None:
     if (sample := sampled_vectors(feature)) is not None:
         return Vectors(sample) if len(sample) else None
     numbers = feature.num_stats
-    by_type = {histogram.type: histogram for histogram in numbers.histograms}
-    if any(not by_type[kind].buckets if kind in by_type else True for kind in (0, 1)):
+    by_type = {histogram.type: histogram for histogram in numbers.histograms if histogram.buckets}
+    if 1 not in by_type or (0 not in by_type and np.isfinite(numbers.max - numbers.min)):
         return None
-    standard, quantiles = (curve_of(by_type[kind]) for kind in (0, 1))
+    # TFDV makes no buckets of a range that float64 does not hold.
+    standard, quantiles = curve_of(by_type.get(0, by_type[1])), curve_of(by_type[1])
     if standard is None or quantiles is None:
         return None
     return Numbers(
-        count=float(count_of_values(common) - by_type[0].num_nan),
+        count=float(count_of_values(common) - max(histogram.num_nan for histogram in numbers.histograms)),
         standard=standard,
         quantiles=quantiles,
         zeros=float(numbers.num_zeros),

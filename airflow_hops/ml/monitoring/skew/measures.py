@@ -12,6 +12,7 @@ a point, and infinities of one side never match those of the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -44,10 +45,18 @@ def rough(reference: Numbers, current: Numbers) -> bool:
     """Returns whether a CDF that is linear between knots may be far from the true one.
 
     It may be if values repeat, as numbers of seats do (continuous values share no decile), or if they leave a gap: a
-    quantile then falls on either side of the gap by chance.
+    quantile then falls on either side of the gap by chance. It cannot be computed if the range overflows.
     """
+    if overflows(reference, current):
+        return True
     shared = np.intersect1d(reference.quantiles.x[0, 1:-1], current.quantiles.x[0, 1:-1])
     return reference.integer or len(shared) > 0 or _has_gap(reference) or _has_gap(current)
+
+
+def overflows(*sides: Distribution | None) -> bool:
+    """Returns whether float64 does not hold the range of numbers, so that no point between two knots is known."""
+    numbers = [side for side in sides if isinstance(side, Numbers)]
+    return bool(numbers) and not math.isfinite(max(n.high for n in numbers) - min(n.low for n in numbers))
 
 
 def _has_gap(sample: Numbers) -> bool:
@@ -174,11 +183,13 @@ def measures_of(distribution: Distribution) -> Iterable[str]:
 
 
 def measurable(measure: str, reference: Distribution | None, current: Distribution | None) -> str:
-    """Returns the measure, or the next best one if the statistics do not count each number.
+    """Returns the measure, or the next best one if the statistics do not count each number, or the range overflows.
 
     TFDV's statistics and those of older versions do not; nor does a reference that has too many different numbers by
     now.
     """
+    if overflows(reference, current) and measure != OF_FEW:
+        return "kolmogorov_smirnov"
     uncounted = any(isinstance(side, Numbers) and not side.frequent for side in (reference, current))
     if isinstance(reference, Numbers) and reference.frequent:
         uncounted |= not reference.frequent.complete
@@ -211,7 +222,7 @@ def every_score(reference: Distribution | None, current: Distribution | None) ->
     measures = {measurable(measure, reference, current) for measure in measures_of(reference)}
     measures -= {"jensen_shannon_quantiles", "normalized_abs_difference"}
     scores = {measure: score(reference, current, measure) for measure in sorted(measures)}
-    if isinstance(reference, Numbers) and reference.std > 0:
+    if isinstance(reference, Numbers) and reference.std > 0 and "wasserstein" in scores:
         scores["wasserstein_normalized"] = scores["wasserstein"] / reference.std
     return scores
 
@@ -225,6 +236,8 @@ def common_histogram(reference: Distribution | None, current: Distribution | Non
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
         return norm_histogram(reference, current, BUCKETS)
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
+        if overflows(reference, current):
+            return []
         edges = np.linspace(min(reference.low, current.low), max(reference.high, current.high), BUCKETS + 1)
         if edges[0] == edges[-1]:
             return [[float(edges[0]), float(edges[0]), 1.0, 1.0]]

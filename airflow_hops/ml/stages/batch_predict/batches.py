@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
-from airflow_hops.ml.models.loaded_models import load_model
+from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles, use_one_thread
 from airflow_hops.ml.stages.transform.batches import TransformTask
@@ -54,7 +54,7 @@ class SignatureModel:
     """
 
     def __init__(self, path: Path, signature: str, *, threads: int = 0) -> None:
-        self._model = load_model(path, signature, threads=threads)
+        self._model = LoadedModel(path, signature, threads=threads)
         for name, spec in self._model.inputs.items():
             if spec.shape is None or len(spec.shape) not in (1, 2) or spec.shape[0] is not None:
                 raise BadInput(

@@ -28,25 +28,8 @@ STABLE_LABEL = "stable"
 CANARY_LABEL = "canary"
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """Outcome of a deployment.
-
-    Attributes:
-        mode: ``champion`` (all traffic) or ``canary``.
-        traffic: Version to percent.
-        champion: Version of the champion.
-        published: False if the folder at ``serving_path`` existed already.
-    """
-
-    model_name: str
-    version: int
-    mode: Mode
-    traffic: Mapping[int, int]
-    champion: int
-    serving_path: str
-    published: bool
-    why: str
+Outcome = tuple[DeploymentProperties, dict[str, Any]]
+"""Properties of the artifact, and the other facts of ``deployment.json``."""
 
 
 def run(
@@ -89,7 +72,7 @@ def run(
     server.status(model_name)  # raises if the server does not answer
     try:
         with server.exclusive(model_name):
-            deployment = _deploy(
+            deployment, details = _deploy(
                 _Steps(context, server, model, model_name, available_timeout_s),
                 canary_percent,
                 allow_older=allow_older,
@@ -97,30 +80,18 @@ def run(
             )
     except ConfigError as error:
         raise BadInput(str(error)) from error
-    context.progress(1.0, f"version {deployment.version} serves as {deployment.mode} ({deployment.why})")
-    facts = DeploymentProperties(
-        model_name,
-        deployment.version,
-        deployment.mode,
-        deployment.champion,
-        {str(version): percent for version, percent in deployment.traffic.items()},
-    ).to_dict()
+    context.progress(1.0, f"version {deployment.version} serves as {deployment.mode} ({details['why']})")
+    facts, version = deployment.to_dict(), deployment.version
     with context.output() as writer:
-        document = {
-            **facts,
-            "serving_path": deployment.serving_path,
-            "published": deployment.published,
-            "why": deployment.why,
-            "at": now(),
-        }
+        document = {**facts, **details, "at": now()}
         (writer.path / "deployment.json").write_text(json.dumps(document, indent=1) + "\n")
         return writer.commit(
-            metrics={"version": deployment.version, "traffic_percent": deployment.traffic.get(deployment.version, 0)},
+            metrics={"version": version, "traffic_percent": deployment.traffic.get(str(version), 0)},
             properties=facts,
         )
 
 
-def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool) -> Deployment:
+def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool) -> Outcome:
     """Deploys a model; the caller holds :meth:`ModelServer.exclusive`.
 
     Raises:
@@ -152,7 +123,7 @@ def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolle
             context.spec.producer,
             training=read_training(context.store.local(model)),
             evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
-        ).version
+        )
         if champion is not None and version < champion.version and not allow_older:
             # Otherwise clearing a task of an old run would deploy it.
             raise BadInput(
@@ -183,7 +154,7 @@ class _Steps:
     model_name: str
     available_timeout_s: float
 
-    def keep_champion(self, record: ModelRecord) -> Deployment:
+    def keep_champion(self, record: ModelRecord) -> Outcome:
         """Ensures that the candidate, which is the champion already, serves; changes nothing else."""
         champion = record.champion
         assert champion is not None
@@ -197,7 +168,7 @@ class _Steps:
                 self.server.set_traffic(self.model_name, traffic)
         return self._deployment(champion.version, "champion", traffic, champion.version, published, "already champion")
 
-    def make_champion(self, record: ModelRecord, version: int, forced: str) -> Deployment:
+    def make_champion(self, record: ModelRecord, version: int, forced: str) -> Outcome:
         """Gives all traffic to the first model of this name."""
         published = self._load(version, [])
         traffic = {version: 100}
@@ -210,7 +181,7 @@ class _Steps:
         self.server.set_traffic(self.model_name, traffic)
         return self._deployment(version, "champion", traffic, version, published, why)
 
-    def make_canary(self, record: ModelRecord, version: int, canary_percent: int, forced: str) -> Deployment:
+    def make_canary(self, record: ModelRecord, version: int, canary_percent: int, forced: str) -> Outcome:
         """Gives the candidate a share of the traffic, and the champion the rest."""
         champion, challenger = record.champion, record.challenger
         assert champion is not None
@@ -275,9 +246,12 @@ class _Steps:
 
     def _deployment(
         self, version: int, mode: Mode, traffic: Mapping[int, int], champion: int, published: bool, why: str
-    ) -> Deployment:
+    ) -> Outcome:
+        shares = {str(number): percent for number, percent in traffic.items()}
         path = self.server.folders.uri(self.model_name, version)
-        return Deployment(self.model_name, version, mode, dict(traffic), champion, path, published, why)
+        # ``published`` is False if the folder existed already.
+        details = {"serving_path": path, "published": published, "why": why}
+        return DeploymentProperties(self.model_name, version, mode, champion, shares), details
 
 
 def load_version(

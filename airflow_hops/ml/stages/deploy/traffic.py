@@ -185,7 +185,7 @@ class Serving:
         check_model(model_folder(store, model), served_by=self.server.at.kind)
         training = read_training(store.local(model))
         # With the task that trained it as producer: MLflow has its run in that DAG's experiment.
-        version = self.registry.register(model, manifest.producer, training=training).version
+        version = self.registry.register(model, manifest.producer, training=training)
         why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
         replace(self, reason=why)._take_over(record, version, model, "promoted")
         return True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,30 +22,7 @@ KERAS = "keras"
 _SAMPLE_ROWS = 4096
 _EVAL = "eval"
 
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """Exported model.
-
-    Attributes:
-        format: Its folder in the artifact: ``saved_model``, ``onnx`` or ``skops``.
-        inputs: Inputs of requests; None for a model without examples.
-        library_versions: Of the framework, the converter, and packages that the environment adds to the runtime
-            environment.
-        largest_difference: Between the trained model and the exported one, on held-out rows.
-        remarks: Lines for the task's log.
-    """
-
-    format: str
-    framework: str
-    inputs: list[str] | None
-    library_versions: dict[str, str]
-    largest_difference: float | None = None
-    remarks: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the entry of ``training.json``."""
-        return asdict(self)
+log = logging.getLogger(__name__)
 
 
 def framework_of(value: Any) -> str | None:
@@ -67,7 +44,7 @@ def framework_of(value: Any) -> str | None:
 
 def export_estimator(
     estimator: Any, framework: str, context: TrainContext, options: TrainingOptions, output: Path
-) -> TrainedModel:
+) -> dict[str, Any]:
     """Exports an estimator as a servable model, and compares the two on held-out rows.
 
     Args:
@@ -76,6 +53,9 @@ def export_estimator(
         context: Context of the training, with its examples and what was read from them.
         options: Options of the training.
         output: The artifact's folder.
+
+    Returns:
+        Entry of ``training.json``, as :func:`describe`.
 
     Raises:
         BadInput: it cannot be served.
@@ -103,18 +83,13 @@ def export_estimator(
         tolerance=options.tolerance,
         fall_back=options.fall_back,
     )
-    remarks = [] if exported.not_converted is None else [f"stored with skops: {exported.not_converted}"]
-    return TrainedModel(
-        exported.format,
-        framework,
-        list(exported.inputs),
-        {**exported.versions, **own_packages()},
-        exported.largest_difference,
-        remarks,
-    )
+    if exported.not_converted is not None:
+        log.warning("stored with skops: %s", exported.not_converted)
+    inputs = list(exported.inputs)
+    return describe(exported.format, framework, inputs, exported.versions, exported.largest_difference)
 
 
-def describe_keras(inputs: list[str] | None) -> TrainedModel:
+def describe_keras(inputs: list[str] | None) -> dict[str, Any]:
     """Returns the description of a Keras model that was exported with its inputs."""
     versions = {}
     for name in ("tensorflow", "keras"):
@@ -122,7 +97,32 @@ def describe_keras(inputs: list[str] | None) -> TrainedModel:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return TrainedModel("saved_model", KERAS, inputs, {**versions, **own_packages()})
+    return describe("saved_model", KERAS, inputs, versions)
+
+
+def describe(
+    format: str,
+    framework: str,
+    inputs: list[str] | None,
+    versions: Mapping[str, str],
+    largest_difference: float | None = None,
+) -> dict[str, Any]:
+    """Returns the entry of ``training.json`` for an exported model.
+
+    Args:
+        format: Its folder in the artifact: ``saved_model``, ``onnx`` or ``skops``.
+        framework: Name of its framework.
+        inputs: Inputs of requests; None for a model without examples.
+        versions: Of the framework and the converter; packages that the environment adds are included.
+        largest_difference: Between the trained model and the exported one, on held-out rows.
+    """
+    return {
+        "format": format,
+        "framework": framework,
+        "inputs": inputs,
+        "library_versions": {**versions, **own_packages()},
+        "largest_difference": largest_difference,
+    }
 
 
 def own_packages() -> dict[str, str]:

@@ -118,9 +118,6 @@ def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
     )
 
 
-log = logging.getLogger(__name__)
-
-
 def train_rank(
     placement: Placement,
     channel: Channel,
@@ -194,9 +191,7 @@ def train_rank(
         pass
     elif framework is not None and context.rank == 0:
         exported = export_estimator(unwrapped(returned), framework, context, values, output)
-        checksum = checksum or folder_checksum(output / exported.format)
-        for remark in exported.remarks:
-            log.warning("%s", remark)
+        checksum = checksum or folder_checksum(output / exported["format"])
     elif model is not None:
         exported = describe_keras(_export(model, context, output, member))
     for each in (member, torch_member):
@@ -208,7 +203,7 @@ def train_rank(
         "gpus": get_num_gpus(),
         **_describe(context),
         "checksum": checksum,
-        "model": exported.to_dict() if exported is not None else {} if made_model and not values.export else None,
+        "model": exported if exported is not None else {} if made_model and not values.export else None,
         "value": None if made_model or code.script is not None else returned,
         "start_up_seconds": round(start_up, 3),
         "training_seconds": round(training_seconds, 3),
