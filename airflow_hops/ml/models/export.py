@@ -80,7 +80,7 @@ def export_model(
 
     The exported model predicts each row of the sample, and is compared with the model itself: it takes float32 features
     and computes in float32, which can lead a tree to another leaf. Both also answer, or refuse, probe rows
-    (:mod:`airflow_hops.ml.models.probes`), with values that the sample may lack.
+    (:mod:`airflow_hops.ml.models.proof`), with values that the sample may lack.
 
     Args:
         model: A fitted estimator of scikit-learn (a Pipeline, too), XGBoost or LightGBM (a Booster, too), a

@@ -6,7 +6,9 @@ import json
 import logging
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
@@ -198,3 +200,24 @@ def environment_lock() -> str:
     metadata = [each.metadata for each in own]  # a property that reads a file
     results = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
     return "\n".join(sorted(results, key=str.lower)) + "\n"
+
+
+class OrderedTasks:
+    """Thread that runs tasks in order; it starts with the first task, when all ranks are already forked."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, name)
+        self._begun: deque[Future[None]] = deque()
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Queues a task."""
+        self._begun.append(self._pool.submit(task))
+
+    def finish(self) -> None:
+        """Waits until all tasks are done."""
+        wait(self._begun)
+
+    def raise_error(self) -> None:
+        """Raises the error of a task that has failed since the last call."""
+        while self._begun and self._begun[0].done():
+            self._begun.popleft().result()

@@ -188,3 +188,13 @@ def test_a_share_of_infinities_that_moves_is_drift_and_nothing_but_them_is_missi
     assert detect_skew(some, column(1000, 0.1)).verdict == "stable"
     all_ = detect_skew(reference, column(1000, 1.0)).to_dict()
     assert (all_["verdict"], all_["causes"]) == ("pipeline_fault", {"x": "all_missing"})
+
+
+def test_numbers_whose_range_overflows_drift_like_others() -> None:
+    random = np.random.default_rng(5)
+    reference, same, other = (1.7e308 * random.uniform(-1, 1, rows) for rows in (3000, 1000, 1000))
+    assert detect_skew(pa.table({"x": reference}), pa.table({"x": same})).verdict == "stable"
+    for values in (np.abs(same), other * 0.1):
+        (skew,) = detect_skew(pa.table({"x": reference}), pa.table({"x": values})).features.values()
+        assert (skew.drifted, skew.measure, skew.cause) == (True, "kolmogorov_smirnov", "covariate_shift")
+        assert skew.p_value is not None and skew.p_value < 1e-50

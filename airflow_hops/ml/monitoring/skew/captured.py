@@ -21,13 +21,23 @@ from airflow_hops.ml.monitoring.skew.captured_rows import (
     read_features,
     read_span,
 )
-from airflow_hops.ml.monitoring.skew.health import check_not_silent, clock_faults, time_faults, without_other_features
 from airflow_hops.ml.monitoring.skew.report import Compared
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows, files_of
 from airflow_hops.ml.step.context import StepContext
 
 if TYPE_CHECKING:
     from airflow_hops.ml.monitoring.skew.rows import RowSkewReport
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.times import seconds_since
+from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.capture_layout import rows_file_pattern
+from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 
 log = logging.getLogger(__name__)
 
@@ -112,3 +122,149 @@ def _compare_rows(
         identifiers=options.identifiers,
         float_rounding=options.float_rounding,
     )
+
+
+log = logging.getLogger(__name__)
+
+_AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+_CLOCKS_DIFFER = timedelta(minutes=10)
+"""Largest expected difference of two machines' clocks."""
+_WRONG_TIMES = 0.01
+"""Share of rows with an impossible time above which the monitor is unwell; below it, only some clients are."""
+
+
+def check_not_silent(
+    services: Mapping[str, str],
+    model_name: str,
+    last_at: str,
+    never: bool,
+    options: SkewOptions,
+    said: str = "",
+) -> tuple[str, ...]:
+    """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
+
+    Args:
+        services: Services of a step.
+        model_name: The served model.
+        last_at: Time of the last captured request, or since when the champion serves; ISO 8601 UTC.
+        never: Whether ``last_at`` is the latter.
+        options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
+        said: Other facts for the message.
+
+    Returns:
+        Faults of the server in words, as long as they are allowed.
+
+    Raises:
+        BadInput: the server captures nothing, or the limit of silence has passed.
+        HopsError: the server has not answered, served the model or been able to capture for longer than allowed.
+    """
+    faults = _server_faults(services, model_name)
+    silent_s = seconds_since(last_at)
+    since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
+    if faults and options.down_after_s is not None and silent_s > options.down_after_s:
+        raise HopsError(
+            f"{'; '.join(faults)}; no request of model {model_name!r} was captured {since}, longer than down_after "
+            f"({timedelta(seconds=options.down_after_s)}), so nothing is watched{said}. Start the server, or correct "
+            "the connection's fields 'serving_host', 'serving_port' and 'serving_rest_port'"
+        )
+    if options.silent_after_s is None or silent_s <= options.silent_after_s:
+        return faults
+    said = "".join(f"; {fault}" for fault in faults) + said
+    raise BadInput(
+        f"no request of model {model_name!r} was captured {since}, longer than silent_after "
+        f"({timedelta(seconds=options.silent_after_s)}){said}; check that clients send requests, and that the server "
+        "captures them (--capture_mode, --capture_sampling_percent) into the connection's 'serving_capture_path'; or "
+        "set a longer silent_after"
+    )
+
+
+def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, ...]:
+    """Returns in words why the connection's server cannot capture requests of a model."""
+    if not any(services.get(f"serving_{field}") for field in ("host", "port", "rest_port")):
+        return ()
+    server = ServerAddress.of(services)
+    try:
+        if server.rest_port is None:
+            with server.client() as client:
+                states = client.status(model_name)
+        else:
+            if fault := _capture_fault(server, model_name):
+                return (fault,)
+            states = server.rest_client().status(model_name)
+    except ModelServerError as error:
+        if error.code.name in _AWAY:
+            return (f"the model server {server} does not answer: {error}",)
+        return ()  # it answers, but not this client
+    if not any(state.state == "AVAILABLE" for state in states):
+        return (f"the model server {server} serves no version of model {model_name!r}",)
+    return ()
+
+
+def _capture_fault(server: ServerAddress, model_name: str) -> str | None:
+    try:
+        status = server.rest_client().call("GET", "/v1/capture")
+    except ModelServerError as error:
+        if error.code.name in _AWAY:
+            raise
+        return None  # another kind of server, or one that does not answer this client
+    if status.get("enabled") is False:
+        raise BadInput(
+            f"the model server {server} captures nothing: there are no requests of model {model_name!r} to compare; "
+            "start it with --capture_base_path"
+        )
+    return f"the model server's capture failed: {status['error']}" if status.get("error") else None
+
+
+def clock_faults(span: CapturedSpan) -> tuple[str, ...]:
+    """Returns in words the faults of captured requests' times."""
+    if span.captured_until is None or -seconds_since(span.captured_until) <= _CLOCKS_DIFFER.total_seconds():
+        return ()
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return (
+        f"requests were captured at {span.captured_until}, which is in the future (it is {now} here): the clock of "
+        "the model server's machine or of this one is wrong",
+    )
+
+
+def time_faults(span: CapturedSpan, time_feature: str | None) -> tuple[str, bool] | None:
+    """Describes rows with an impossible time of their own; true if they are too many to trust the others' period."""
+    if not span.wrong_times:
+        return None
+    said = (
+        f"{span.wrong_times:,} of {span.rows:,} captured rows have a {time_feature!r} that cannot be, such as "
+        f"{span.wrong_time}, expected seconds since the epoch, at most a day after the request: they do not count in "
+        "the compared period; correct the clients, or name a time_feature that is past when the model is asked"
+    )
+    return said, span.wrong_times > _WRONG_TIMES * span.rows
+
+
+def without_other_features(
+    files: Sequence[RowsFile], version: int, check: Callable[[Sequence[RowsFile]], Any]
+) -> tuple[list[RowsFile], list[str]]:
+    """Returns the files that have the champion's features, and notes on those left out.
+
+    Requests that another version answered may have other features; those of the champion must have its own.
+
+    Args:
+        files: Captured files.
+        version: The champion's version.
+        check: Raises ``BadInput`` if files lack the champion's features.
+
+    Raises:
+        BadInput: a file of the champion lacks them.
+    """
+    own, left_out = list[RowsFile](), list[str]()
+    for file in files:
+        try:
+            check([file])
+            own.append(file)
+        except BadInput as error:
+            if fnmatchcase(file.name, rows_file_pattern(version)):
+                raise
+            left_out.append(str(error))
+    if not left_out:
+        return own, []
+    return own, [
+        f"{len(left_out)} of {len(files)} captured files were answered by other versions and left out, as they do not "
+        f"have the features of version {version}; the first: {left_out[0]}"
+    ]

@@ -9,9 +9,9 @@ Statistics only know values by buckets, which differ between the samples, so :fu
    knows the shares of *groups* of cells, those between its own knots (:class:`Groups`).
 3. Expectation maximisation finds the shares of the cells under which the groups of both samples are likeliest
    (Turnbull, "The empirical distribution function with arbitrarily grouped, censored and truncated data", 1976).
-4. A fitted tail (:mod:`~airflow_hops.ml.monitoring.skew.tails`) adds what the next sample may have beyond the smallest
-   and the largest value seen. Without it, heavy tails look changed too often: of 20 unchanged windows of 10,000
-   lognormal values, 6 had a p-value of at most 0.01, and none with it.
+4. A fitted :class:`Tail` adds what the next sample may have beyond the smallest and the largest value seen. Without it,
+   heavy tails look changed too often: of 20 unchanged windows of 10,000 lognormal values, 6 had a p-value of at most
+   0.01, and none with it.
 
 A sample is drawn as counts of cells, and turned into the histograms that TFDV would make of its rows
 (:meth:`NumericPopulation.sample`). They begin and end at the sample's own extremes, which vary most between samples.
@@ -25,8 +25,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_hops.ml.monitoring.skew.distribution import Array, Curve, Numbers
-from airflow_hops.ml.monitoring.skew.tails import LEAST, Tail, fit_tail
 from airflow_hops.ml.statistics.frequent_numbers import RESOLUTION
+
+START = 0.25
+"""Share of the values that belongs to a tail."""
+LEAST = 0.7
+"""Expected rows of a sample beyond the median position of its largest value."""
+POINTS = 16
+"""Number of points that cut a tail into cells."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Generalised Pareto distribution of the values above ``start``, up to a sample's largest value.
+
+    Beyond a high threshold, values of any distribution tend to this one (Pickands, "Statistical inference using extreme
+    order statistics", 1975). Histograms show little of it: the outermost bucket covers most of a long tail's range.
+
+    Attributes:
+        start: Start of the tail, in the feature's units.
+        share: Share of the values above it.
+        scale: Scale of the Pareto distribution, in the feature's units.
+        shape: Shape of the Pareto distribution: above 0 for heavy tails, below 0 for tails that end.
+        least: Share above the sample's largest value.
+    """
+
+    start: float
+    share: float
+    scale: float
+    shape: float
+    least: float
+
+    def above(self, x: Array) -> Array:
+        """Returns the share above ``x``."""
+        base = np.maximum(1.0 + self.shape * np.maximum(x - self.start, 0.0) / self.scale, 1e-300)
+        return self.share * base ** (-1.0 / self.shape)
+
+    def points(self) -> Array:
+        """Returns points at increasing distances, at which the tail is cut into cells."""
+        return self.exceeded_by(np.geomspace(self.share, self.least, POINTS)[1:-1])
+
+    def exceeded_by(self, shares: Array) -> Array:
+        """Returns the values that such shares exceed."""
+        return self.start + self.scale * ((shares / self.share) ** -self.shape - 1.0) / self.shape
+
+
+def fit_tail(knots: Array, above: Array, least: float) -> Tail | None:
+    """Fits a tail through a knot that a quarter of the values exceed, one half-way, and the end; None for few knots.
+
+    Args:
+        knots: Knots in ascending order.
+        above: Share above each knot.
+        least: Share above the largest value of a sample.
+    """
+    inside = np.flatnonzero((above <= START) & (above > least))
+    inside = inside[inside < len(knots) - 1]
+    if len(inside) < 2:
+        return None
+    start, end = inside[0], len(knots) - 1
+    middle = inside[1:][np.argmin(np.abs(np.log(above[inside[1:]] / np.sqrt(above[start] * least))))]
+    part = (knots[middle] - knots[start]) / (knots[end] - knots[start])
+    halfway, far = np.log(above[start] / above[middle]), np.log(above[start] / least)
+    if not 0 < part < 1 or halfway <= 0:
+        return None
+    low, high = -4.0, 6.0
+    for _ in range(40):
+        shape = (low + high) / 2 or 1e-9
+        # The heavier the tail, the nearer is the half-way point, seen from the end.
+        low, high = (shape, high) if np.expm1(shape * halfway) / np.expm1(shape * far) > part else (low, shape)
+    scale = (knots[end] - knots[start]) * shape / np.expm1(shape * far)
+    if not 0 < scale < np.inf:
+        return None
+    return Tail(float(knots[start]), float(above[start]), float(scale), float(shape), least)
+
 
 _ITERATIONS = 20
 """Rounds of expectation maximisation: further ones change the shares by less than sampling does."""

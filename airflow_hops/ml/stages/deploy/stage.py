@@ -82,6 +82,7 @@ def run(
         raise BadInput(str(error)) from error
     context.progress(1.0, f"version {deployment.version} serves as {deployment.mode} ({details['why']})")
     facts, version = deployment.to_dict(), deployment.version
+    assert version is not None
     with context.output() as writer:
         document = {**facts, **details, "at": now()}
         (writer.path / "deployment.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -12,8 +12,7 @@ from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.search import StudyRecord, TrialRecord
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.entries import entry_name, log_params, param_text
-from airflow_hops.ml.tracking.ordered_tasks import OrderedTasks
-from airflow_hops.ml.tracking.training_run import RECORD_TAG
+from airflow_hops.ml.tracking.training_run import RECORD_TAG, OrderedTasks
 
 STUDY_TAG, TRIAL_TAG = "hops.study", "hops.trial"
 _STATUS = {"complete": "FINISHED", "failed": "FAILED"}

@@ -26,8 +26,8 @@ from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.stages.train.training import Training, train_model
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrainingRun
-from airflow_hops.ml.tracking.ordered_tasks import OrderedTasks
 from airflow_hops.ml.tracking.tensorboard import serving
+from airflow_hops.ml.tracking.training_run import OrderedTasks
 from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.gang.where import Where, rank_launcher
 from airflow_hops.ml.training.reader import row_count, split_names
