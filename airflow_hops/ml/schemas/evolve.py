@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.schemas.infer import MAX_DOMAIN_VALUES, TRAINING, infer_schema
-from airflow_hops.ml.schemas.validation import find_anomalies
+from airflow_hops.ml.schemas.validation import find_anomalies, known_environment
 from airflow_hops.ml.statistics.summary import feature_name
 
 _NUMBERS = ("INT", "FLOAT")
@@ -42,12 +42,9 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
         BadInput: the schema does not have the environment, the statistics have no rows, or no change removes an
             anomaly.
     """
-    known = list(schema.default_environment)
-    if known and environment not in known:
-        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
+    environment = known_environment(schema, environment)
     if not statistics.datasets[0].num_examples:
         raise BadInput("the statistics are of no rows; a schema cannot be proposed from them")
-    environment = environment if known else ""
     proposed = type(schema)()
     proposed.CopyFrom(schema)
     anomalies = _anomalies(proposed, statistics, environment)

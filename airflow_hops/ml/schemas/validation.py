@@ -8,7 +8,17 @@ from typing import Any
 
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
+from airflow_hops.core.contract.artifacts import BadInput
+
 _AT_ONCE = 100
+
+
+def known_environment(schema: Any, environment: str) -> str:
+    """Returns an environment of a schema, or "" if the schema has none; raises ``BadInput`` if it has only others."""
+    known = list(schema.default_environment)
+    if known and environment not in known:
+        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
+    return environment if known else ""
 
 
 def find_anomalies(

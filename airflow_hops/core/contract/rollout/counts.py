@@ -117,16 +117,6 @@ class Counts:
         """Returns the number of requests that were not refused."""
         return self.requests - self.client_errors
 
-    @property
-    def error_rate(self) -> float:
-        """Returns the share of the accepted requests that failed."""
-        return self.errors / self.accepted if self.accepted else 0.0
-
-    @property
-    def refusal_rate(self) -> float:
-        """Returns the share of the requests that were refused."""
-        return self.client_errors / self.requests if self.requests else 0.0
-
 
 def counted_since(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> Counts:
     """Returns the counts between an earlier snapshot from :func:`snapshot_of` and an entry of the server's counts.

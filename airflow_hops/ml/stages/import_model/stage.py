@@ -199,13 +199,9 @@ def find_model(root: Path, source: str) -> FoundModel:
 
 
 def _model_of(file: Path) -> FoundModel | None:
-    if file.name == "saved_model.pb":
-        return FoundModel("saved_model", file.parent, file)
-    if file.suffix == ".onnx":
-        return FoundModel("onnx", file.parent, file)
-    if file.suffix == ".skops":
-        return FoundModel("skops", file.parent, file)
-    return None
+    formats: Mapping[str, ModelFormat] = {"saved_model.pb": SAVED_MODEL, ".onnx": ONNX, ".skops": SKOPS}
+    format_ = formats.get(file.name) or formats.get(file.suffix)
+    return FoundModel(format_, file.parent, file) if format_ else None
 
 
 def _only(models: Sequence[FoundModel], seen: Sequence[Path], source: str) -> FoundModel:

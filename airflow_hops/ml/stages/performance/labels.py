@@ -208,31 +208,19 @@ def _latest(
     keys: Array, values: Array, known: Array | None, count: int, counts: LabelCounts
 ) -> tuple[Array, LabelCounts]:
     """Returns the row of each key's latest label, or :data:`NO_LABEL` if it has none or contradictory ones."""
+    import pandas as pd
+
     latest = np.full(count, NO_LABEL)
     latest[keys] = np.arange(len(keys))
-    several = np.flatnonzero(np.bincount(keys, minlength=count)[keys] > 1)
-    if not len(several):
-        return latest, counts
-    at = known[several] if known is not None else np.zeros(len(several), np.int64)
-    order = np.lexsort((at, keys[several]))
-    rows, at = several[order], at[order]
-    keys, values = keys[rows], values[rows]
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    sizes = np.diff(np.concatenate([starts, [len(keys)]]))
-    ends = starts + sizes - 1
-    is_latest = at == np.repeat(at[ends], sizes)
-    agree = _spread(np.where(is_latest, values, np.repeat(values[ends], sizes)), starts) == 0
-    differ = _spread(values, starts) > 0
-    pairs = len(np.unique(keys.astype(np.int64) << 32 | values))
-    latest[keys[starts]] = np.where(agree, rows[ends], NO_LABEL)
+    rows = pd.DataFrame({"key": keys, "value": values, "at": 0 if known is None else known})
+    rows = rows[rows.duplicated("key", keep=False)]
+    by_key = rows.groupby("key")
+    last = rows[rows["at"] == by_key["at"].transform("max")]
+    agree = last.groupby("key")["value"].nunique() == 1
+    latest[last["key"]] = np.where(agree.loc[last["key"]], last.index, NO_LABEL)
     return latest, replace(
         counts,
-        repeated=len(keys) - pairs,
-        corrected=int((differ & agree).sum()),
+        repeated=int(rows.duplicated(["key", "value"]).sum()),
+        corrected=int((agree & (by_key["value"].nunique() > 1)).sum()),
         contradictory=int((~agree).sum()),
     )
-
-
-def _spread(values: Array, starts: Array) -> Array:
-    """Returns the difference of largest and smallest value of each group."""
-    return np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)

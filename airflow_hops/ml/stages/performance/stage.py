@@ -231,37 +231,27 @@ def notes_of(
             "Predictions whose labels contradict each other and became known at the same time: "
             f"{counts.contradictory}; they count as unlabelled"
         )
-    if counts.future:
-        default = " (the newest prediction's, as there is no as_of)" * (options.as_of_time is None)
-        yield f"Labels that became known after the report's time{default}, or in the future: {counts.future}; left out"
-    if counts.invalid:
-        yield f"Labels that are not what the model predicts: {counts.invalid}; left out"
-    if counts.keyless:
-        yield f"Labels without a value of {' or '.join(options.keys)}, their keys: {counts.keyless}; left out"
-    if counts.untimed:
-        yield (
-            "Labels without label_time, or whose label_time is not a time in seconds since the epoch: "
-            f"{counts.untimed}; left out"
-        )
-    if joined.untimed:
-        yield (
-            f"Captured rows whose {options.time_feature!r} is not a time in seconds since the epoch: {joined.untimed}; "
-            "left out"
-        )
+    default = " (the newest prediction's, as there is no as_of)" * (options.as_of_time is None)
+    left_out = {
+        f"Labels that became known after the report's time{default}, or in the future": counts.future,
+        "Labels that are not what the model predicts": counts.invalid,
+        f"Labels without a value of {' or '.join(options.keys)}, their keys": counts.keyless,
+        "Labels without label_time, or whose label_time is not a time in seconds since the epoch": counts.untimed,
+        f"Captured rows whose {options.time_feature!r} is not a time in seconds since the epoch": joined.untimed,
+        **{f"Captured rows without {c!r} (another signature, API or version)": n for c, n in joined.lacking.items()},
+        "Predictions that are NaN or infinite": joined.not_finite,
+    }
+    yield from (f"{what}: {count}; left out" for what, count in left_out.items() if count)
     if joined.ahead and options.as_of_time is None:
         yield (
             f"Predictions whose own time is more than a day after their request: {joined.ahead}; they are not "
             "measured before that time"
         )
-    for column, rows in joined.lacking.items():
-        yield f"Captured rows without {column!r} (another signature, API or version): {rows}; left out"
     if joined.shared:
         yield (
             f"Labelled predictions that share their label with a newer one: {joined.shared}. Intervals count labels, "
             "not predictions; figures are wrong if keys identify no prediction"
         )
-    if joined.not_finite:
-        yield f"Predictions that are NaN or infinite: {joined.not_finite}; left out"
     yield from (version.why for version in versions.values() if version.why)
     for each in report.versions:
         yield from _of_version(each, report, options)
@@ -301,10 +291,8 @@ def _of_version(each: VersionPerformance, report: PerformanceReport, options: Pe
         yield (
             f"Version {each.version} is not measured: {each.measured} labelled predictions are old enough, "
             f"{options.min_rows} needed"
-            + f", {FEWEST_OF_A_CLASS} of each class"
-            * (report.problem == BINARY)
-            + "; those "
-            "that share a label count once"
+            + f", {FEWEST_OF_A_CLASS} of each class" * (report.problem == BINARY)
+            + "; those that share a label count once"
         )
     if options.estimates and report.problem == REGRESSION:
         yield f"Version {each.version} has no estimates: they need probabilities, which a regression does not give"

@@ -322,9 +322,8 @@ class _Step:
         if requests is None:
             return [Finding("predictions", NOT_JUDGED, "the connection names no capture path")]
         rollout.server.flush_capture()
-        since, scratch = datetime.fromisoformat(self.challenger.since), context.scratch / "captured"
-        ours = read_captured(requests, self.challenger.version, since, scratch)
-        theirs = read_captured(requests, self.champion.version, since, scratch)
+        since = datetime.fromisoformat(self.challenger.since)
+        ours, theirs = (read_captured(requests, of.version, since) for of in (self.challenger, self.champion))
         if not ours.outputs:
             return [Finding("predictions", NOT_JUDGED, "no numeric output of the canary was captured")]
         share = significance / len(ours.outputs)

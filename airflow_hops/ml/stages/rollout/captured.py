@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,13 +55,10 @@ class Captured:
         return replace(self, outputs={**self.outputs, OUTPUTS[MULTICLASS]: columns})
 
 
-def read_captured(requests: CapturedRequests, version: int, since: datetime, scratch: Path) -> Captured:
-    """Reads the numeric outputs of a version captured since a time with a zone; ``scratch`` is for copies of files."""
+def read_captured(requests: CapturedRequests, version: int, since: datetime) -> Captured:
+    """Reads the numeric outputs of a version captured since a time with a zone."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    from airflow_hops.ml.readers.raw_file import explained
 
     stamp = since.strftime("%Y%m%dT%H%M%S")
     tables = []
@@ -70,15 +66,10 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime, scr
     for name in reversed(requests.names(version)):
         if name[: len(stamp)] < stamp or rows >= _CAPTURED_ROWS:
             break
-        (rows_file,) = requests.fetch([name], scratch)
-        file = pq.ParquetFile(rows_file.path)
-        with explained(str(rows_file)):
-            columns = file.schema_arrow
-        names = [
-            column.name for column in columns if column.name.startswith("output.") and _is_numeric(column.type, pa)
-        ]
-        names = [name for name in names if name.removeprefix("output.") in _PROBLEMS] or names
-        table = file.read(columns=["request_id", "row", *names, "captured_at"])
+        with requests.open(name) as file:
+            names = [c.name for c in file.schema_arrow if c.name.startswith("output.") and _is_numeric(c.type, pa)]
+            names = [name for name in names if name.removeprefix("output.") in _PROBLEMS] or names
+            table = file.read(columns=["request_id", "row", *names, "captured_at"])
         table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
         rows += table.num_rows
         tables.append(table)

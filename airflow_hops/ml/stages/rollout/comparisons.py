@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
 from airflow_hops.core.contract.rollout.counts import Counts
 from airflow_hops.core.contract.rollout.decision import BAD, DOUBT, NOT_JUDGED, OK, Finding, FindingVerdict
@@ -77,15 +77,9 @@ def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance:
     Requests refused because of the client's mistake are left out, since no version could fail them. If the stable
     version accepted no request, the canary's share is tested against the limit (exact binomial test).
     """
-    increase = canary.error_rate - stable.error_rate
-    p_value = _share_p_value(canary.errors, canary.accepted, stable.errors, stable.accepted, limits)
-    numbers = {
-        "canary_errors": canary.errors,
-        "canary_requests": canary.accepted,
-        "stable_errors": stable.errors,
-        "stable_requests": stable.accepted,
-        **_share_numbers(increase, p_value, limits, significance),
-    }
+    shares = (canary.errors, canary.accepted), (stable.errors, stable.accepted)
+    numbers = _compare_shares("errors", *shares, limits, significance)
+    increase, p_value = numbers["increase"], numbers["p_value"]
     if not canary.requests:
         return Finding("errors", NOT_JUDGED, "the canary was not asked", numbers)
     if not canary.accepted:
@@ -104,15 +98,9 @@ def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significanc
     one is due to the canary, which expects other inputs. If the stable version had no requests, a share of refusals
     beyond the limit (exact binomial test) is a doubt.
     """
-    increase = canary.refusal_rate - stable.refusal_rate
-    p_value = _share_p_value(canary.client_errors, canary.requests, stable.client_errors, stable.requests, limits)
-    numbers = {
-        "canary_client_errors": canary.client_errors,
-        "canary_requests": canary.requests,
-        "stable_client_errors": stable.client_errors,
-        "stable_requests": stable.requests,
-        **_share_numbers(increase, p_value, limits, significance),
-    }
+    shares = (canary.client_errors, canary.requests), (stable.client_errors, stable.requests)
+    numbers = _compare_shares("client_errors", *shares, limits, significance)
+    increase, p_value = numbers["increase"], numbers["p_value"]
     if not canary.requests:
         return Finding("refusals", NOT_JUDGED, "the canary was not asked", numbers)
     text = (
@@ -301,18 +289,9 @@ def compare_labels(
     return Finding("labels", _verdict(beyond, p_value <= significance), text, numbers)
 
 
-def fisher_exact_greater(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
-    """Probability of at least ``hits`` in the first group if the rates of both groups are equal (margins fixed).
-
-    Fisher, R. A. (1922), On the interpretation of χ² from contingency tables, and the calculation of P.
-    """
-    table = [[hits, trials - hits], [other_hits, other_trials - other_hits]]
-    return float(stats.fisher_exact(table, alternative="greater").pvalue)
-
-
 def binomial_at_least(hits: int, trials: int, rate: float) -> float:
     """Probability of at least ``hits`` in ``trials`` at a rate (exact binomial test, one-sided)."""
-    return 1.0 if hits <= 0 else float(special.bdtrc(hits - 1, trials, rate))
+    return float(stats.binom.sf(hits - 1, trials, rate))
 
 
 def quantile_bound_rank(size: int, quantile: float, significance: float) -> int | None:
@@ -337,28 +316,32 @@ def distance_margin(size: int, other_size: int, significance: float) -> float:
 
 
 def welch_greater(first: np.ndarray, second: np.ndarray, ratio: float) -> float:
-    """P-value of the hypothesis that the first sample's mean is at most ``ratio`` times the second's.
+    """P-value of the hypothesis that the first sample's mean is at most ``ratio`` times the second's (Welch's test)."""
+    both = [(values.mean(), values.std(ddof=1), values.size) for values in (first, ratio * second)]
+    with np.errstate(all="ignore"):
+        p_value = float(stats.ttest_ind_from_stats(*both[0], *both[1], equal_var=False, alternative="greater").pvalue)
+    return p_value if math.isfinite(p_value) else float(both[0][0] <= both[1][0])
 
-    Source: Welch, B. L. (1938), The significance of the difference between two means when the population variances are
-    unequal; with the normal distribution, so for samples of some dozens or more.
+
+def _compare_shares(
+    what: str, canary: tuple[int, int], stable: tuple[int, int], limits: Limits, significance: float
+) -> dict[str, Any]:
+    """Returns the numbers of two shares of requests, each the count of ``what`` and of all.
+
+    The p-value is Fisher's exact test's; without stable requests, that of a binomial test against the limit.
     """
-    difference = float(first.mean() - ratio * second.mean())
-    spread = math.sqrt(float(first.var(ddof=1)) / first.size + ratio**2 * float(second.var(ddof=1)) / second.size)
-    if spread == 0:
-        return 0.0 if difference > 0 else 1.0
-    return float(special.ndtr(-difference / spread))
-
-
-def _share_p_value(ours: int, of_ours: int, theirs: int, of_theirs: int, limits: Limits) -> float:
-    """Fisher's exact test of two shares; without stable requests, a binomial test against the limit."""
+    (ours, of_ours), (theirs, of_theirs) = canary, stable
     if of_theirs:
-        return fisher_exact_greater(ours, of_ours, theirs, of_theirs)
-    return binomial_at_least(ours, of_ours, limits.max_error_increase)
-
-
-def _share_numbers(increase: float, p_value: float, limits: Limits, significance: float) -> dict[str, float]:
+        table = [[ours, of_ours - ours], [theirs, of_theirs - theirs]]
+        p_value = float(stats.fisher_exact(table, alternative="greater").pvalue)
+    else:
+        p_value = binomial_at_least(ours, of_ours, limits.max_error_increase)
     return {
-        "increase": increase,
+        f"canary_{what}": ours,
+        "canary_requests": of_ours,
+        f"stable_{what}": theirs,
+        "stable_requests": of_theirs,
+        "increase": ours / max(of_ours, 1) - theirs / max(of_theirs, 1),
         "p_value": p_value,
         "max_error_increase": limits.max_error_increase,
         "significance": significance,

@@ -6,6 +6,7 @@ import logging
 import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -342,11 +343,8 @@ class Search:
         for number, run in self._runs.take_ids():
             self._ledger.put(replace(self._ledger.trials[number], mlflow_run=run))
 
-    def _counts(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for trial in self._ledger.own:
-            counts[trial.state] = counts.get(trial.state, 0) + 1
-        return counts
+    def _counts(self) -> Counter[str]:
+        return Counter(trial.state for trial in self._ledger.own)
 
     def _say(self, trial: TrialRecord) -> None:
         counts, best, metric = self._counts(), self._ledger.best, self._options.metrics[self._options.chosen]

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, RowCounts
 from airflow_hops.ml.schemas import TRAINING
+from airflow_hops.ml.schemas.validation import known_environment
 from airflow_hops.ml.stages.validation.row_rules import Broken, RowRules
 from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
 
@@ -73,9 +74,7 @@ def split_anomalous(
         BadInput: the source cannot be read or has a column ``anomaly_reasons``, the environment is not the schema's,
             or a folder contains other files.
     """
-    known = list(schema.default_environment)
-    if known and environment not in known:
-        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
+    environment = known_environment(schema, environment)
     plan = plan_source(source)
     good, quarantine = Path(good).resolve(), Path(quarantine).resolve()
     # Only files of an earlier split may be overwritten, and no source files

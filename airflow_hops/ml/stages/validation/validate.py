@@ -9,10 +9,9 @@ from typing import Any, Literal
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.ml.schemas import TRAINING, classes_of
-from airflow_hops.ml.schemas.validation import find_anomalies
+from airflow_hops.ml.schemas.validation import find_anomalies, known_environment
 from airflow_hops.ml.statistics.summary import common_statistics, features_by_name
 
 FEW = 0.05
@@ -91,10 +90,8 @@ def validate_statistics(
     Returns:
         ``Anomalies``, whose ``severity`` fields are as described.
     """
-    known = list(schema.default_environment)
-    if known and environment not in known:
-        raise BadInput(f"environment {environment!r} is not in the schema; there are {', '.join(known)}")
-    anomalies = find_anomalies(statistics, schema, environment=environment if known else "", previous=previous)
+    environment = known_environment(schema, environment)
+    anomalies = find_anomalies(statistics, schema, environment=environment, previous=previous)
     features = features_by_name(statistics)
     if previous is not None:
         _measure_few_numbers(anomalies, features_by_name(previous), features)
