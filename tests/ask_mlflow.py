@@ -114,3 +114,31 @@ def runs(context: Any, tracking_uri: str, experiment: str) -> list[dict[str, Any
             }
         )
     return answer
+
+
+def track_models(context: Any, models: dict[str, str], alias: str) -> None:
+    """Logs a run with a trial, and registers a version, of each model artifact; the model ``alias`` gets an alias."""
+    from airflow_hops.ml.tracking.client import experiment_id, open_tracking
+
+    client = open_tracking(context.spec.services["tracking_uri"])
+    experiment = experiment_id(client, "flights")
+    for name, uri in models.items():
+        run = client.create_run(experiment, tags={"hops.model": uri}).info.run_id
+        client.create_run(experiment, tags={"hops.trial": "0", "mlflow.parentRunId": run, "name": name})
+        client.create_registered_model(name)
+        client.create_model_version(name, source=uri, run_id=run, tags={"hops.model": uri}, await_creation_for=0)
+    client.set_registered_model_alias(alias, "production", "1")
+    client.create_run(experiment, tags={"name": "of another program"})
+
+
+def tracked(context: Any) -> dict[str, Any]:
+    """The models of all runs, the names of trials and other runs, and the registered versions."""
+    from airflow_hops.ml.tracking.client import open_tracking
+
+    client = open_tracking(context.spec.services["tracking_uri"])
+    runs = [run.data.tags for run in client.search_runs([each.experiment_id for each in client.search_experiments()])]
+    return {
+        "runs": sorted(tags["hops.model"] for tags in runs if "hops.model" in tags),
+        "others": sorted(tags["name"] for tags in runs if "name" in tags),
+        "versions": sorted(version.name for version in client.search_model_versions()),
+    }

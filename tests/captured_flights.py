@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel

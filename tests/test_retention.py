@@ -8,7 +8,8 @@ import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,17 @@ from test_store import any_store, s3_endpoint, s3_store  # noqa: F401
 
 from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.retention import RetentionPlan, RetentionRule
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retention import (
-    HIDDEN_NAME,
-    RetentionPlan,
-    RetentionRule,
-    plan_removals,
-    remove_unneeded,
-)
+from airflow_hops.core.store.retention import HIDDEN_NAME, GarbageCollection
 from airflow_hops.core.store.schema_history import freeze_schema
 from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.core.store.uses import record_uses
+from airflow_hops.hooks.runtime import RuntimeHook
 
 NOW = datetime.now(UTC)
 RULE = RetentionRule(keep_days=30, keep_runs=0, keep_versions=1)
@@ -98,7 +97,7 @@ def test_lineage_of_what_serves_stays(any_store: ArtifactStore) -> None:  # noqa
     for version in (1, 2, 3):
         record = record.after("deployed", version, "test")
     write_record(store, "flights", record)
-    plan = plan_removals(store, RULE, never)
+    plan = GarbageCollection(store, RULE, never).plan()
     assert plan.kept.keys() == uris(*third, deployments[1], *second, frozen) | {
         uri for uri in store.artifacts(store.root) if "/history/" in uri
     }
@@ -108,7 +107,7 @@ def test_lineage_of_what_serves_stays(any_store: ArtifactStore) -> None:  # noqa
     assert plan.removals[first[0].uri].size_bytes == len("run-0 snapshot")
     assert store.exists(first[0].uri), "a plan removes nothing"
 
-    assert remove_unneeded(store, RULE, never).removals.keys() == plan.removals.keys()
+    assert GarbageCollection(store, RULE, never).remove().removals.keys() == plan.removals.keys()
     assert set(store.artifacts(store.root)) == plan.kept.keys()
     assert store.names(first[0].uri) == []
     for artifact in (*second, *third):
@@ -126,7 +125,7 @@ def test_rule_keeps_runs(any_store: ArtifactStore) -> None:  # noqa: F811
     def is_active(dag_id: str, run_id: str) -> bool:
         return (dag_id, run_id) == ("flights", "run-60")
 
-    plan = plan_removals(store, RetentionRule(keep_days=30, keep_runs=2), is_active)
+    plan = GarbageCollection(store, RetentionRule(keep_days=30, keep_runs=2), is_active).plan()
     assert plan.removals.keys() == uris(*runs[50], runs[70][-1])
     assert "younger than 30 days" in plan.kept[runs[10][0].uri]
     assert "newest 2 of flights" in plan.kept[runs[40][0].uri]
@@ -141,8 +140,8 @@ def test_artifacts_that_a_run_uses_stay(any_store: ArtifactStore) -> None:  # no
     hit, _ = find_cached(store, Producer("flights", "now", "examples"), {"run": "old"})
     assert hit is not None
     record_uses(store, Producer("flights", "now", "train"), [foreign, hit])
-    assert remove_unneeded(store, RULE, never).removals.keys() == uris(cached[-1])
-    assert plan_removals(store, RULE, never, NOW + timedelta(days=31)).kept == {}
+    assert GarbageCollection(store, RULE, never).remove().removals.keys() == uris(cached[-1])
+    assert GarbageCollection(store, RULE, never, NOW + timedelta(days=31)).plan().kept == {}
 
 
 def test_use_during_a_collection_restores_the_artifact(any_store: ArtifactStore) -> None:  # noqa: F811
@@ -154,7 +153,7 @@ def test_use_during_a_collection_restores_the_artifact(any_store: ArtifactStore)
         record_uses(store, Producer("flights", "now", "train"), [used[-1]])
         return False
 
-    assert remove_unneeded(store, RULE, is_active).removals.keys() == uris(*unused)
+    assert GarbageCollection(store, RULE, is_active).remove().removals.keys() == uris(*unused)
     for artifact in used:
         store.verify(artifact)
     assert store.files.folders_with(store.root, HIDDEN_NAME) == []
@@ -171,7 +170,7 @@ def test_next_collection_continues_a_killed_one(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return False
 
-        remove_unneeded(store, RULE, is_active)
+        GarbageCollection(store, RULE, is_active).remove()
 
     process = multiprocessing.get_context("fork").Process(target=collect_and_die)
     process.start()
@@ -180,7 +179,7 @@ def test_next_collection_continues_a_killed_one(tmp_path: Path) -> None:
     assert set(store.files.folders_with(store.root, HIDDEN_NAME)) == uris(*removed)
     # A run began in between that uses one of them.
     record_uses(store, Producer("flights", "now", "train"), [removed[0]])
-    assert remove_unneeded(store, RULE, never).removals.keys() == uris(*removed[1:])
+    assert GarbageCollection(store, RULE, never).remove().removals.keys() == uris(*removed[1:])
     assert set(store.artifacts(store.root)) == uris(*retained, removed[0])
     store.verify(removed[0])
 
@@ -189,7 +188,7 @@ def test_unreadable_links_stop_the_collection(any_store: ArtifactStore) -> None:
     old, damaged = make_run(any_store, "old"), make_run(any_store, "damaged")
     any_store.write_text(f"{damaged[-1].uri}/{MANIFEST_NAME}", "{")
     with pytest.raises(BadInput, match=r"nothing is removed.*damaged/model/model/manifest\.json"):
-        remove_unneeded(any_store, RULE, never)
+        GarbageCollection(any_store, RULE, never).remove()
     assert all(any_store.exists(artifact.uri) for artifact in old)
 
 
@@ -197,7 +196,7 @@ def test_two_collections_do_not_meet(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     make_run(store, "old")
     with store.lock(store.uri("_state", "retention")), pytest.raises(HopsError, match="another garbage collection"):
-        remove_unneeded(store, RULE, never)
+        GarbageCollection(store, RULE, never).remove()
 
 
 @pytest.mark.parametrize("rule", [{"keep_days": 0.5}, {"keep_days": float("nan")}, {"keep_runs": -1}])
@@ -206,12 +205,163 @@ def test_rule_is_checked(rule: dict[str, Any]) -> None:
         RetentionRule(**rule)
 
 
+def captures_of(store: ArtifactStore) -> ArtifactStore:
+    """Returns the place of captured requests beside a store."""
+    root = store.root.rpartition("/")[0]
+    return ArtifactStore(f"{root}/captured", storage_options=store.storage_options)
+
+
+def capture(captures: ArtifactStore, days: float, folder: str = "flights", version: int = 1) -> str:
+    """Writes a file as the server that captured requests so many days ago; returns its name."""
+    name = f"{name_time(NOW - timedelta(days=days))}-v{version}-1.parquet"
+    captures.files.write(f"{captures.root}/{folder}/{name}", b"rows")
+    return name
+
+
+def captured(captures: ArtifactStore) -> set[str]:
+    return set(captures.files.sizes(captures.root))
+
+
+def served_flights(store: ArtifactStore, **roles: ServedVersion) -> None:
+    write_record(store, "flights", ModelRecord(champion=served(make_run(store, "champion")[-1], 1), **roles))
+
+
+def skew(store: ArtifactStore, run: str, days: float, files: tuple[str, str] | None) -> Artifact:
+    """Publishes a comparison of captured files; None as older versions wrote it."""
+    facts = {"captured_until": "2026-01-01T00:00:00+00:00", "reference": {"model": "flights"}}
+    return make(store, run, "skew", dag="monitor", days=days, **facts, **({"captured_files": files} if files else {}))
+
+
+def test_captured_requests_that_are_needed_stay(any_store: ArtifactStore) -> None:  # noqa: F811
+    store, captures = any_store, captures_of(any_store)
+    names = {days: capture(captures, days) for days in range(100, 30, -5)}
+    young = capture(captures, 5)
+    others = [capture(captures, 90, folder) for folder in ("flights/_prediction_log", "unserved")]
+    labels = {days: capture(captures, days, "flights/_feedback") for days in (99.5, 67.5, 5)}
+    served_flights(
+        store, challenger=replace(served(make_run(store, "new")[-1], 2), since=f"{NOW - timedelta(days=36)}")
+    )
+    skew(store, "retained", 20, (names[80], names[75]))
+    skew(store, "removed", 70, (names[95], names[90]))
+    performance = make(store, "p", "performance", days=20, model_name="flights", captured_files=[names[45], names[45]])
+    state = store.uri("_state", "monitor", "skew", "captured.json")
+    runs = {"active": {"after": names[65], "until": names[60]}, "ended": {"after": None, "until": names[90]}}
+    store.write_text(state, json.dumps({"until": names[35], "runs": runs, "models": ["flights"]}))
+    collection = GarbageCollection(store, RULE, lambda dag, run: run == "active", NOW, captures)
+    before, plan = captured(captures), collection.plan()
+    removed = {f"flights/{names[days]}" for days in (100, 95, 90, 85, 70, 65, 55, 50)}
+    removed |= {f"flights/_prediction_log/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
+    removal = plan.removals[f"{captures.root}/flights"]
+    assert set(removal.paths) == {path.removeprefix("flights/") for path in removed}
+    assert (removal.kind, removal.size_bytes) == ("captured requests", 40)
+    assert removal.reason == "older than 30 days, not needed (files: 10)"
+    reasons = {uri.rpartition("/")[2]: reason for uri, reason in plan.kept.items() if uri.startswith(captures.root)}
+    assert reasons == {
+        names[80]: f"measured by {store.uri('monitor', 'retained', 'skew', 'skew')} (files: 2)",
+        names[60]: "compared by run active of monitor (files: 1)",
+        names[45]: f"measured by {performance.uri} (files: 2)",
+        names[35]: "compared by the rollout of version 2 (files: 1)",
+        young: "younger than 30 days (files: 2)",
+        labels[67.5]: "labels of needed requests (files: 1)",
+    }
+    assert captured(captures) == before
+    assert collection.remove().removals.keys() == plan.removals.keys()
+    assert captured(captures) == before - removed
+    assert collection.remove().removals == {}
+
+
+def test_captured_requests_stay_until_monitors_have_compared_them(tmp_path: Path) -> None:
+    store, captures = ArtifactStore(str(tmp_path / "store")), ArtifactStore(str(tmp_path / "captured"))
+    served_flights(store)
+    names = [capture(captures, days) for days in (90, 80, 70, 60)]
+    collection = GarbageCollection(store, RULE, never, NOW, captures)
+
+    def left() -> list[str]:
+        (removal,) = [each for each in collection.plan().removals.values() if each.kind == "captured requests"]
+        return [name for name in names if name not in removal.paths]
+
+    assert left() == names[-1:], "the newest stays"
+    state = store.uri("_state", "monitor", "skew", "captured.json")
+    for models in ({}, {"models": ["flights"]}):  # older versions did not write the models
+        store.write_text(state, json.dumps({"until": names[0], "runs": {}, **models}))
+        assert left() == names[1:]
+    store.write_text(state, json.dumps({"until": names[0], "runs": {}, "models": ["trips"]}))
+    assert left() == names[-1:]
+    skew(store, "run", 75, None)
+    assert left() == names[-1:], "a report that goes needs nothing"
+    assert sorted(GarbageCollection(store, replace(RULE, keep_runs=1), never, NOW, captures).plan().kept)[0].endswith(
+        names[0]
+    )
+    store.write_text(state, json.dumps({"until": None, "runs": {}}))
+    assert [each.kind for each in collection.plan().removals.values()] == ["skew"]
+    store.write_text(state, "{}")
+    with pytest.raises(BadInput, match=r"nothing is removed: .*captured\.json: not the position of a skew monitor"):
+        collection.remove()
+
+
+def test_kill_during_the_removal_is_made_good(tmp_path: Path) -> None:
+    store, captures = ArtifactStore(str(tmp_path / "store")), ArtifactStore(str(tmp_path / "captured"))
+    served_flights(store)
+    names = [capture(captures, days) for days in (90, 80, 5)]
+    make_run(store, "old")
+    store.write_text(store.uri("_state", "checkpoints", "flights", "old", "train", "key", "step-1", "data"), "12345")
+    champion = {path for path in store.files.sizes(store.root) if path.startswith(("flights/champion", "_models"))}
+
+    def track(items: Iterable[Any], description: str, total: int) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if description == "Removing" and number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield item
+
+    for _ in range(4):  # checkpoints, captured requests, examples and model
+        dying = GarbageCollection(store, RULE, never, NOW, captures, track=track)
+        process = multiprocessing.get_context("fork").Process(target=dying.remove)
+        process.start()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        assert champion <= store.files.sizes(store.root).keys()
+    assert [each.kind for each in GarbageCollection(store, RULE, never, NOW, captures).remove().removals.values()] == [
+        "snapshot"
+    ]
+    left = {path for path in store.files.sizes(store.root) if not path.startswith(("_cache", "_state/retention"))}
+    assert left == champion
+    assert captured(captures) == {f"flights/{names[-1]}"}
+    assert not [place for place, folders, files in os.walk(tmp_path / "store" / "flights") if not folders + files]
+
+
+def test_remains_of_ended_runs_go(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    snapshot = make(store, "kept", "snapshot", dag="trips", days=1)
+    make(store, "old", "model")
+    best = make(store, "young", "model", days=1)
+    for run, model in (("old", "old"), ("young", "young")):
+        store.write_text(store.uri("_state", "checkpoints", "flights", run, "train", "key", "step-1", "data"), "12345")
+        record_uses(store, Producer("flights", run, "train"), [snapshot])
+        study = store.uri("_state", "studies", "flights", "search", run, "best")
+        with store.create(study, "model", Producer("flights", run, "search")) as writer:
+            (writer.path / "data").write_text(model)
+            writer.commit()
+    uses = store.uri("flights", "old", "train", "uses.json")
+    old = (NOW - timedelta(days=90)).isoformat()
+    for uri in (uses, store.uri("_state", "studies", "flights", "search", "old", "best", MANIFEST_NAME)):
+        value = store.read_json(uri)
+        store.write_text(uri, json.dumps({**value, ("at" if uri == uses else "created_at"): old}))
+    GarbageCollection(store, RULE, never).remove()
+    assert set(store.artifacts(store.root)) == {
+        *uris(snapshot, best),
+        store.uri("_state", "studies", "flights", "search", "young", "best"),
+    }
+    assert store.names(store.uri("_state", "checkpoints", "flights")) == store.names(store.uri("flights")) == ["young"]
+    assert store.exists(snapshot.uri) and store.names(store.uri("flights", "young")) == ["model", "train"]
+
+
 RUNS = st.lists(
     st.tuples(
         st.sampled_from(["flights", "trips"]),
         st.integers(0, 80),  # age in days
         st.lists(st.integers(0, 40), max_size=3),  # inputs, among the artifacts made before
         st.booleans(),  # whether the run is active
+        st.none() | st.tuples(st.integers(0, 30), st.integers(0, 30)),  # captured files that the run measured
     ),
     min_size=1,
     max_size=12,
@@ -219,24 +369,48 @@ RUNS = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(runs=RUNS, champion=st.integers(0, 40), keep_days=st.integers(1, 60), keep_runs=st.integers(0, 3))
+@given(
+    runs=RUNS,
+    files=st.lists(st.integers(0, 100), max_size=30, unique=True),  # ages in days
+    compared=st.none() | st.integers(0, 30),  # files that the skew monitor has compared
+    champion=st.integers(0, 40),
+    keep_days=st.integers(1, 60),
+    keep_runs=st.integers(0, 3),
+)
 def test_no_link_of_a_kept_artifact_breaks(
-    runs: list[tuple[str, int, list[int], bool]], champion: int, keep_days: int, keep_runs: int
+    runs: list[tuple[str, int, list[int], bool, tuple[int, int] | None]],
+    files: list[int],
+    compared: int | None,
+    champion: int,
+    keep_days: int,
+    keep_runs: int,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = ArtifactStore(folder)
+        store, captures = ArtifactStore(f"{folder}/store"), ArtifactStore(f"{folder}/captured")
+        names = [capture(captures, days) for days in sorted(files, reverse=True)]
+        windows = dict[str, list[str]]()
         made: list[Artifact] = []
         links, facts = dict[str, set[str]](), dict[str, tuple[str, int, bool]]()
-        for number, (dag, days, chosen, active) in enumerate(runs):
+        for number, (dag, days, chosen, active, window) in enumerate(runs):
             inputs = [made[each % len(made)] for each in chosen if made]
-            made.append(make(store, f"run-{number}", "model", *inputs, days=days, dag=dag))
+            kind, measured = "model", dict[str, Any]()
+            if names and window is not None:
+                first, last = sorted(each % len(names) for each in window)
+                kind, measured = "skew", {"captured_files": [names[first], names[last]], "captured_until": f"{NOW}"}
+                measured["reference"] = {"model": "flights"}
+                windows[store.uri(dag, f"run-{number}", kind, kind)] = names[first : last + 1]
+            made.append(make(store, f"run-{number}", kind, *inputs, days=days, dag=dag, **measured))
             links[made[-1].uri], facts[made[-1].uri] = uris(*inputs), (dag, days, active)
         serving = made[champion % len(made)]
         write_record(store, "flights", ModelRecord(champion=served(serving, 1)))
+        unseen = names
+        if names and compared is not None:
+            unseen = names[compared % len(names) + 1 :]
+            cursor = {"until": names[compared % len(names)], "runs": {}, "models": ["flights"]}
+            store.write_text(store.uri("_state", "trips", "skew", "captured.json"), json.dumps(cursor))
         active_runs = {f"run-{number}" for number, run in enumerate(runs) if run[3]}
-        plan = remove_unneeded(
-            store, RetentionRule(keep_days, keep_runs), lambda dag_id, run_id: run_id in active_runs, NOW
-        )
+        rule = RetentionRule(keep_days, keep_runs)
+        plan = GarbageCollection(store, rule, lambda dag_id, run_id: run_id in active_runs, NOW, captures).remove()
 
         newest = {dag: sorted(days for of, days, *_ in runs if of == dag)[:keep_runs] for dag in ("flights", "trips")}
         expected = {serving.uri} | {uri for uri, (_, days, active) in facts.items() if active or days < keep_days}
@@ -247,7 +421,11 @@ def test_no_link_of_a_kept_artifact_breaks(
         assert needed <= left
         for uri in left:
             assert links[uri] <= left
-        for uri in plan.removals:
+        needed_files = {name for uri in left & windows.keys() for name in windows[uri]} | set(names[-1:])
+        needed_files |= {capture_name for capture_name in names if capture_name > name_time(NOW - timedelta(keep_days))}
+        needed_files |= set() if compared is None else set(unseen)
+        assert captured(captures) == {f"flights/{name}" for name in needed_files}
+        for uri in plan.removals.keys() & facts.keys():
             assert facts[uri][1] not in newest[facts[uri][0]][:-1]
         if keep_runs == 0:
             assert left == needed
@@ -266,37 +444,100 @@ def run_command(*options: str) -> None:
 def test_command_lists_before_it_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": str(tmp_path)}})
-    )
-    store = ArtifactStore(str(tmp_path))
+    places = {"store": str(tmp_path / "store"), "serving_capture_path": str(tmp_path / "captured")}
+    extra = {**places, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    store = ArtifactStore(places["store"])
     old, new = make_run(store, "old"), make_run(store, "new", days=50)
+    write_record(store, "flights", ModelRecord())
+    capture(ArtifactStore(places["serving_capture_path"]), 3)
     run_command("--keep-runs=1", "--output=json")
     output = capsys.readouterr()
+    assert "Listing the store" in output.err and "Reading manifests" in output.err
     assert {row["artifact"] for row in json.loads(output.out)} == uris(*old)
-    assert "3 artifacts, 33 bytes, can be removed (add --delete to remove them)" in output.err
+    assert "3 items, 33 bytes, can be removed (add --delete to remove them)" in output.err
     assert all(store.exists(artifact.uri) for artifact in old)
 
     run_command("--keep-runs=1", "--kept", "--output=json")
-    assert {row["artifact"] for row in json.loads(capsys.readouterr().out)} == uris(*new)
+    rows = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
+    assert uris(*new) < rows.keys() and next(iter(rows.values())) == "younger than 30 days (files: 1)"
 
     with create_session() as session:
         session.add(DagRun(dag_id="flights", run_id="old", run_type=DagRunType.MANUAL, state=DagRunState.RUNNING))
     run_command("--keep-runs=1", "--delete")
-    assert "0 artifacts, 0 bytes, removed" in capsys.readouterr().err
+    assert "0 items, 0 bytes, removed" in capsys.readouterr().err
     with create_session() as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == "flights"))
     run_command("--keep-runs=1", "--delete")
-    assert "3 artifacts, 33 bytes, removed" in capsys.readouterr().err
+    assert "3 items, 33 bytes, removed" in capsys.readouterr().err
     assert set(store.artifacts(store.root)) == uris(*new)
     with pytest.raises(SystemExit, match="keep_days is 0"):
         run_command("--keep-days=0")
 
 
+@pytest.mark.runtime
+@pytest.mark.usefixtures("run_dag")
+def test_mlflow_follows_the_artifacts(
+    runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def connect(tracking_uri: str) -> RuntimeHook:
+        extra = {"store": str(tmp_path / "store"), "tracking_uri": tracking_uri}
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        return RuntimeHook("hops_default")
+
+    def ask(function: str, **params: Any) -> Any:
+        spec = StepSpec(function, f"ask_mlflow:{function}", params=params, code_paths=(str(Path(__file__).parent),))
+        return hook.run(spec, cache=False).value
+
+    hook = connect(f"sqlite:///{tmp_path}/mlflow.db")
+    store = hook.store
+    models = {name: make_run(store, name) for name in ("served", "aliased", "removed")}
+    write_record(store, "served", ModelRecord(champion=served(models["served"][-1], 1)))
+    ask("track_models", models={name: run[-1].uri for name, run in models.items()}, alias="aliased")
+
+    connect("http://127.0.0.1:9")
+    with pytest.raises(SystemExit, match=r"MLflow at http://127\.0\.0\.1:9 does not open"):
+        run_command("--keep-runs=0", "--delete")
+    assert len(store.artifacts(store.root)) == 9
+
+    hook = connect(f"sqlite:///{tmp_path}/mlflow.db")
+    capsys.readouterr()
+    run_command("--keep-runs=0", "--output=json")
+    rows = json.loads(capsys.readouterr().out)
+    reason = f"its model is removed: {models['removed'][-1].uri}"
+    assert [row["kind"] for row in rows] == ["MLflow entry"] * 3 + ["examples", "model", "snapshot"]
+    assert rows[0]["artifact"] == "models:/removed/1" and {row["reason"] for row in rows[:3]} == {reason}
+    assert len(ask("tracked")["runs"]) == 3
+
+    run_command("--keep-runs=0", "--delete")
+    assert ask("tracked") == {
+        "runs": sorted(models[name][-1].uri for name in ("aliased", "served")),
+        "others": ["aliased", "of another program", "served"],
+        "versions": ["aliased", "served"],
+    }
+    assert set(store.artifacts(store.root)) == uris(*models["served"], *models["aliased"])
+
+
+def test_failing_mlflow_removes_nothing(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    old = make_run(store, "old")
+
+    def tracked(delete: Sequence[str]) -> list[dict[str, Any]]:
+        if delete:
+            raise HopsError("MLflow at http://mlflow: no answer")
+        return [{"uri": "runs:/1", "model": old[-1].uri, "created_at": NOW.isoformat(), "aliases": []}]
+
+    with pytest.raises(HopsError, match="no answer"):
+        GarbageCollection(store, RULE, never, tracked=tracked).remove()
+    for artifact in old:
+        store.verify(artifact)
+
+
 def test_operator_removes_what_nothing_needs(
     run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_OLD_STORE", json.dumps({"conn_type": "hops", "extra": {"store": str(tmp_path)}}))
+    extra = {"store": str(tmp_path), "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_OLD_STORE", json.dumps({"conn_type": "hops", "extra": extra}))
     store = ArtifactStore(str(tmp_path))
     old, new = make_run(store, "old"), make_run(store, "new", days=50)
     run = run_dag("garbage", {"hops_conn_id": "old_store"})
@@ -314,4 +555,4 @@ def test_operator_removes_what_nothing_needs(
 
 
 def test_plan_of_an_empty_store(tmp_path: Path) -> None:
-    assert plan_removals(ArtifactStore(str(tmp_path)), RULE, never) == RetentionPlan({}, {}, 0)
+    assert GarbageCollection(ArtifactStore(str(tmp_path)), RULE, never).plan() == RetentionPlan({}, {}, 0)

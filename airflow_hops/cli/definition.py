@@ -190,13 +190,13 @@ _STORE_COMMANDS = (
     ),
     _command(
         "store.gc",
-        "List the artifacts that nothing needs any more, or remove them",
+        "List the artifacts, captured requests and MLflow runs that nothing needs any more, or remove them",
         (
             _flag("--delete", "Remove them (default: only list them)"),
-            _option("--keep-days", "Keep runs that are younger, in days (default: 30)", type=float, default=30.0),
+            _option("--keep-days", "Keep what is younger, in days (default: 30)", type=float, default=30.0),
             _option("--keep-runs", "Keep so many newest runs of each DAG (default: 10)", type=int, default=10),
             _option("--keep-versions", "Keep so many former champions of each model (default: 3)", type=int, default=3),
-            _flag("--kept", "List the artifacts that are kept, each with the reason, instead"),
+            _flag("--kept", "List what is kept, each with the reason, instead"),
             _STORE_CONNECTION,
             ARG_OUTPUT,
             ARG_VERBOSE,

@@ -1,10 +1,10 @@
-"""``airflow hops store``: checks the artifacts of a store, and removes those that nothing needs."""
+"""``airflow hops store``: checks the artifacts of a store, and removes what nothing needs."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from functools import cache
+from functools import partial
 
 from airflow.cli.simple_table import AirflowConsole
 from airflow.models.dagrun import DagRun
@@ -17,8 +17,9 @@ from rich.progress import track
 from sqlalchemy import select
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
+from airflow_hops.core.contract.retention import RetentionRule
 from airflow_hops.core.store.integrity import Damage
-from airflow_hops.core.store.retention import RetentionRule, plan_removals, remove_unneeded
+from airflow_hops.hooks.retention import garbage_collection
 from airflow_hops.hooks.runtime import RuntimeHook
 
 
@@ -60,33 +61,33 @@ def verify(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def gc(args: Namespace) -> None:
-    """Lists the artifacts that nothing needs, and removes them with ``--delete``."""
-    store = RuntimeHook(args.hops_conn_id).store
+    """Lists what nothing needs, and removes it with ``--delete``."""
     rule = RetentionRule(args.keep_days, args.keep_runs, args.keep_versions)
 
-    @cache
     def is_active(dag_id: str, run_id: str) -> bool:
         with create_session() as session:
             states = select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
             return session.scalar(states) in State.unfinished_dr_states
 
-    plan = (remove_unneeded if args.delete else plan_removals)(store, rule, is_active)
+    progress = partial(track, console=Console(stderr=True))
+    collection = garbage_collection(RuntimeHook(args.hops_conn_id), rule, is_active, progress)
+    plan = collection.remove() if args.delete else collection.plan()
     if args.kept:
         rows = [{"artifact": uri, "kept because": reason} for uri, reason in sorted(plan.kept.items())]
     else:
         rows = [
             {
                 "artifact": uri,
-                "kind": artifact.kind,
-                "created": artifact.created_at.isoformat(timespec="seconds"),
-                "bytes": str(artifact.size_bytes),
-                "reason": f"older than {rule.keep_days:g} days, not in the newest {rule.keep_runs} runs, not needed",
+                "kind": removal.kind,
+                "created": removal.created_at.isoformat(timespec="seconds"),
+                "bytes": str(removal.size_bytes),
+                "reason": removal.reason,
             }
-            for uri, artifact in plan.removals.items()
+            for uri, removal in plan.removals.items()
         ]
     if rows:
         AirflowConsole().print_as(rows, output=args.output)
-    size = decimal(sum(artifact.size_bytes for artifact in plan.removals.values()))
+    size = decimal(sum(removal.size_bytes for removal in plan.removals.values()))
     what = "removed" if args.delete else "can be removed (add --delete to remove them)"
-    print(f"{len(plan.removals)} artifacts, {size}, {what}", file=sys.stderr)
-    print(f"{len(plan.kept)} artifacts, {decimal(plan.size_bytes)}, are kept", file=sys.stderr)
+    print(f"{len(plan.removals)} items, {size}, {what}", file=sys.stderr)
+    print(f"{len(plan.kept)} items, {decimal(plan.size_bytes)}, are kept", file=sys.stderr)

@@ -1,13 +1,13 @@
-"""Operator that collects garbage in the artifact store."""
+"""Operator that collects garbage in the artifact store, captured requests and MLflow."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.store.retention import RetentionRule, StoredArtifact, plan_removals, remove_unneeded
+from airflow_hops.core.contract.retention import Removal, RetentionRule
+from airflow_hops.hooks.retention import garbage_collection
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsTask, airflow_error
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CollectGarbageOperator(HopsTask):
-    """Removes the artifacts that nothing needs, as ``airflow hops store gc`` does.
+    """Removes the artifacts, captured requests and MLflow runs that nothing needs, as ``airflow hops store gc`` does.
 
     Champions, challengers, former champions, frozen schemas, the newest decisions of retraining monitors, active runs
     and the runs that the rule retains are retained with all their inputs, down to the raw snapshot. The XCom is a
@@ -24,8 +24,8 @@ class CollectGarbageOperator(HopsTask):
     run. Only one collection may work on a store at a time: set ``max_active_runs=1`` for its DAG.
 
     Args:
-        delete: Whether to remove the artifacts; by default, the task only logs them.
-        keep_days: Age in days up to which a run is retained, counted from its newest artifact.
+        delete: Whether to remove them; by default, the task only logs them.
+        keep_days: Age in days up to which a run is retained, counted from its newest artifact, or captured requests.
         keep_runs: Number of newest runs of each DAG to retain.
         keep_versions: Number of newest former champions of each model to retain for a rollback.
         hops_conn_id: Connection of type ``hops``. (templated)
@@ -48,32 +48,31 @@ class CollectGarbageOperator(HopsTask):
         self.store_arguments(locals())
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Removes or lists the artifacts, and returns their number and size."""
+        """Removes or lists what nothing needs, and returns its number and size."""
         ti = context["ti"]
 
-        @cache
         def is_active(dag_id: str, run_id: str) -> bool:
             return bool(ti.get_dr_count(dag_id, run_ids=[run_id], states=["queued", "running"]))
 
-        def log(artifact: StoredArtifact) -> None:
-            verb = "Removed" if self.delete else "Can be removed"
-            self.log.info("%s: %s (%s, %d bytes)", verb, artifact.uri, artifact.kind, artifact.size_bytes)
+        def track(items: Iterable[Any], description: str, total: int) -> Iterator[Any]:
+            self.log.info("%s: %d", description, total)
+            for item in items:
+                yield item
+                if isinstance(item, Removal):
+                    self.log.info("%s: %s (%s, %d bytes)", description, item.uri, item.kind, item.size_bytes)
 
         try:
             rule = RetentionRule(self.keep_days, self.keep_runs, self.keep_versions)
-            store = RuntimeHook(self.hops_conn_id).store
-            if self.delete:
-                plan = remove_unneeded(store, rule, is_active, progress=log)
-            else:
-                plan = plan_removals(store, rule, is_active)
-                for artifact in plan.removals.values():
-                    log(artifact)
+            collection = garbage_collection(RuntimeHook(self.hops_conn_id), rule, is_active, track)
+            plan = collection.remove() if self.delete else collection.plan()
+            if not self.delete:
+                list(track(plan.removals.values(), "Can be removed", len(plan.removals)))
         except HopsError as error:
             raise airflow_error(error) from error
         return {
             "deleted": self.delete,
             "removed": len(plan.removals),
-            "removed_bytes": sum(artifact.size_bytes for artifact in plan.removals.values()),
+            "removed_bytes": sum(removal.size_bytes for removal in plan.removals.values()),
             "kept": len(plan.kept),
             "kept_bytes": plan.size_bytes,
         }

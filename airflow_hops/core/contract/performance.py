@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -187,6 +187,7 @@ class PerformanceProperties(Properties):
         labels: Counts of labels by usability.
         notes: Problems and missing data, in sentences.
         unwell: The notes that make the metrics useless for the present: no labels, or no new ones.
+        captured_files: Names of the first and the last captured file with rows of the window.
     """
 
     model_name: str = ""
@@ -198,6 +199,7 @@ class PerformanceProperties(Properties):
     labels: LabelCounts = field(default_factory=LabelCounts)
     notes: tuple[str, ...] = ()
     unwell: tuple[str, ...] = ()
+    captured_files: tuple[str, str] | None = omit_if_none()
 
     def of_version(self, version: int) -> VersionPerformance | None:
         """Returns a version's performance; None if it answered no requests in the window."""
@@ -221,5 +223,4 @@ class PerformanceReport(PerformanceProperties):
     @property
     def properties(self) -> PerformanceProperties:
         """Returns the properties of the artifact."""
-        names = PerformanceProperties().to_dict()
-        return PerformanceProperties(**{name: getattr(self, name) for name in names})
+        return PerformanceProperties(**{each.name: getattr(self, each.name) for each in fields(PerformanceProperties)})

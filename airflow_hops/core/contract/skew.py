@@ -132,6 +132,7 @@ class SkewProperties(Properties):
         unwell: For captured rows: problems of the monitor itself, such as the server's clock, in words.
         captured_from: For captured rows: time of the first request.
         captured_until: For captured rows: time of the last request.
+        captured_files: For captured rows: names of the first and the last of their files.
         versions: For captured rows: number of rows by version.
         current: For two spans: URI of the later statistics.
         split: For two spans: the split.
@@ -153,6 +154,7 @@ class SkewProperties(Properties):
     unwell: tuple[str, ...] = ()
     captured_from: str | None = omit_if_none()
     captured_until: str | None = omit_if_none()
+    captured_files: tuple[str, str] | None = omit_if_none()
     versions: Mapping[str, int] | None = omit_if_none()
     current: str | None = omit_if_none()
     split: str | None = omit_if_none()

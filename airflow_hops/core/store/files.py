@@ -103,6 +103,24 @@ class LocalFiles:
         )
         return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in result)
 
+    def sizes(self, uri: str) -> dict[str, int]:
+        """Returns the sizes in bytes of the files in a folder, by their paths in it, without staging folders."""
+        folder, sizes = self.path(uri), dict[str, int]()
+        for place, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if ".staging-" not in name]
+            for path in (Path(place, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+        return sizes
+
+    def remove_empty_folders(self, uri: str) -> None:
+        """Removes the empty folders at and below an address, and those above that are then empty."""
+        path = self.path(uri)
+        for place in (*(place for place, _, _ in os.walk(path, topdown=False)), str(path.parent)):
+            if ".staging-" not in place:
+                with contextlib.suppress(OSError):
+                    os.removedirs(place)
+
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """Locks a folder against threads and processes."""
         make_private(self.path(self._root))
@@ -221,6 +239,9 @@ class StoreFiles:
         """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""
         result = (PurePosixPath(path) for path in self.sizes(uri))
         return sorted("/".join([uri, *path.parent.parts]) for path in result if path.name == name)
+
+    def remove_empty_folders(self, uri: str) -> None:
+        """No-op: most remote stores have no folders."""
 
     def lock(self, uri: str, timeout_s: float | None = None) -> contextlib.AbstractContextManager[None]:
         """No-op: remote stores have no lock."""

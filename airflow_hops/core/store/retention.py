@@ -1,15 +1,16 @@
 """Garbage collection of a store: finds and removes the artifacts that nothing needs.
 
 It marks and sweeps. Roots are the artifacts of champions and challengers, of former champions that a rollback may
-restore, of frozen schemas, of the newest decision of each retraining monitor and the newest report of each served
-version, of active DAG runs, and of runs that the rule retains. Everything that the manifest of a retained artifact
-names is retained, down to the snapshot, so no lineage link of a retained artifact breaks.
+restore, of versions with an alias in MLflow, of frozen schemas, of the newest decision of each retraining monitor and
+the newest report of each served version, of active DAG runs, and of runs that the rule retains. Everything that the
+manifest of a retained artifact names is retained, down to the snapshot, so no lineage link of a retained artifact
+breaks. Captured requests (:mod:`airflow_hops.core.store.captured_retention`), checkpoints and MLflow's entries follow.
 
 Removal is safe while tasks run. A new reference to an old artifact can only come from a task that first writes
 ``uses.json`` (:mod:`airflow_hops.core.store.uses`) or a record, and then reads the manifest. The collection renames the
 manifests of all candidates, marks a second time, and restores the manifests of those that are then referred to. Hence
 either the task finds no manifest, or the collection sees its reference. A killed collection leaves renamed manifests;
-the next one continues with them.
+the next one continues with them. What depends on an artifact is removed before it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,27 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError, Manifest, cache_key
+from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.core.contract.retention import (
+    IsActive,
+    Removal,
+    RetentionPlan,
+    RetentionRule,
+    Track,
+    Tracked,
+)
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.captured_retention import Need, need_of_report, needs_of_cursor, sort_out
 from airflow_hops.core.store.model_records import read_records
 from airflow_hops.core.store.monitoring import listed_reports, read_report
 from airflow_hops.core.store.uses import USES_NAME
@@ -35,144 +46,155 @@ from airflow_hops.core.store.uses import USES_NAME
 HIDDEN_NAME = "manifest.removing.json"
 """Name of the manifest of an artifact while it is being removed."""
 
-IsActive = Callable[[str, str], bool]
-"""Returns whether a DAG run, by DAG id and run id, is queued or running."""
+_TRACKED = "MLflow entry"
+_CURSOR = re.compile(r"_state/[^/]+/[^/]+/captured\.json")
+_DECISION = re.compile(r"_state/([^/]+)/([^/]+)/decisions/[^/]+\.json")
+_CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
 
 
-@dataclass(frozen=True)
-class RetentionRule:
-    """Runs to retain although nothing that serves needs them.
-
-    Attributes:
-        keep_days: Age in days, counted from the newest artifact of a run, up to which the run is retained.
-        keep_runs: Number of newest runs of each DAG to retain.
-        keep_versions: Number of newest former champions of each model to retain for a rollback.
-
-    Raises:
-        BadInput: a number is out of range.
-    """
-
-    keep_days: float = 30
-    keep_runs: int = 10
-    keep_versions: int = 3
-
-    def __post_init__(self) -> None:
-        for name, least in (("keep_days", 1), ("keep_runs", 0), ("keep_versions", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-                raise BadInput(f"{name} is {value!r}, expected a number of at least {least}")
-
-
-@dataclass(frozen=True)
-class StoredArtifact:
+@dataclass(frozen=True, kw_only=True)
+class StoredArtifact(Removal):
     """An artifact in the store.
 
     Attributes:
-        created_at: Time of its publication, with its zone.
-        size_bytes: Size of its files.
         references: Addresses in this store that its manifest names.
         manifest: The manifest, without its list of files.
     """
 
-    uri: str
-    kind: str
-    created_at: datetime
-    size_bytes: int
     references: frozenset[str]
     manifest: Manifest
 
 
 @dataclass(frozen=True)
-class RetentionPlan:
-    """The result of marking.
+class GarbageCollection:
+    """A garbage collection of a store, with the captured requests and MLflow's entries of its models.
+
+    Only one collection may work on a store at a time; on a local store, a lock ensures that.
 
     Attributes:
-        removals: Artifacts that nothing needs, by address.
-        kept: Reasons for retaining the other artifacts, by address.
-        size_bytes: Size of the retained artifacts.
-    """
-
-    removals: Mapping[str, StoredArtifact]
-    kept: Mapping[str, str]
-    size_bytes: int
-
-
-def plan_removals(
-    store: ArtifactStore, rule: RetentionRule, is_active: IsActive, now: datetime | None = None
-) -> RetentionPlan:
-    """Finds the artifacts that nothing needs.
-
-    Args:
-        store: The store.
         rule: Runs to retain.
         is_active: Returns whether a DAG run is queued or running.
-        now: Time at which ages are measured; None for the present.
-
-    Raises:
-        BadInput: a manifest or a record cannot be read. Nothing is then removed, since it may name any artifact.
+        now: Time at which ages are measured.
+        captures: Store at the capture base path; None to leave captured requests alone.
+        tracked: Lists and deletes MLflow's entries.
+        track: Shows the progress of listing and removing.
     """
-    return _Marking(store, rule, is_active, now or datetime.now(UTC)).plan()
 
+    store: ArtifactStore
+    rule: RetentionRule
+    is_active: IsActive
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    captures: ArtifactStore | None = None
+    tracked: Tracked = lambda delete: ()
+    track: Track = lambda items, description, total: items
 
-def remove_unneeded(
-    store: ArtifactStore,
-    rule: RetentionRule,
-    is_active: IsActive,
-    now: datetime | None = None,
-    progress: Callable[[StoredArtifact], None] = lambda artifact: None,
-) -> RetentionPlan:
-    """Removes the artifacts that nothing needs, with the entries of the step cache that name them.
+    def plan(self) -> RetentionPlan:
+        """Finds what nothing needs.
 
-    Only one collection may work on a store at a time; on a local store, a lock ensures that. The arguments are as in
-    :func:`plan_removals`; ``progress`` is called with each artifact after its removal.
+        Raises:
+            BadInput: a manifest or a record cannot be read. Nothing is then removed, since it may name any artifact.
+            HopsError: MLflow or the capture path cannot be reached.
+        """
+        return _Marking(self).plan()
 
-    Returns:
-        The plan, with the artifacts that were removed.
+    def remove(self) -> RetentionPlan:
+        """Removes what nothing needs, with the entries of the step cache that name it.
 
-    Raises:
-        BadInput: as :func:`plan_removals`.
-        HopsError: files of an artifact could not be removed, or another collection is running.
-    """
-    try:
-        with store.lock(store.uri("_state", "retention"), timeout_s=1.0):
-            candidates = plan_removals(store, rule, is_active, now).removals
-            _in_threads(lambda uri: _rename_manifest(store, uri, MANIFEST_NAME, HIDDEN_NAME), candidates)
-            plan = plan_removals(store, rule, is_active, now)
-            hidden = set(store.files.folders_with(store.root, HIDDEN_NAME))
-            _in_threads(lambda uri: _rename_manifest(store, uri, HIDDEN_NAME, MANIFEST_NAME), hidden & plan.kept.keys())
-            removals = {uri: plan.removals[uri] for uri in sorted(hidden & plan.removals.keys())}
-            for uri, artifact in removals.items():
-                _remove_cache_entry(store, artifact)
-                store.remove_folder(uri)
-                if names := store.names(uri):
-                    raise HopsError(f"{uri}: {names[0]!r} could not be removed; check the rights to that folder")
-                progress(artifact)
-            return RetentionPlan(removals, plan.kept, plan.size_bytes)
-    except TimeoutError:
-        raise HopsError(f"{store.root}: another garbage collection is at work; try again when it has ended") from None
+        Returns:
+            The plan, with what was removed.
+
+        Raises:
+            BadInput: as :meth:`plan`.
+            HopsError: as :meth:`plan`, or files could not be removed, or another collection is running.
+        """
+        try:
+            with self.store.lock(self.store.uri("_state", "retention"), timeout_s=1.0):
+                return self._remove()
+        except TimeoutError:
+            raise HopsError(
+                f"{self.store.root}: another garbage collection is at work; try again when it has ended"
+            ) from None
+
+    def _remove(self) -> RetentionPlan:
+        candidates = [uri for uri, each in self.plan().removals.items() if isinstance(each, StoredArtifact)]
+        self._rename_manifests(candidates, MANIFEST_NAME, HIDDEN_NAME)
+        try:
+            marking = _Marking(self)
+            plan = marking.plan(marking.hidden)
+            if tracked := [uri for uri, each in plan.removals.items() if each.kind == _TRACKED]:
+                self.tracked(tracked)
+        except HopsError:
+            self._rename_manifests(candidates, HIDDEN_NAME, MANIFEST_NAME)
+            raise
+        self._rename_manifests(marking.hidden & plan.kept.keys(), HIDDEN_NAME, MANIFEST_NAME)
+        for removal in self.track(plan.removals.values(), "Removing", len(plan.removals)):
+            self._remove_files(removal)
+        marking.remove_remains()
+        return plan
+
+    def _remove_files(self, removal: Removal) -> None:
+        store, uri = self.store, removal.uri
+        if removal.kind == _TRACKED:
+            return
+        if removal.paths and self.captures is not None:
+            _in_threads(self.captures.remove_text, [f"{uri}/{path}" for path in removal.paths])
+            return
+        if isinstance(removal, StoredArtifact):
+            _remove_cache_entry(store, removal)
+        store.remove_folder(uri)
+        if names := store.names(uri):
+            raise HopsError(f"{uri}: {names[0]!r} could not be removed; check the rights to that folder")
+        store.files.remove_empty_folders(uri)
+
+    def _rename_manifests(self, uris: Iterable[str], old: str, new: str) -> None:
+        """Renames manifests of artifacts, except of those that were removed or replaced in the meantime."""
+        store = self.store
+
+        def rename(uri: str) -> None:
+            if new == MANIFEST_NAME and store.exists(uri):
+                store.files.remove(f"{uri}/{old}")
+                return
+            with contextlib.suppress(FileNotFoundError):
+                store.files.rename(f"{uri}/{old}", f"{uri}/{new}")
+
+        _in_threads(rename, uris)
 
 
 @dataclass
 class _Run:
     """A DAG run, or another folder below a DAG's: ``newest`` is the time of its last artifact or use."""
 
+    folder: str
     dag_id: str
     run_id: str
     newest: datetime
     artifacts: set[str] = field(default_factory=set)
     uses: set[str] = field(default_factory=set)
+    use_files: list[str] = field(default_factory=list)
+    is_retained: bool = False
 
 
 class _Marking:
-    """One pass over the store."""
+    """One pass over the store, which it lists once."""
 
-    def __init__(self, store: ArtifactStore, rule: RetentionRule, is_active: IsActive, now: datetime) -> None:
-        self._store, self._rule, self._is_active, self._now = store, rule, is_active, now
-        self._address = re.compile(re.escape(store.root) + r'/[^"\\\s]+')
-        self._artifacts: dict[str, StoredArtifact] = {}
+    def __init__(self, collection: GarbageCollection) -> None:
+        self._of, self._store = collection, collection.store
+        rule = collection.rule
+        self._oldest = collection.now - timedelta(days=rule.keep_days)
+        self._age = f"younger than {rule.keep_days:g} days"
+        self._older = f"older than {rule.keep_days:g} days"
+        self._address = re.compile(re.escape(self._store.root) + r'/[^"\\\s]+')
+        self._tracked = collection.tracked(())
+        root = self._store.root
+        (self._sizes,) = (self._store.files.sizes(root) for _ in collection.track([root], "Listing the store", 1))
+        self.hidden = set(self._folders_with(HIDDEN_NAME))
+        self._artifacts = dict[str, StoredArtifact]()
+        self._runs: dict[str, dict[str, _Run]] = defaultdict(dict)
+        self._records = dict(read_records(self._store))
         self._reasons: dict[str, str] = {}
 
-    def plan(self) -> RetentionPlan:
+    def plan(self, removable: Collection[str] | None = None) -> RetentionPlan:
+        """Marks everything, and returns the plan, which removes only the artifacts in ``removable``."""
         self._artifacts = self._read_artifacts()
         self._mark_runs()
         self._mark_records()
@@ -181,19 +203,51 @@ class _Marking:
             uri = pending.pop()
             for reference in self._artifacts[uri].references:
                 pending += self._mark(reference, f"input of {uri}")
-        removals = {uri: each for uri, each in sorted(self._artifacts.items()) if uri not in self._reasons}
-        return RetentionPlan(removals, self._reasons, sum(self._artifacts[uri].size_bytes for uri in self._reasons))
+        unneeded = [each for uri, each in sorted(self._artifacts.items()) if uri not in self._reasons]
+        artifacts = [each for each in unneeded if removable is None or each.uri in removable]
+        removed = {each.uri for each in artifacts}
+        removals = [
+            Removal(entry["uri"], _TRACKED, as_utc(entry["created_at"]), 0, f"its model is removed: {entry['model']}")
+            for entry in self._tracked
+            if self._holder(entry["model"]) in removed
+        ]
+        removals += self._checkpoints()
+        reasons, size_bytes = dict(self._reasons), sum(self._artifacts[uri].size_bytes for uri in self._reasons)
+        if self._of.captures is not None:
+            for model, needs in self._captured_needs().items():
+                removal, needed, needed_bytes = sort_out(self._of.captures, model, needs, f"{self._older}, not needed")
+                removals += [removal] if removal else []
+                reasons, size_bytes = {**reasons, **needed}, size_bytes + needed_bytes
+        return RetentionPlan({each.uri: each for each in [*removals, *artifacts]}, reasons, size_bytes)
+
+    def remove_remains(self) -> None:
+        """Removes records of uses, and empty folders, of runs that are gone."""
+        for run in (run for of_dag in self._runs.values() for run in of_dag.values()):
+            # The run may have been cleared since the marking.
+            if run.is_retained or run.artifacts & self._reasons.keys() or self._of.is_active(run.dag_id, run.run_id):
+                continue
+            for uri in run.use_files:
+                self._store.remove_text(uri)
+            self._store.files.remove_empty_folders(run.folder)
+
+    def _folders_with(self, name: str) -> list[str]:
+        return [f"{self._store.root}/{path[: -len(name) - 1]}" for path in self._sizes if path.endswith(f"/{name}")]
+
+    def _holder(self, address: str) -> str | None:
+        """Returns the artifact that an address is in."""
+        while len(address) > len(self._store.root):
+            if address in self._artifacts:
+                return address
+            address = address.rpartition("/")[0]
+        return None
 
     def _mark(self, address: str, reason: str) -> list[str]:
         """Marks the artifact that an address is in; returns it if it was not marked before."""
-        while len(address) > len(self._store.root):
-            if address in self._artifacts:
-                if address in self._reasons:
-                    return []
-                self._reasons[address] = reason
-                return [address]
-            address = address.rpartition("/")[0]
-        return []
+        uri = self._holder(address)
+        if uri is None or uri in self._reasons:
+            return []
+        self._reasons[uri] = reason
+        return [uri]
 
     def _mark_text(self, text: str, reason: str) -> None:
         for address in self._address.findall(text):
@@ -201,10 +255,8 @@ class _Marking:
 
     def _read_artifacts(self) -> dict[str, StoredArtifact]:
         """Reads all manifests, including renamed ones, and skips those that are data of another artifact."""
-        files = self._store.files
-        addresses = {*files.folders_with(self._store.root, MANIFEST_NAME)}
-        addresses |= {*files.folders_with(self._store.root, HIDDEN_NAME)}
-        texts = _in_threads(self._manifest_text, addresses)
+        addresses = {*self._folders_with(MANIFEST_NAME), *self.hidden}
+        texts = _in_threads(self._manifest_text, addresses, self._of.track, "Reading manifests")
         artifacts, damaged, inner = dict[str, StoredArtifact](), dict[str, HopsError](), set[str]()
         for uri, text in texts.items():
             if text is None:
@@ -220,6 +272,7 @@ class _Marking:
                 kind=manifest.kind,
                 created_at=as_utc(manifest.created_at),
                 size_bytes=sum(entry.size_bytes for entry in manifest.files),
+                reason=f"{self._older}, not in the newest {self._of.rule.keep_runs} runs, not needed",
                 references=frozenset(self._address.findall(text)),
                 manifest=replace(manifest, files=()),
             )
@@ -238,96 +291,130 @@ class _Marking:
 
     def _mark_runs(self) -> None:
         """Marks frozen schemas, and the runs that are active, young or among the newest of their DAG."""
-        runs: dict[str, dict[str, _Run]] = defaultdict(dict)
         for uri, artifact in self._artifacts.items():
-            (dag, name), by = self._run_of(uri), artifact.manifest.producer
-            run = runs[dag].setdefault(name, _Run(by.dag_id, by.run_id, artifact.created_at))
-            run.artifacts.add(uri)
-            run.newest = max(run.newest, artifact.created_at)
-        for folder, value in self._read_uses():
-            (dag, name), at = self._run_of(folder), as_utc(value["at"])
-            run = runs[dag].setdefault(name, _Run(value["dag_id"], value["run_id"], at))
-            run.uses.update(value["artifacts"])
-            run.newest = max(run.newest, at)
-        for dag, of_dag in runs.items():
+            by = artifact.manifest.producer
+            self._run_of(uri, by.dag_id, by.run_id, artifact.created_at).artifacts.add(uri)
+        for folder, value in _in_threads(self._read_uses, self._folders_with(USES_NAME)).items():
+            if value is not None:
+                run = self._run_of(folder, value["dag_id"], value["run_id"], as_utc(value["at"]))
+                run.uses.update(value["artifacts"])
+                run.use_files.append(f"{folder}/{USES_NAME}")
+        for dag, of_dag in self._runs.items():
             frozen = of_dag.pop("_frozen", None)
             for uri in frozen.artifacts if frozen else ():
                 self._mark(uri, f"frozen schema of {dag}")
             newest_first = sorted(of_dag.values(), key=lambda run: run.newest, reverse=True)
             for number, run in enumerate(newest_first):
-                if run.newest > self._now - timedelta(days=self._rule.keep_days):
-                    reason = f"its run is younger than {self._rule.keep_days:g} days"
-                elif number < self._rule.keep_runs:
-                    reason = f"its run is among the newest {self._rule.keep_runs} of {dag}"
-                elif self._is_active(run.dag_id, run.run_id):
+                if run.newest > self._oldest:
+                    reason = f"its run is {self._age}"
+                elif number < self._of.rule.keep_runs:
+                    reason = f"its run is among the newest {self._of.rule.keep_runs} of {dag}"
+                elif self._of.is_active(run.dag_id, run.run_id):
                     reason = "its run is queued or running"
                 else:
                     continue
+                run.is_retained = True
                 for uri in run.artifacts:
                     self._mark(uri, reason)
                 for uri in run.uses:
                     self._mark(uri, f"used by run {run.run_id} of {dag}")
 
-    def _run_of(self, uri: str) -> tuple[str, str]:
-        """Returns the first two segments of an address: DAG, or a name such as ``_backtest``, and run."""
-        dag, _, rest = uri.removeprefix(f"{self._store.root}/").partition("/")
-        return dag, rest.partition("/")[0]
+    def _run_of(self, uri: str, dag_id: str, run_id: str, at: datetime) -> _Run:
+        """Returns the run of an address, by its first two segments: DAG, or a name such as ``_backtest``, and run."""
+        root = self._store.root
+        if uri.startswith(f"{root}/_state/"):  # the model of a study's best trial belongs to the run that trained it
+            uri = self._store.uri(dag_id, run_id)
+        dag, _, rest = uri.removeprefix(f"{root}/").partition("/")
+        name = rest.partition("/")[0]
+        run = self._runs[dag].setdefault(name, _Run(f"{root}/{dag}/{name}", dag_id, run_id, at))
+        run.newest = max(run.newest, at)
+        return run
 
-    def _read_uses(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields the folder and the content of each file of uses."""
-        for folder in self._store.files.folders_with(self._store.root, USES_NAME):
-            uri = f"{folder}/{USES_NAME}"
-            try:
-                value = self._store.read_json(uri)
-                as_utc(value["at"])
-                yield folder, {**value, "artifacts": [str(each) for each in value["artifacts"]]}
-            except FileNotFoundError:
-                continue
-            except (ValueError, KeyError, TypeError) as error:
-                raise BadInput(f"{uri}: expected the artifacts that a task uses ({error}); remove it") from error
+    def _read_uses(self, folder: str) -> dict[str, Any] | None:
+        """Reads a file of uses; None if it was removed."""
+        uri = f"{folder}/{USES_NAME}"
+        try:
+            value = self._store.read_json(uri)
+            as_utc(value["at"])
+            return {**value, "artifacts": [str(each) for each in value["artifacts"]]}
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{uri}: expected the artifacts that a task uses ({error}); remove it") from error
 
     def _mark_records(self) -> None:
-        """Marks artifacts that serve, that a rollback may restore, or that monitors read."""
+        """Marks artifacts that serve, that have an alias, that a rollback may restore, or that monitors read."""
         store = self._store
         returns: set[tuple[str, int]] = set()
-        for model, record in read_records(store):
+        for model, record in self._records.items():
             for role, served in record.serving.items():
                 self._mark_text(json.dumps(served.to_dict()), f"{role} of model {model}")
             serving = {each.version for each in record.serving.values()}
             former = [version for version in record.champions() if version not in serving]
-            returns |= {(model, version) for version in former[: self._rule.keep_versions]}
+            returns |= {(model, version) for version in former[: self._of.rule.keep_versions]}
             for version in serving:
                 for kind in ("skew", "performance"):
                     for _, name in listed_reports(store, model, version, kind)[:1]:
                         report = read_report(store, model, version, kind, name)
                         self._mark(report.uri, f"newest {kind} report of model {model}, version {version}")
+        for entry in self._tracked:
+            for alias in entry["aliases"]:
+                self._mark(entry["model"], f"alias {alias} of {entry['uri']} in MLflow")
         for uri, artifact in self._artifacts.items():
             if artifact.kind == "deployment":
                 properties = DeploymentProperties.of(artifact.manifest)
                 if (properties.model_name, properties.version) in returns:
                     self._mark(uri, f"version {properties.version} of model {properties.model_name} may serve again")
-        state = store.uri("_state")
-        for dag in store.names(state):
-            for task in store.names(f"{state}/{dag}"):
-                folder = f"{state}/{dag}/{task}/decisions"
-                if names := [name for name in store.names(folder) if name.endswith(".json")]:
-                    self._mark_text(store.read_text(f"{folder}/{names[-1]}"), f"newest decision of {dag}, task {task}")
+        newest = {match.groups(): path for path in sorted(self._sizes) if (match := _DECISION.fullmatch(path))}
+        for (dag, task), path in newest.items():
+            self._mark_text(store.read_text(f"{store.root}/{path}"), f"newest decision of {dag}, task {task}")
+
+    def _captured_needs(self) -> dict[str, list[Need]]:
+        """Returns the needs for captured requests of each model that has a record."""
+        young = name_time(self._oldest)
+        needs = {model: [Need(self._age, young)] for model in self._records}
+        for model, record in self._records.items():
+            if record.challenger is not None:
+                since = name_time(as_utc(record.challenger.since))
+                needs[model].append(Need(f"compared by the rollout of version {record.challenger.version}", since))
+        reports = [each for uri in self._reasons if (each := self._artifacts[uri]).kind in ("skew", "performance")]
+        newest = {  # of each task
+            (each.manifest.producer.dag_id, each.manifest.producer.task_id): each.uri
+            for each in sorted(reports, key=lambda each: each.created_at)
+        }
+        others = [need_of_report(each.uri, each.manifest, newest=each.uri in newest.values()) for each in reports]
+        for path in self._sizes:
+            if _CURSOR.fullmatch(path):
+                uri = f"{self._store.root}/{path}"
+                others += needs_of_cursor(self._store, uri, self._records, self._of.is_active, young)
+        for model, need in filter(None, others):
+            if model in needs:
+                needs[model].append(need)
+        return needs
+
+    def _checkpoints(self) -> Iterator[Removal]:
+        """Yields the checkpoints of failed trainings, by run."""
+        sizes = Counter[tuple[str, ...]]()
+        for path, size_bytes in self._sizes.items():
+            if match := _CHECKPOINT.fullmatch(path):
+                sizes[match.groups()] += size_bytes
+        for (dag, name), size_bytes in sorted(sizes.items()):
+            run = self._runs.get(dag, {}).get(name)
+            if run is not None and not run.is_retained:
+                uri = self._store.uri("_state", "checkpoints", dag, name)
+                yield Removal(uri, "checkpoints", run.newest, size_bytes, "its run is over, and not retained")
 
 
-def _in_threads(work: Callable[[str], Any], addresses: Iterable[str]) -> dict[str, Any]:
+def _in_threads(
+    work: Callable[[str], Any],
+    addresses: Iterable[str],
+    track: Track = lambda items, description, total: items,
+    description: str = "",
+) -> dict[str, Any]:
     """Calls a function with each address in threads, since a store may respond slowly."""
     ordered = sorted(addresses)
     with ThreadPoolExecutor(16) as pool:
-        return dict(zip(ordered, pool.map(work, ordered), strict=True))
-
-
-def _rename_manifest(store: ArtifactStore, uri: str, old: str, new: str) -> None:
-    """Renames an artifact's manifest, unless the artifact was removed or replaced in the meantime."""
-    if new == MANIFEST_NAME and store.exists(uri):
-        store.files.remove(f"{uri}/{old}")
-        return
-    with contextlib.suppress(FileNotFoundError):
-        store.files.rename(f"{uri}/{old}", f"{uri}/{new}")
+        return dict(zip(ordered, track(pool.map(work, ordered), description, len(ordered)), strict=True))
 
 
 def _remove_cache_entry(store: ArtifactStore, artifact: StoredArtifact) -> None:

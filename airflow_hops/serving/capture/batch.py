@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from airflow_hops.core.serving_api.capture_layout import (
+from airflow_hops.core.contract.capture_layout import (
     FEEDBACK_FOLDER,
     PREDICTION_LOG_FOLDER,
     SHADOW_FOLDER,

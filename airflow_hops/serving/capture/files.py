@@ -9,22 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from airflow_hops.core.contract.capture_layout import FOLDERS, name_time, time_of
 from airflow_hops.core.processes.files import make_private, sync
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles
-from airflow_hops.core.serving_api.capture_layout import FOLDERS
 
 log = logging.getLogger(__name__)
 
-_TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
-_NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")
 _STALE_TEMPORARY_S = 3600
 
 
@@ -66,7 +63,7 @@ class CapturedFiles(ABC):
         now = datetime.now(UTC)
         at = now if last is None else max(now, last + timedelta(microseconds=1))
         self._last_name_at[folder] = at
-        return f"{at.strftime(_TIME_FORMAT)}-{tail}"
+        return f"{name_time(at)}-{tail}"
 
 
 class LocalFiles(CapturedFiles):
@@ -169,17 +166,6 @@ class StoredFiles(CapturedFiles):
 def open_files(base_path: str) -> CapturedFiles:
     """Opens a base path, which is a folder or an fsspec URL."""
     return StoredFiles(base_path) if "://" in base_path else LocalFiles(base_path)
-
-
-def time_of(name: str) -> datetime | None:
-    """Returns the time in a captured file's name; None for other names."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    try:
-        return datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
-    except ValueError:
-        return None
 
 
 def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from airflow_hops.core.serving_api.capture_layout import PREDICTION_LOG_FOLDER, folder_name
+from airflow_hops.core.contract.capture_layout import PREDICTION_LOG_FOLDER, folder_name
 from airflow_hops.serving.capture.files import CapturedFiles, open_files
 from airflow_hops.serving.prediction_log import (
     WARMUP_FILE,

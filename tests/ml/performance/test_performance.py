@@ -140,6 +140,7 @@ def test_predictions_are_measured_by_version_and_period_beside_their_training_an
 ) -> None:
     served = serve()
     report = served.measured(served.rows, window_s=5 * DAY, period_s=2 * DAY)
+    assert report.captured_files == (served.files[5].name, served.files[9].name)
     assert (report.problem, report.metric, report.label) == ("binary", "auc", "late")
     assert report.as_of == "2013-04-10T00:06:40+00:00"
     whole = served.rows[served.rows["scheduled_at"] >= START + 9 * DAY + ROWS - 5 * DAY]

@@ -98,9 +98,9 @@ def test_july_has_drifted_from_a_winter(
     detect: Detect, captured: CaptureFolder, reference: Any, flights_raw: Path
 ) -> None:
     july = flights_examples.months(flights_raw, 7, 7).iloc[::4]
-    captured.add(july.iloc[:4000])
-    captured.add(july.iloc[4000:], version=4)
+    files = [captured.add(july.iloc[:4000]), captured.add(july.iloc[4000:], version=4)]
     artifact, report = detect(alpha=0.01)
+    assert artifact.properties["captured_files"] == [file.name for file in files]
     assert report["verdict"] == "drift"
     assert report["drifted"][:2] == ["temp", "dewp"]
     assert "carrier" not in report["drifted"]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.serving_api.capture_layout import FEEDBACK_FOLDER
+from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.ml.readers.raw_file import explained
 
 LABEL = "label."

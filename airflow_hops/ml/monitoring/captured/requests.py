@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.serving_api.capture_layout import folder_name, rows_file_pattern
+from airflow_hops.core.contract.capture_layout import folder_name, rows_file_pattern
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, storage_options_of
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback

@@ -33,9 +33,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.capture_layout import rows_file_pattern
 from airflow_hops.core.contract.times import seconds_since
 from airflow_hops.core.serving_api.answers import ModelServerError
-from airflow_hops.core.serving_api.capture_layout import rows_file_pattern
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 
@@ -51,7 +51,7 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     requests = CapturedRequests.expected(context.spec.services, context.store, model_name)
     champion, trained = _read_trained(context.store, model_name, options.split)
     names = requests.names()
-    cursor = Cursor(context.store, context.spec.producer)
+    cursor = Cursor(context.store, context.spec.producer, model_name)
     window = cursor.window(names)
     files = requests.fetch([name for name in names if window.holds(name)], context.scratch / "captured")
     files, notes = without_other_features(

@@ -43,11 +43,12 @@ class Cursor:
     """Position up to which captured rows have been compared; a file of the store.
 
     A run's window is fixed when the run first asks for it: a retry or rerun sees the same rows. The next run begins
-    where the last one that was :meth:`done` ended. Each task has its own cursor.
+    where the last one that was :meth:`done` ended. Each task has its own cursor, which names its models for the garbage
+    collection (:mod:`airflow_hops.core.store.captured_retention`).
     """
 
-    def __init__(self, store: ArtifactStore, producer: Producer) -> None:
-        self._store, self._run_id = store, producer.run_id
+    def __init__(self, store: ArtifactStore, producer: Producer, model_name: str) -> None:
+        self._store, self._run_id, self._model = store, producer.run_id, model_name
         self._uri = store.uri("_state", producer.dag_id, producer.task_id, "captured.json")
 
     def window(self, names: Sequence[str]) -> Window:
@@ -58,6 +59,7 @@ class Cursor:
         newest = max(names, default=None)
         window = Window(after=state["until"], until=newest if newest is not None else state["until"])
         state["runs"] = dict([*state["runs"].items(), (self._run_id, asdict(window))][-_RUNS_KEPT:])
+        state["models"] = sorted({*state.get("models", ()), self._model})
         self._write(state)
         return window
 
@@ -70,7 +72,7 @@ class Cursor:
     def _read(self) -> dict[str, Any]:
         try:
             state = self._store.read_json(self._uri)
-            return {"until": state["until"], "runs": dict(state["runs"])}
+            return {**state, "until": state["until"], "runs": dict(state["runs"])}
         except FileNotFoundError:
             return {"until": None, "runs": {}}
         except (ValueError, KeyError, TypeError) as error:
@@ -90,6 +92,7 @@ class CapturedSpan:
         versions: Rows by model version.
         captured_from: Time of the first capture, ISO 8601 UTC; None without rows.
         captured_until: Time of the last capture.
+        captured_files: Names of the first and the last file; None without rows.
         window_end: End of the rows' own period by their time feature: the day after the latest, ISO 8601 UTC; None
             without rows or time feature.
         window_start: Start of that period: the day of the earliest.
@@ -102,6 +105,7 @@ class CapturedSpan:
     versions: Mapping[str, int] | None = None
     captured_from: str | None = None
     captured_until: str | None = None
+    captured_files: tuple[str, str] | None = None
     window_end: str | None = None
     window_start: str | None = None
     wrong_times: int = 0
@@ -181,6 +185,7 @@ def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSp
         versions=versions,
         captured_from=min(moments).isoformat(),
         captured_until=max(moments).isoformat(),
+        captured_files=(files[0].name, files[-1].name),
         wrong_times=wrong_times,
         wrong_time=wrong_time,
     )

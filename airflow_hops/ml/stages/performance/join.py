@@ -20,6 +20,7 @@ from airflow_hops.ml.stages.performance.labels import NO_KEY, NO_LABEL, Labels, 
 
 _ROWS_AT_ONCE = 1 << 20
 _DAY_US = 86_400_000_000
+_NO_TIMES = (0, -1)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Joined:
     Attributes:
         versions: Predictions by version.
         counts: Counts of labels by outcome.
-        files: Number of captured files.
+        files: For each captured file, the times of the oldest and the newest of its rows, as in ``time_us``.
         lacking: Number of captured rows, which are left out, by missing column.
         shared: Labelled predictions of a version that share their label with a newer one.
         not_finite: Predictions that are NaN or infinite; left out.
@@ -64,7 +65,7 @@ class Joined:
 
     versions: Mapping[int, Predictions] = field(default_factory=dict)
     counts: LabelCounts = field(default_factory=LabelCounts)
-    files: int = 0
+    files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lacking: Mapping[str, int] = field(default_factory=dict)
     shared: int = 0
     not_finite: int = 0
@@ -96,10 +97,11 @@ def join_labels(
     times: dict[int, Array] = {}  # by version, how often each label was matched
     names = requests.names()
     lacking: dict[str, int] = {}
+    files = dict.fromkeys(names, _NO_TIMES)
     not_finite = untimed = 0
     newest, asked = [], []
     output = prefix + OUTPUTS[problem]
-    for version, rows in _tables(requests, names, options, output):
+    for version, rows in _tables(requests, files, options, output):
         if isinstance(version, str):
             lacking[version] = lacking.get(version, 0) + rows
             continue
@@ -135,7 +137,7 @@ def join_labels(
     counts = replace(labels.counts, joined=joined, unknown=int(has_label.sum()) - joined)
     versions = {number: _concatenated(parts[number], number, shared=shared[number] > 0) for number in sorted(parts)}
     ahead = sum(int((each.time_us > present_us).sum()) for each in versions.values())
-    return Joined(versions, counts, len(names), lacking, sum(shared.values()), not_finite, untimed, present_us, ahead)
+    return Joined(versions, counts, files, lacking, sum(shared.values()), not_finite, untimed, present_us, ahead)
 
 
 def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
@@ -153,16 +155,21 @@ def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str
 
 
 def _tables(
-    requests: CapturedRequests, names: Sequence[str], options: PerformanceOptions, output: str
+    requests: CapturedRequests, files: dict[str, tuple[int, int]], options: PerformanceOptions, output: str
 ) -> Iterator[tuple[int | str, Any]]:
-    """Yields a version with up to a million rows or a file; or a missing column and the number of rows without it."""
+    """Yields a version with up to a million rows or a file; or a missing column and the number of rows without it.
+
+    Sets the times of the files, by name.
+    """
     # Inputs and outputs of a version may have been captured with several types.
     pending: dict[tuple[int, tuple[Any, ...]], list[Any]] = {}
-    for name in names:
+    for name in files:
         version, rows = _read(requests, name, options, f"output.{output}")
         if isinstance(version, str):
             yield version, rows
             continue
+        first, last = pc.min_max(rows["time"]).as_py().values()
+        files[name] = _NO_TIMES if first is None else (first, last)
         alike = (version, tuple(rows.schema.types))
         pending.setdefault(alike, []).append(rows)
         if sum(table.num_rows for table in pending[alike]) >= _ROWS_AT_ONCE:

@@ -83,6 +83,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     start_us = min(int(each.time_us.min()) for each in window.values())
     if arguments.window_s is not None:
         start_us = as_of_us - int(arguments.window_s * US)
+    measured_files = [name for name, (first, last) in joined.files.items() if first < as_of_us and last >= start_us]
     report = PerformanceReport(
         model_name=arguments.model_name,
         problem=target.problem,
@@ -94,6 +95,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         periods=tuple(each for number in window for each in measured.periods(versions[number], rows[number])),
         ages=tuple(_ages(window, as_of_us, arguments)),
         delay_s=_delays(joined.versions),
+        captured_files=(measured_files[0], measured_files[-1]),
     )
     report = replace(report, unwell=tuple(unwell(report, arguments)))
     report = replace(report, notes=tuple(notes_of(report, joined, versions, arguments)))

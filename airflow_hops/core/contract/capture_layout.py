@@ -1,11 +1,15 @@
 """Layout of the files below a capture base path, shared by writers and readers.
 
-``<base path>/<folder_name(model)>/`` holds the captured rows, and separate folders for everything else.
+``<base path>/<folder_name(model)>/`` holds the captured rows, and separate folders for everything else. A file's name
+begins with the time at which the file appeared (:func:`name_time`), by which its age counts: in the server's retention
+as in the garbage collection (:mod:`airflow_hops.core.store.captured_retention`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 FEEDBACK_FOLDER = "_feedback"
@@ -17,6 +21,8 @@ PREDICTION_LOG_FOLDER = "_prediction_log"
 FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER, PREDICTION_LOG_FOLDER)
 
 _LONGEST_FOLDER = 200
+_TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"
+_NAME = re.compile(r"(\d{8}T\d{6}\.\d{6}Z)-.*\.(?:parquet|tfrecord)")
 
 
 def folder_name(model: str) -> str:
@@ -34,3 +40,19 @@ def folder_name(model: str) -> str:
 def rows_file_pattern(version: int | None = None) -> str:
     """Returns the glob pattern of files of captured rows, of one version or of all."""
     return "[!.]*.parquet" if version is None else f"[!.]*-v{version}-*.parquet"
+
+
+def name_time(at: datetime) -> str:
+    """Returns the beginning of the name of a file that appears at a time."""
+    return at.astimezone(UTC).strftime(_TIME_FORMAT)
+
+
+def time_of(name: str) -> datetime | None:
+    """Returns the time in a captured file's name; None for other names."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        return datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return None
