@@ -204,12 +204,12 @@ PROVIDER_INFO: dict[str, Any] = {
     ],
     "task-decorators": [
         {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},
-        {"name": "hops_schema", "class-name": "airflow_hops.decorators.schema.schema_task"},
+        {"name": "hops_schema", "class-name": "airflow_hops.decorators.hops.schema_task"},
         {"name": "horovod", "class-name": "airflow_hops.decorators.train.horovod_task"},
         {"name": "search", "class-name": "airflow_hops.decorators.train.search_task"},
         {"name": "torch", "class-name": "airflow_hops.decorators.train.torch_task"},
         {"name": "train", "class-name": "airflow_hops.decorators.train.train_task"},
-        {"name": "hops_statistics", "class-name": "airflow_hops.decorators.statistics.statistics_task"},
+        {"name": "hops_statistics", "class-name": "airflow_hops.decorators.hops.statistics_task"},
     ],
     "cli": ["airflow_hops.cli.definition.get_hops_cli_commands"],
     "config": {

@@ -202,11 +202,11 @@ class Pipeline:
             "on_timeout": "roll_back",
             "approval": False,
             "keep_versions": 2,
-            "look_s": 5.0,
+            "longest_wait_s": 5.0,
         }
         values = {name: params.pop(name) for name in plan.keys() & params.keys()}
         return self.step(
-            "airflow_hops.ml.stages.rollout:look",
+            "airflow_hops.ml.stages.rollout:poll",
             killed_before=killed_before,
             params={"plan": {**plan, **values}, "limits": {}, **params},
             inputs={"deployment": deployment},

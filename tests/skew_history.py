@@ -72,7 +72,7 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
             refused = not previous.requested
             said = {"skew": report["uri"], "reason": previous.reason, **({"why": previous.why} if refused else {})}
             said |= {name: previous.to_dict()[name] for name in ("at", "findings", "limits")}
-            said["told"] = ["stop"] if previous.why == "budget" else []
+            said["notified"] = ["stop"] if previous.why == "budget" else []
             XComModel.set(
                 key=XCOM_RETURN_KEY, value=report, task_id=task_id, dag_id=dag_id, run_id=run_id, session=session
             )

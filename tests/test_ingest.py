@@ -26,7 +26,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.operators.ingest import _take_up_requests
+from airflow_hops.operators.ingest import _claim_requests
 
 pytestmark = pytest.mark.runtime
 
@@ -431,13 +431,13 @@ def test_a_triggering_asset_event_moves_the_window(extras: list[dict[str, Any]],
     assert template.render(events=context["triggering_asset_events"], **macros) == f"{start} {end}"
 
 
-def test_a_request_is_taken_up_by_one_run(tmp_path: Path) -> None:
+def test_a_request_is_claimed_by_one_run(tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 
     store, cause = ArtifactStore(str(tmp_path)), {"cause": "c0ffee"}
     for _ in range(2):  # and by its retry
-        _take_up_requests(store, triggered_by(cause))
-    with pytest.raises(AirflowSkipException, match="has been taken up by run first"):
-        _take_up_requests(store, triggered_by(cause, cause, run_id="second"))
+        _claim_requests(store, triggered_by(cause))
+    with pytest.raises(AirflowSkipException, match="was claimed by run first"):
+        _claim_requests(store, triggered_by(cause, cause, run_id="second"))
     for extras in ([cause, {"cause": "decaf"}], [cause, {}], [{}], []):
-        _take_up_requests(store, triggered_by(*extras, run_id="second"))
+        _claim_requests(store, triggered_by(*extras, run_id="second"))

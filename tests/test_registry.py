@@ -38,7 +38,7 @@ def test_version_carries_lineage_and_its_run_the_parameters_and_metrics(pipeline
     assert version["metrics"]["model.auc"] == [[0, 0.7]]
 
 
-def test_interrupted_registration_is_taken_up_again(pipeline: Pipeline) -> None:
+def test_interrupted_registration_is_continued(pipeline: Pipeline) -> None:
     model = pipeline.model("second")
     result = pipeline.runner(
         "ask_mlflow:register_twice",

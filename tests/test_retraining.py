@@ -25,7 +25,7 @@ from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolic
 from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retraining import DecisionLog, take_up
+from airflow_hops.core.store.retraining import DecisionLog, claim_request
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
@@ -59,9 +59,9 @@ class Requests:
     def __init__(self, run_dag: Any, store: ArtifactStore) -> None:
         self._run_dag, self.store = run_dag, store
 
-    def take_up(self) -> None:
-        """Has a run that is over take up the last request."""
-        take_up(self.store, self.causes()[-1], Producer("training", "ended", "ingest"))
+    def claim_request(self) -> None:
+        """Lets a run that is over claim the last request."""
+        claim_request(self.store, self.causes()[-1], Producer("training", "ended", "ingest"))
 
     def causes(self) -> list[str]:
         """Returns the causes requested so far, as the newest decision counts them."""
@@ -138,24 +138,24 @@ def test_the_same_reference_is_not_asked_for_again_within_the_cooldown(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert request_retraining(skew())[0] == "success"
-    request_retraining.take_up()
+    request_retraining.claim_request()
     assert request_retraining(skew()) == ("skipped", [])
     output = capfd.readouterr()
     assert "cooldown until 2013-07-01 01:00 (requested at 2013-07-01)" in output.out + output.err
     assert request_retraining(skew(day="2013-07-02"))[0] == "success"  # by the data's time
-    request_retraining.take_up()
+    request_retraining.claim_request()
     # After a retraining the reference is another one.
     assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
 
 
-def test_a_request_is_under_way_until_the_run_that_took_it_up_has_ended(
+def test_request_is_under_way_until_the_run_that_claimed_it_has_ended(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert request_retraining(skew())[0] == "success"
     assert request_retraining(skew(day="2013-08-01")) == ("skipped", [])
     output = capfd.readouterr()
-    assert "no run has taken it up yet" in output.out + output.err
-    request_retraining.take_up()
+    assert "no run has claimed it yet" in output.out + output.err
+    request_retraining.claim_request()
     assert request_retraining(skew(day="2013-08-01"))[0] == "success"
 
 
@@ -171,17 +171,17 @@ def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: 
         context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
         return operator._situation(context, request_retraining.store, Artifact.from_dict(report), None)
 
-    assert "no run has taken it up yet" in (situation(skew()).in_flight or "")
+    assert "no run has claimed it yet" in (situation(skew()).in_flight or "")
     other = skew()
     other["properties"]["reference"]["model"] = "trains"
     assert situation(other).in_flight is None
-    request_retraining.take_up()
+    request_retraining.claim_request()
     assert situation(skew()).in_flight is None
 
 
 def test_a_request_costs_what_the_run_that_took_it_up_has_made(request_retraining: Requests) -> None:
     assert request_retraining(skew())[0] == "success"
-    request_retraining.take_up()
+    request_retraining.claim_request()
     store, log = request_retraining.store, DecisionLog(request_retraining.store, Producer("retraining", "", "request"))
     for run, task, core_s in (("ended", "prepare", 1800.0), ("ended", "train", 5400.0), ("another", "train", 7.0)):
         by = Producer("training", run, task)
@@ -270,7 +270,7 @@ def test_people_are_told_when_drift_begins_of_requests_and_when_they_stop(
     report = tmp_path / "told"
     for day in range(1, 7):
         request_retraining(skew(day=f"2013-07-0{day}"), told=str(report))
-        request_retraining.take_up()
+        request_retraining.claim_request()
     assert report.read_text().splitlines() == ["drift: requested", *["request: requested"] * 3, "stop: rejected"]
 
 

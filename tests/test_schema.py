@@ -20,7 +20,7 @@ from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.schema_history import freeze_schema, publish_schema, schema_history, schema_text
-from airflow_hops.decorators.schema import schema_task
+from airflow_hops.decorators.hops import schema_task
 from airflow_hops.operators.schema import SchemaOperator
 
 pytestmark = pytest.mark.runtime

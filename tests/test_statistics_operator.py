@@ -200,7 +200,7 @@ def test_a_function_and_options_are_one_too_many() -> None:
 
     with DAG("d", schedule=None):
         decorated = task.hops_statistics(source="/x", options={"epsilon": 0.1})(made)
-        with pytest.raises(ValueError, match=r"options are what made\(\) returns"):
+        with pytest.raises(ValueError, match=r"options is .*; expected none, as made\(\) replaces it"):
             decorated()
 
 

@@ -164,5 +164,5 @@ def test_unshippable_function_fails_dag_parsing() -> None:
 
     with pytest.raises(ValueError, match="uses 'json', defined outside it"):
         task.horovod(np=2)(train)()
-    with pytest.raises(ValueError, match="train is 'a:b'; what is trained is fit"):
+    with pytest.raises(ValueError, match="train is 'a:b'; expected none, as fit"):
         task.horovod(train="a:b")(fit)()

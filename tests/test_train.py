@@ -153,7 +153,7 @@ def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
         operator = train.override(task_id="other")(_reference("transformed_examples").to_dict(), lr=0.2).operator
     assert (operator.strategy, operator.np, operator.runtime) == ("torch", 3, "torch")
     assert {"hosts", "ranks_conn_id", "op_kwargs"} <= set(operator.template_fields)
-    refused = r"@task.torch: train is 'a:b'; what is trained is train\(\)"
+    refused = r"@task.torch: train is 'a:b'; expected none, as train\(\) replaces it"
     with DAG("both", schedule=None), pytest.raises(ValueError, match=refused):
         task.torch(train="a:b")(train.function)()
 

@@ -1,9 +1,10 @@
-"""``@task.hops``: runs a plain function of the DAG file in the runtime environment."""
+"""``@task.hops``, ``@task.hops_statistics`` and ``@task.hops_schema``: functions of the DAG file run as steps."""
 
 from __future__ import annotations
 
 import builtins
 import dis
+import hashlib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,13 +16,16 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_hops.core.contract.protocol import check_json
+from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.schema import FUNCTION, SchemaOperator
+from airflow_hops.operators.statistics import StatisticsOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
-_CONTEXT_PARAMETER = "context"
+_CONTEXT = "context"
 
 
 class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
@@ -54,7 +58,9 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     ) -> None:
         if launcher != "local":
             raise ValueError(f"@task.hops: launcher is {launcher!r}; expected 'local'")
-        self.wants_context = _hide_context(python_callable)
+        self.wants_context = _first_parameter(python_callable) == _CONTEXT
+        if self.wants_context:
+            _hide(python_callable, _CONTEXT)
         # Refuses, while the DAG is parsed, functions whose source cannot run by itself.
         name = python_callable.__name__
         if name == "<lambda>" or inspect.iscoroutinefunction(python_callable):
@@ -107,21 +113,125 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
         return values
 
 
-hops_task: Callable[..., TaskDecorator] = partial(
-    task_decorator_factory, decorated_operator_class=HopsDecoratedOperator
-)
+class StageDecoratedOperator(HopsDecoratedOperator):
+    """Base of operators of a stage that ship a function of the DAG file; the stage's own operator is the second base.
+
+    Args:
+        python_callable: The function, shipped as that of ``@task.hops``.
+        **kwargs: As the operator of the stage, without the arguments that the function replaces.
+
+    Raises:
+        ValueError: an argument that the function replaces is set too, or the function cannot be shipped.
+    """
+
+    cacheable: ClassVar[bool] = True
+    replaces: ClassVar[Sequence[str]]
+    """Arguments of the stage's operator that the function replaces."""
+    function_param: ClassVar[str | None] = None
+    """Parameter of the step with the function."""
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
+        for name in self.replaces:
+            if (value := kwargs.pop(name, None)) is not None:
+                raise ValueError(
+                    f"{self.custom_operator_name}: {name} is {value!r}; expected none, as "
+                    f"{python_callable.__name__}() replaces it"
+                )
+        super().__init__(python_callable=python_callable, output_kind=type(self).output_kind, **kwargs)
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Returns the parameters of the stage, and the function."""
+        params: dict[str, Any] = super(HopsDecoratedOperator, self).step_params(context)
+        return {**params, self.function_param: self.shipped(context)} if self.function_param else params
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Returns the inputs of the stage, and the artifacts among the function's arguments."""
+        return {**super().step_inputs(), **super(HopsDecoratedOperator, self).step_inputs()}
+
+    def shipped(self, context: Context) -> dict[str, Any]:
+        """Returns the function with its arguments."""
+        return HopsDecoratedOperator.step_params(self, context)
 
 
-def _hide_context(function: Callable[..., Any]) -> bool:
-    """Removes ``context`` from the signature that Airflow binds; returns whether it was there."""
+class StatisticsDecoratedOperator(StageDecoratedOperator, StatisticsOperator):
+    """A :class:`~airflow_hops.operators.statistics.StatisticsOperator` whose options a function returns.
+
+    The function returns ``tfdv.StatsOptions``, instead of the argument ``options``.
+
+    Example::
+
+        @task.hops_statistics(examples=examples.output)
+        def statistics():
+            import tensorflow_data_validation as tfdv
+
+            def by_season(batch):
+                ...
+
+            return tfdv.StatsOptions(experimental_slice_functions=[by_season])
+    """
+
+    custom_operator_name = "@task.hops_statistics"
+    entry: ClassVar[str] = StatisticsOperator.entry
+    replaces = ("options",)
+    function_param = "options_function"
+
+
+class SchemaDecoratedOperator(StageDecoratedOperator, SchemaOperator):
+    """A :class:`~airflow_hops.operators.schema.SchemaOperator` whose inferred schema a function amends.
+
+    The function's first parameter, of any name, is the inferred ``Schema``, which it changes in place or returns. It
+    runs once, when the schema is frozen. The argument ``schema`` cannot be set.
+
+    Example::
+
+        @task.hops_schema(statistics=statistics.output)
+        def schema(schema):
+            import tensorflow_data_validation as tfdv
+
+            tfdv.get_feature(schema, "dest").presence.min_fraction = 1.0
+    """
+
+    custom_operator_name = "@task.hops_schema"
+    entry: ClassVar[str] = SchemaOperator.entry
+    replaces = ("schema",)
+    function_param = "curate"
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
+        first = _first_parameter(python_callable)
+        if first in (None, _CONTEXT):
+            raise ValueError(
+                f"@task.hops_schema: the first parameter of {python_callable.__name__}() gets the inferred schema, "
+                f"found {'none' if first is None else repr(first)}"
+            )
+        _hide(python_callable, first)
+        super().__init__(python_callable=python_callable, **kwargs)
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """Returns the parts of the cache key, including the function's source."""
+        source: str = self.get_python_source()  # type: ignore[no-untyped-call]
+        return {**super().step_cache_key_parts(hook), FUNCTION: hashlib.sha256(source.encode()).hexdigest()}
+
+
+def decorator(operator: type[HopsDecoratedOperator], **options: Any) -> Callable[..., TaskDecorator]:
+    """Returns the task decorator of an operator."""
+    return partial(task_decorator_factory, decorated_operator_class=operator, **options)
+
+
+hops_task = decorator(HopsDecoratedOperator)
+statistics_task = decorator(StatisticsDecoratedOperator, multiple_outputs=False)
+schema_task = decorator(SchemaDecoratedOperator, multiple_outputs=False)
+
+
+def _first_parameter(function: Callable[..., Any]) -> str | None:
     code = function.__code__
-    if code.co_argcount == 0 or code.co_varnames[0] != _CONTEXT_PARAMETER:
-        return False
+    return code.co_varnames[0] if code.co_argcount else None
+
+
+def _hide(function: Callable[..., Any], name: str | None) -> None:
+    """Removes a parameter from the signature that Airflow binds."""
     signature = inspect.signature(function)
-    if _CONTEXT_PARAMETER in signature.parameters:
-        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != _CONTEXT_PARAMETER]
-        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return True
+    parameters = [each for each in signature.parameters.values() if each.name != name]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
 
 
 def _global_names(code: CodeType) -> Iterator[str]:

@@ -6,50 +6,27 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.bases.decorator import task_decorator_factory
-
 from airflow_hops.core.contract.search import Space
-from airflow_hops.decorators.hops import HopsDecoratedOperator
+from airflow_hops.decorators.hops import HopsDecoratedOperator, StageDecoratedOperator, decorator
 from airflow_hops.operators.search import SearchOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainingOperator, TrainOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.bases.decorator import TaskDecorator
 
 
-class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
+class TrainingDecoratedOperator(StageDecoratedOperator, TrainingOperator):
     """Base of the operators that train with a function of the DAG file.
 
-    Args:
-        python_callable: The function, shipped as that of ``@task.hops``. If its first parameter is named ``context``,
-            it gets a :class:`airflow_hops.ml.training.context.TrainContext`. It returns a model, which is published, or
-            a JSON value.
-        **kwargs: As the operator without a decorator, without ``train`` and ``script``.
-
-    Raises:
-        ValueError: ``train`` or ``script`` is set too, or the function cannot be shipped.
+    If the function's first parameter is named ``context``, it gets a
+    :class:`airflow_hops.ml.training.context.TrainContext`. It returns a model, which is published, or a JSON value.
+    ``train`` and ``script`` cannot be set.
     """
 
     entry: ClassVar[str] = TrainingOperator.entry
-    cacheable: ClassVar[bool] = True
-
-    def __init__(
-        self, *, python_callable: Callable[..., Any], train: None = None, script: None = None, **kwargs: Any
-    ) -> None:
-        for name, value in {"train": train, "script": script}.items():
-            if value is not None:
-                raise ValueError(
-                    f"{self.custom_operator_name}: {name} is {value!r}; what is trained is {python_callable.__name__}()"
-                )
-        super().__init__(python_callable=python_callable, output_kind=TrainingOperator.output_kind, **kwargs)
-
-    def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the keyword arguments of the operator without a decorator."""
-        return super(HopsDecoratedOperator, self).step_params(context)
+    replaces = ("train", "script")
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:
         """Returns the training options, with the function's arguments as hyperparameters."""
@@ -57,14 +34,6 @@ class TrainingDecoratedOperator(HopsDecoratedOperator, TrainingOperator):
         options = super(HopsDecoratedOperator, self).training(context, shipped=shipped, **options)
         named, inputs = self._named(shipped), self.step_inputs()
         return {**options, "params": {**options["params"], **{n: v for n, v in named.items() if n not in inputs}}}
-
-    def shipped(self, context: Context) -> dict[str, Any]:
-        """Returns the function with its arguments."""
-        return HopsDecoratedOperator.step_params(self, context)
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Returns the examples, and the artifacts among the function's arguments."""
-        return {**HopsDecoratedOperator.step_inputs(self), **super(HopsDecoratedOperator, self).step_inputs()}
 
     def _named(self, shipped: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the function's arguments by name."""
@@ -161,12 +130,7 @@ def _copy(function: Callable[..., Any]) -> Callable[..., Any]:
     return copied
 
 
-def _decorator(operator: type[TrainingDecoratedOperator]) -> Callable[..., TaskDecorator]:
-    """Returns the task decorator of an operator."""
-    return partial(task_decorator_factory, decorated_operator_class=operator)
-
-
-train_task = _decorator(TrainDecoratedOperator)
-torch_task = _decorator(TorchDecoratedOperator)
-horovod_task = _decorator(HorovodDecoratedOperator)
-search_task = _decorator(SearchDecoratedOperator)
+train_task = decorator(TrainDecoratedOperator)
+torch_task = decorator(TorchDecoratedOperator)
+horovod_task = decorator(HorovodDecoratedOperator)
+search_task = decorator(SearchDecoratedOperator)

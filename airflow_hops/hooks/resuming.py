@@ -1,29 +1,45 @@
-"""Runs steps as jobs that outlive the worker: submits, finds, follows and collects them."""
+"""Runs steps as jobs (:mod:`airflow_hops.core.store.jobs`) that outlive the worker: submits, follows, ends them."""
 
 from __future__ import annotations
 
-from typing import cast
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, cast
 
 from airflow.configuration import conf
 
-from airflow_hops.core.contract.artifacts import HopsError, cache_key
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, cache_key
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.processes.ending import GRACE_S
+from airflow_hops.core.processes.files import write_atomically
+from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.processes.temporary_folders import variables_of_step
-from airflow_hops.core.store.jobs import Job
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.jobs import JOB_FILE, Job, JobRecord, this_host
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.base import Launcher
-from airflow_hops.launchers.following import (
-    JobProcess,
-    State,
-    Superseded,
-    discard_job,
-    end_job,
-    prepare_job,
-    result_of,
-    state_of,
-)
+from airflow_hops.launchers.process import Detached, StepProcess, kill_step, new_step_id
 
+State = Literal["prepared", "running", "succeeded", "ended"]
 _ORPHAN_TIMEOUT_S = 1800.0
+_PREFIX = "hops-job-"
+_POLL_S = 0.1
+_ATTACH_TIMEOUT_S = 30.0
+_SWEEP_S = 86400.0
+_BACKLOG_BYTES = 1 << 20
+
+
+class Superseded(HopsError):
+    """Raised when another try of the task follows the job now."""
 
 
 class Jobs:
@@ -37,13 +53,27 @@ class Jobs:
 
     def __init__(self, hook: RuntimeHook, spec: StepSpec, launcher: Launcher | None = None) -> None:
         self._hook, self._spec, self._launcher = hook, spec, launcher
-        self._fingerprint = cache_key(spec.cache_key_parts)
+        self._store, self._fingerprint = hook.store, cache_key(spec.cache_key_parts)
 
     def submit(self) -> Job:
-        """Prepares a job; :meth:`follow` starts it, so that a retry knows the job before it starts."""
+        """Creates the folder of a job; :meth:`follow` starts it, so that a retry knows the job before it starts."""
         self._hook.record_run(self._spec)
-        timeout_s = conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S)
-        job = prepare_job(self._spec, self._hook.store, self._fingerprint, orphan_timeout_s=timeout_s)
+        _sweep()
+        producer = self._spec.producer
+        job_id = new_step_id()
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        job = Job(
+            id=job_id,
+            step=self._spec.step,
+            try_number=producer.try_number,
+            host=this_host(),
+            folder=str(folder),
+            fingerprint=self._fingerprint,
+            record=self._store.uri("_state", "jobs", producer.dag_id, producer.run_id, producer.task, f"{job_id}.json"),
+            orphan_timeout_s=conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S),
+        )
+        (folder / "spec.json").write_text(self._spec.to_json())
+        (folder / JOB_FILE).write_text(json.dumps(job.to_dict()))
         return job
 
     def settle(self, job: Job) -> State:
@@ -51,8 +81,8 @@ class Jobs:
 
         This applies to jobs with other code, parameters or inputs, and to jobs on another machine.
         """
-        store, log = self._hook.store, self._hook.log
-        state = state_of(job, store)
+        log = self._hook.log
+        state = state_of(job, self._store)
         is_current = job.fingerprint == self._fingerprint
         if state in ("prepared", "running"):
             if is_current and job.is_here:
@@ -61,22 +91,17 @@ class Jobs:
             why = f"works on {job.host}" if is_current else "is of other code, parameters or inputs"
             log.info("Try %d left a job that %s: it is ended first", job.try_number, why)
             self._end(job)
-            state = state_of(job, store)
+            state = state_of(job, self._store)
         if state == "succeeded" and is_current:
             return state
-        discard_job(job, store)
+        self._discard(job)
         return "ended"
 
     def drop(self, job: Job) -> None:
         """Ends the job of an earlier try, if it still runs, and discards it."""
-        if state_of(job, self._hook.store) in ("prepared", "running"):
+        if state_of(job, self._store) in ("prepared", "running"):
             self._end(job)
-        discard_job(job, self._hook.store)
-
-    def _end(self, job: Job) -> None:
-        end_job(job, self._hook.store, lambda: self._hook.killed)
-        if self._hook.killed:
-            raise HopsError(f"step {job.step!r} was killed while it waited for the end of the job on {job.host}")
+        self._discard(job)
 
     def follow(self, job: Job) -> None:
         """Starts a job that has not been started, and logs its output until it ends.
@@ -86,16 +111,15 @@ class Jobs:
             Superseded: a later try follows the job now.
         """
         try:
-            with JobProcess(job, self._hook.store) as process:
+            with JobProcess(job, self._store) as process:
                 if self._hook.killed:
                     raise StepFailed(f"step {job.step!r} was killed before it began", retryable=True)
-                if state_of(job, self._hook.store) == "prepared":
+                if state_of(job, self._store) == "prepared":
                     launcher = self._launcher or self._hook.local_launcher()
-                    spec = self._spec
-                    variables = {**spec.variables(), **variables_of_step(job.path)}
+                    variables = {**self._spec.variables(), **variables_of_step(job.path)}
                     process.started_by(
                         lambda detached: launcher.start(
-                            job.path / "spec.json", spec.code_paths, variables=variables, detached=detached
+                            job.path / "spec.json", self._spec.code_paths, variables=variables, detached=detached
                         )
                     )
                 elif process.has_backlog:
@@ -108,7 +132,7 @@ class Jobs:
         except Superseded:
             raise
         except BaseException:
-            discard_job(job, self._hook.store)
+            self._discard(job)
             raise
 
     def collect(self, job: Job, *, cache: bool) -> StepResult:
@@ -116,8 +140,198 @@ class Jobs:
 
         With ``cache``, the artifact is recorded for :meth:`airflow_hops.hooks.runtime.RuntimeHook.find_cached`.
         """
-        result = cast("StepResult", result_of(job, self._hook.store))
+        result = cast("StepResult", result_of(job, self._store))
         if cache:
             self._hook.record_cached(self._spec, result)
-        discard_job(job, self._hook.store)
+        self._discard(job)
         return result
+
+    def _end(self, job: Job) -> None:
+        """Ends a job on any machine, and returns when it has ended.
+
+        A job of another machine is asked to end through the store. It counts as dead when its record has not changed
+        for :attr:`airflow_hops.core.store.jobs.Job.silence_s`: a job that cannot reach the store ends by itself before.
+        """
+        if job.is_here:
+            kill_step(job.id, _session(job))
+            return
+        self._store.write_text(job.takeover, json.dumps({"host": this_host()}))
+        last, changed_at = _record(job, self._store), time.monotonic()
+        while last is not None and last.state == "running" and not self._hook.killed:
+            if time.monotonic() - changed_at > job.silence_s:
+                return
+            time.sleep(min(1.0, job.beat_s))
+            if (now := _record(job, self._store)) != last:
+                last, changed_at = now, time.monotonic()
+        if self._hook.killed:
+            raise HopsError(f"step {job.step!r} was killed while it waited for the end of the job on {job.host}")
+        time.sleep(min(1.0, job.beat_s))  # the job writes its last record just before it ends
+
+    def _discard(self, job: Job) -> None:
+        """Removes the files of a job that has ended."""
+        is_here = job.is_here
+        if is_here:
+            shutil.rmtree(job.path, ignore_errors=True)
+        with contextlib.suppress(Exception):  # cleanup must not hide the job's outcome
+            self._store.remove_text(job.record)
+            if is_here:  # elsewhere the request to end stays, in case the machine comes back
+                self._store.remove_text(job.takeover)
+
+
+def state_of(job: Job, store: ArtifactStore) -> State:
+    """Returns the state of a job, from its folder on its own machine, from its record elsewhere."""
+    if not job.is_here:
+        record = _record(job, store)
+        return "ended" if record is None else record.state  # type: ignore[return-value]
+    if lock_holder(job.path / "running") is not None:
+        return "running"
+    result = StepResult.read(job.path / "result.json")
+    if result is not None:
+        return "succeeded" if result.error is None else "ended"
+    return "ended" if _size(job.path / "running") else "prepared"
+
+
+def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
+    """Returns the result of a job's step, or None if it wrote none."""
+    if job.is_here:
+        return StepResult.read(job.path / "result.json")
+    record = _record(job, store)
+    return record.step_result() if record else None
+
+
+class JobProcess(StepProcess):
+    """A job of this machine that this process follows, as if it had just started it.
+
+    Within its context, no other process follows the job.
+    """
+
+    def __init__(self, job: Job, store: ArtifactStore) -> None:
+        super().__init__(job.id, _session(job), None, self._exit_code)  # the first process's pid is the session's id
+        self.job, self._store = job, store
+        self._token = uuid.uuid4().hex
+        self._lock: int | None = None
+        self._started: StepProcess | None = None
+
+    def __enter__(self) -> JobProcess:
+        """Attaches to the job, after waiting for the process that follows it to detach.
+
+        Raises:
+            HopsError: that process did not detach in time.
+        """
+        write_atomically(self.job.path / "owner", self._token)
+        path = self.job.path / "attached"
+        deadline = time.monotonic() + _ATTACH_TIMEOUT_S
+        while (lock := lock_for_process(path)) is None:
+            if time.monotonic() > deadline:
+                raise HopsError(
+                    f"step {self.job.step!r}: process {lock_holder(path)} on {this_host()}, of an earlier try of this "
+                    f"task, still follows its job; end that process, and retry"
+                )
+            time.sleep(_POLL_S)
+        self._lock = lock
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def started_by(self, start: Callable[[Detached], StepProcess]) -> None:
+        """Starts the step with a launcher's ``start``."""
+        self._started = start(Detached(self.job.id, self.job.path / "output.log"))
+        self.pid = self._started.pid
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether unread output exceeds 1 MiB, too much for the start of a retry's log."""
+        return _size(self.job.path / "output.log") - self._shown() > _BACKLOG_BYTES
+
+    def lines(self) -> Iterator[str]:
+        """Yields the output from where the last reader stopped, line by line until the job has ended.
+
+        If more than 1 MiB is unread, only the last 1 MiB is yielded.
+
+        Raises:
+            Superseded: another process follows the job.
+        """
+        log, shown = self.job.path / "output.log", self.job.path / "shown"
+        log.touch(mode=0o600)
+        shown.touch(mode=0o600)
+        with log.open("rb") as stream, shown.open("r+b", buffering=0) as note:
+            stream.seek(self._shown())
+            if self.has_backlog:
+                stream.seek(-_BACKLOG_BYTES, os.SEEK_END)
+                stream.readline()
+            pending = b""
+            while True:
+                ended = self.poll() is not None  # polled before reading, so that no output is missed
+                if chunk := stream.read(1 << 16):
+                    *complete, pending = (pending + chunk).split(b"\n")
+                    yield from (line.decode(errors="replace") for line in complete)
+                    os.pwrite(note.fileno(), f"{stream.tell() - len(pending):20d}".encode(), 0)
+                elif ended:
+                    break
+                else:
+                    if not self._is_owner():
+                        raise Superseded(f"step {self.job.step!r}: a later try of this task follows its job now")
+                    time.sleep(_POLL_S)
+            if pending:
+                yield pending.decode(errors="replace")
+
+    def kill(self, grace_s: float = GRACE_S) -> None:
+        """Ends the job with all its descendants, unless another process follows it."""
+        if self._is_owner():
+            super().kill(grace_s)
+
+    def _exit_code(self) -> int | None:
+        code = None if self._started is None else self._started.poll()
+        if self._started is not None and code is None:
+            return None
+        state = state_of(self.job, self._store)
+        if state == "running":  # if an abandoned start came first, the second one ends at once
+            return None
+        if code is None:
+            # The exit status is unknown: without a result, the job or its machine was killed.
+            code = 0 if state == "succeeded" else 1 if result_of(self.job, self._store) else -signal.SIGKILL
+        return code
+
+    def _is_owner(self) -> bool:
+        with contextlib.suppress(OSError):
+            return (self.job.path / "owner").read_text() == self._token
+        return True
+
+    def _shown(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.job.path / "shown").read_text())
+        return 0
+
+
+def _session(job: Job) -> int | None:
+    """Returns the session of a job's processes, or None before it has begun."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(json.loads((job.path / "running").read_text())["session"])
+    return None
+
+
+def _record(job: Job, store: ArtifactStore) -> JobRecord | None:
+    with contextlib.suppress(BadInput):  # written for another store
+        return JobRecord.read(job, store)
+    return None
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _sweep() -> None:
+    """Removes folders of this user's jobs that ended over a day ago, and whose results no task has read."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            old = status.st_uid == os.getuid() and time.time() - status.st_mtime > _SWEEP_S
+            if old and lock_holder(folder / "running") is None:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -16,6 +16,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, 
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.web import REFUSED_KEY
+from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
@@ -110,8 +111,8 @@ class HopsOperator(HopsTask):
         return {name: value for name in self.input_arguments if (value := getattr(self, name)) is not None}
 
     def step_services(self) -> Mapping[str, str]:
-        """Returns services that replace those of the ``hops`` connection for this step."""
-        return {}
+        """Returns services that replace the ``hops`` connection's: those of ``model_server_conn_id``, if it is set."""
+        return model_server_services(getattr(self, "model_server_conn_id", None))
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Returns additional parts of the cache key."""

@@ -36,6 +36,7 @@ class BatchPredictOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.batch_predict.stage:run"
     output_kind = "predictions"
+    param_arguments = ("model_name", "version", "signature", "splits", "columns", "batch_rows")
     input_arguments = ("examples", "model")
     operator_extra_links = (DataLink(), LineageLink())
     templated = ("model_name", "version", "splits", "columns")
@@ -69,14 +70,7 @@ class BatchPredictOperator(SparkOperator):
             )
         if self.batch_rows is not None and self.batch_rows < 1:
             raise BadInput(f"batch_rows is {self.batch_rows!r}; expected 1 or more")
-        return {
-            "model_name": self.model_name or None,
-            "version": self.version,
-            "signature": self.signature,
-            "splits": None if self.splits is None else list(self.splits),
-            "columns": None if self.columns is None else list(self.columns),
-            "batch_rows": self.batch_rows,
-        }
+        return {**super().step_params(context), "model_name": self.model_name or None}
 
     def _cache_enabled(self) -> bool:
         # The serving version is unknown until the step reads it.

@@ -10,7 +10,6 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_hops.core.contract.properties import BlessingProperties
-from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
@@ -78,10 +77,6 @@ class DeployModelOperator(HopsOperator):
         # A template is rendered only in a run.
         if isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name):
             self.outlets = [*self.outlets, model_asset(model_name)]
-
-    def step_services(self) -> Mapping[str, str]:
-        """Returns the services of ``model_server_conn_id``, if set."""
-        return model_server_services(self.model_server_conn_id)
 
     def execute(self, context: Context) -> Any:
         """Deploys the model and returns the deployment.

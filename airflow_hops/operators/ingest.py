@@ -12,7 +12,7 @@ from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.retraining import take_up
+from airflow_hops.core.store.retraining import claim_request
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
@@ -88,7 +88,7 @@ class IngestOperator(HopsOperator):
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step, unless other runs have claimed all requests that triggered this one."""
-        _take_up_requests(hook.store, context)
+        _claim_requests(hook.store, context)
         return super().run_step(hook, context)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
@@ -97,7 +97,7 @@ class IngestOperator(HopsOperator):
         return {"sources": fingerprint_of_sources(sources)}
 
 
-def _take_up_requests(store: ArtifactStore, context: Context) -> None:
+def _claim_requests(store: ArtifactStore, context: Context) -> None:
     """Claims the retraining requests that triggered the run.
 
     Raises:
@@ -105,7 +105,7 @@ def _take_up_requests(store: ArtifactStore, context: Context) -> None:
     """
     causes = [extra.get("cause") for extra in extras(context.get("triggering_asset_events"))]
     producer = producer_of(context)
-    takers = [take_up(store, cause, producer)["run_id"] for cause in causes if cause]
+    takers = [claim_request(store, cause, producer)["run_id"] for cause in causes if cause]
     if takers and len(takers) == len(causes) and producer.run_id not in takers:
         names = " and ".join(sorted(set(takers)))
-        raise skipped(context["ti"], f"the request for this retraining has been taken up by run {names}")
+        raise skipped(context["ti"], f"the request for this retraining was claimed by run {names}")

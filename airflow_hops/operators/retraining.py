@@ -26,10 +26,10 @@ from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.retraining import (
     DecisionLog,
     RecordedDecision,
+    claimants,
     cost_of,
     newest_request,
     note_request,
-    taken_up_by,
 )
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsTask, airflow_error, producer_of, skipped
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 RETRAIN, NOT_NOW = "Retrain", "Not now"
 
-_TAKEN_UP_WITHIN = timedelta(hours=1)
+_CLAIMED_WITHIN = timedelta(hours=1)
 """How long an unclaimed request counts as pending."""
 _GOING_TO_RUN = {
     "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred", "awaiting_input",
@@ -62,7 +62,7 @@ class RequestRetrainingOperator(HopsTask):
 
     The event's ``extra`` holds ``window_start`` and ``window_end`` (the data to train on), ``drifted``, ``skew`` (the
     report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds the same, the results of the
-    conditions, and the notifications sent (``told``: "drift", "request", "stop"). A skipped task pushes this as the
+    conditions, and the notifications sent (``notified``: "drift", "request", "stop"). A skipped task pushes this as the
     XCom ``refused``, with ``why``: "monitor", "verdict" (no reason), the kind of the condition that forbids it
     ("pipeline_fault", "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person". Without a comparison the
     task fails.
@@ -132,7 +132,7 @@ class RequestRetrainingOperator(HopsTask):
         if not decision.requested:
             if stopped and notify(self.on_stop, context, decision=decision):
                 informed.append("stop")
-            raise skipped(context["ti"], decision.reason, why=decision.why, told=informed, **facts, **grounds)
+            raise skipped(context["ti"], decision.reason, why=decision.why, notified=informed, **facts, **grounds)
         skew = SkewProperties.of(report)
         store = RuntimeHook(self.hops_conn_id).store
         note_request(store, self.asset.name, skew.reference.model, decision.requests[-1])
@@ -143,7 +143,7 @@ class RequestRetrainingOperator(HopsTask):
         extra: dict[str, Any] = {**window, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
         context["outlet_events"][self.asset].extra = extra
         self.log.info("Retraining requested: %s", decision.reason)
-        return {**extra, **grounds, "told": informed}
+        return {**extra, **grounds, "notified": informed}
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Continues with the person's answer: ``chosen_options``, ``params_input``, ``responded_by_user``."""
@@ -289,7 +289,7 @@ def _end(window: Sequence[str | None] | None) -> datetime | None:
 def _under_way(context: Context, store: ArtifactStore, request: Request) -> str | None:
     """Returns why an earlier request is pending; empty if it is over, None if its event was never emitted."""
     ti, by = context["ti"], request.by
-    trainers = taken_up_by(store, request.cause)
+    trainers = claimants(store, request.cause)
     for each in trainers:
         if ti.get_dr_count(each["dag_id"], run_ids=[each["run_id"]], states=["queued", "running"]):
             return f"run {each['run_id']} of {each['dag_id']} is training for the request of {request.at}"
@@ -304,5 +304,5 @@ def _under_way(context: Context, store: ArtifactStore, request: Request) -> str 
         return f"run {by['run_id']} is about to request it"
     if state != "success":
         return None
-    recent = seconds_since(request.made) < _TAKEN_UP_WITHIN.total_seconds()
-    return f"requested by run {by['run_id']} at {request.made}; no run has taken it up yet" * recent
+    recent = seconds_since(request.made) < _CLAIMED_WITHIN.total_seconds()
+    return f"requested by run {by['run_id']} at {request.made}; no run has claimed it yet" * recent

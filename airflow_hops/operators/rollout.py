@@ -16,7 +16,6 @@ from airflow_hops.core.contract.properties import DeploymentProperties, RolloutP
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.rollout.decision import PROMOTED, ROLLED_BACK
 from airflow_hops.core.contract.rollout.plan import Limits, Plan
-from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -66,7 +65,7 @@ class RolloutOperator(HopsOperator):
         min_labels: Labelled rows that each version needs for a comparison.
         keep_versions: Number of versions that stay loaded after a promotion, including the promoted one.
         poll_interval: How often to read the server's counts while waiting.
-        look_interval: Longest wait before the next comparison.
+        longest_wait: Longest wait before the next comparison.
         deferrable: Whether to wait in the triggerer, without a worker slot; by default ``[operators]
             default_deferrable``.
         on_promoted: Notifiers for a promotion. Their templates can name ``rollout``, a
@@ -79,7 +78,7 @@ class RolloutOperator(HopsOperator):
         ValueError: ``on_approval_timeout`` is unknown.
     """
 
-    entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:look"
+    entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:poll"
     output_kind = "rollout"
     input_arguments = ("deployment",)
     operator_extra_links = (ModelsLink(), LineageLink())
@@ -108,7 +107,7 @@ class RolloutOperator(HopsOperator):
         min_labels: int = 50,
         keep_versions: int = 2,
         poll_interval: Duration = timedelta(seconds=1),
-        look_interval: Duration = timedelta(seconds=60),
+        longest_wait: Duration = timedelta(seconds=60),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_promoted: Notifier | Sequence[Notifier] = (),
         on_rolled_back: Notifier | Sequence[Notifier] = (),
@@ -134,13 +133,9 @@ class RolloutOperator(HopsOperator):
             on_timeout=self.on_timeout,
             approval=self.approval,
             keep_versions=self.keep_versions,
-            look_s=_seconds(self.look_interval),
+            longest_wait_s=_seconds(self.longest_wait),
         )
         return {"plan": asdict(plan), "limits": asdict(self.limits), "answer": self._answer}
-
-    def step_services(self) -> Mapping[str, str]:
-        """Returns the services of ``model_server_conn_id``, if set."""
-        return model_server_services(self.model_server_conn_id)
 
     def execute(self, context: Context) -> Any:
         """Runs the step, and notifies people of a promotion or a rollback."""

@@ -112,7 +112,7 @@ class SchemaOperator(HopsOperator):
         spec = self.build_spec(hook, context)
         if has_schema(hook.store, uri) and not requested_reset(hook.store, uri):
             if self._follows_data(hook.store, uri):
-                spec = replace(spec, params={**spec.params, "anew": "no model was deployed with the previous one"})
+                spec = replace(spec, params={**spec.params, "again": "no model was deployed with the previous one"})
                 return hook.run(spec, launcher=self.chosen_launcher(hook), cache=False)
             manifest = hook.store.manifest(uri)
             now = self.step_cache_key_parts(hook)

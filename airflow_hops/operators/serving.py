@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
@@ -53,10 +52,6 @@ class ServingOperator(HopsOperator):
         for name in {"version", "to_version"} & params.keys():
             params[name] = _version(name, params[name])
         return {**params, "reason": self.reason or f"asked for by {ti.dag_id}.{ti.task_id}"}
-
-    def step_services(self) -> Mapping[str, str]:
-        """Returns the services of ``model_server_conn_id``, if set."""
-        return model_server_services(self.model_server_conn_id)
 
 
 class SetTrafficOperator(ServingOperator):

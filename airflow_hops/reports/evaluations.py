@@ -36,7 +36,7 @@ def evaluation_sections(evaluation: EvaluationReport) -> list[Section]:
 
 
 def _figures(split: Figures, caption: str = "") -> Table:
-    def told(figures: Mapping[str, Any] | None, name: str) -> Any:
+    def figure(figures: Mapping[str, Any] | None, name: str) -> Any:
         value, low, high = ((figures or {}).get(f"{name}{end}") for end in ("", "_low", "_high"))
         return value if low is None or high is None or value is None else with_interval((value, low, high))
 
@@ -46,7 +46,7 @@ def _figures(split: Figures, caption: str = "") -> Table:
         if isinstance(value, int | float) and name not in _NOT_FIGURES and not name.endswith(("_low", "_high"))
     ]
     rows = [("rows", split.rows, split.rows if split.champion else None)]
-    rows += [(name, told(split.candidate, name), told(split.champion, name)) for name in names]
+    rows += [(name, figure(split.candidate, name), figure(split.champion, name)) for name in names]
     return Table(rows, ["Figure (95% interval)", "This version", "Champion at the time"], caption)
 
 

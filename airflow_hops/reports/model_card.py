@@ -137,8 +137,8 @@ def _training_data(of: ModelProperties, manifest: Manifest, sources: VersionSour
         "Window": " to ".join(end or "open" for end in of.window) if of.window else None,
         "Key": of.key,
         "Time": of.time,
-        "Statistics": sources.told(of.statistics),
-        "Schema": sources.told(of.schema),
+        "Statistics": sources.visible(of.statistics),
+        "Schema": sources.visible(of.schema),
     }
     rows = [(split, counts.rows_in, counts.rows_out) for split, counts in manifest.rows.items()]
     data: Blocks = [_facts(facts)]

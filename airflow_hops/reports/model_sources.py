@@ -58,7 +58,7 @@ class Registration(CheckedFields):
     decision_notes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def told(cls, entry: Mapping[str, Any]) -> Registration:
+    def from_entry(cls, entry: Mapping[str, Any]) -> Registration:
         """Converts an entry of :func:`airflow_hops.ml.queries.registry.versions`."""
         tags, created_ms = entry.get("tags", {}), entry.get("created_ms")
         return cls(
@@ -175,12 +175,12 @@ class VersionSources:
         values = [
             (role, each) for role, items in (self.model[1].inputs if self.model else {}).items() for each in items
         ]
-        rows = [(role, of.kind, of.uri, of.fingerprint) for role, of in values if self.told(of.uri)]
+        rows = [(role, of.kind, of.uri, of.fingerprint) for role, of in values if self.visible(of.uri)]
         if hidden := len(values) - len(rows):
             self.notes.append(f"The lineage leaves out {hidden} inputs of DAGs that the reader may not see.")
         return rows
 
-    def told(self, uri: str | None) -> str | None:
+    def visible(self, uri: str | None) -> str | None:
         """Returns the address, or None if it is of a DAG that the reader may not see."""
         return uri if uri and self.sees(self.store.dag_of(uri)) else None
 
@@ -273,7 +273,7 @@ class VersionSources:
             try:
                 results.append(read(item))
             except _UNREADABLE as error:
-                problems.append(_told(error))
+                problems.append(_describe(error))
         if problems:
             self.notes.append(f"{len(problems)} {what} cannot be read; of the newest of them: {problems[0]}.")
         return results
@@ -283,7 +283,7 @@ class VersionSources:
         try:
             return read()
         except _UNREADABLE as error:
-            self.notes.append(f"{what} cannot be read: {_told(error)}.")
+            self.notes.append(f"{what} cannot be read: {_describe(error)}.")
             return None
 
     def _open(self, artifact: Artifact, what: str, of: Callable[[Manifest], _T]) -> tuple[_T, Manifest] | None:
@@ -307,6 +307,6 @@ class VersionSources:
         return parse(self.store.read_json(self.store.file(there.uri, path)))
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """Describes an error; includes its type for files by other programs or versions."""
     return str(error) if isinstance(error, HopsError | OSError) else f"{type(error).__name__}: {error}"

@@ -149,7 +149,7 @@ def warnings_of(host: str, access: Access, plain_ports: Iterable[str]) -> Iterat
     }
     may = [text for right, text in needs.items() if not access.asks_for(right)]
     if may:
-        yield f"--host={host}: whoever reaches the server may, without a token, {'; and '.join(may)}"
+        yield f"--host={host}: clients without a token may {'; and '.join(may)}"
     if len(may) < len(needs):
         for port in plain_ports:
             yield f"--host={host}: tokens can be read on their way to the {port}"

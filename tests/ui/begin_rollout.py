@@ -22,7 +22,7 @@ PLAN = {
     "on_timeout": "leave",
     "approval": False,
     "keep_versions": 2,
-    "look_s": 1.0,
+    "longest_wait_s": 1.0,
 }
 
 
@@ -52,7 +52,7 @@ def main(deployed: str, percent: int) -> None:
     uri = store.address(Producer(dag_id, run_id, "deployment"), "deployment")
     deployment = store.manifest(uri).reference(uri)
     plan = {**PLAN, "steps": [percent, 100]}
-    step("airflow_hops.ml.stages.rollout:look", "rollout", {"plan": plan, "limits": {}}, deployment=deployment)
+    step("airflow_hops.ml.stages.rollout:poll", "rollout", {"plan": plan, "limits": {}}, deployment=deployment)
 
 
 if __name__ == "__main__":

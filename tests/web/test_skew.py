@@ -74,7 +74,7 @@ def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: 
     assert (drifted["rows_current"], drifted["rows_reference"], drifted["drifted"]) == (1200, 800, ["size"])
     assert (drifted["window_start"], drifted["window_end"]) == ("2026-01-12T00:00:00Z", "2026-01-19T00:00:00Z")
     assert timeline["source"]["model"] is None
-    assert [each["told"] for each in decisions] == [[], ["request"], [], [], []]
+    assert [each["notified"] for each in decisions] == [[], ["request"], [], [], []]
     assert timeline["sources"][0]["checks"] == 5
 
 

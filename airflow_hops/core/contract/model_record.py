@@ -106,8 +106,8 @@ class ModelEvent(JsonFields):
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON object, including the numbers of a rollout's decision."""
         said = super().to_dict()
-        decision = said.pop("decision", None)
-        return {**said, **(decision.numbers() if decision else {})}
+        del said["decision"]
+        return {**said, **(self.decision.numbers() if self.decision else {})}
 
     @property
     def made_by(self) -> Mapping[str, str]:

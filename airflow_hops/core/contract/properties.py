@@ -94,7 +94,7 @@ class ExamplesProperties(Properties):
         Raises:
             BadInput: there is no label, or the properties contradict each other.
         """
-        return Target.told(self.label_column, self.problem, self.classes, self.weight, self.more_labels)
+        return Target.from_properties(self.label_column, self.problem, self.classes, self.weight, self.more_labels)
 
     @property
     def label_column(self) -> str:
@@ -265,7 +265,7 @@ class ModelProperties(Properties):
         """
         if self.label is None:
             raise BadInput("the model's properties name no label; expected the name of its column")
-        return Target.told(self.label, self.problem, self.classes, None, self.more_labels)
+        return Target.from_properties(self.label, self.problem, self.classes, None, self.more_labels)
 
     def of_label(self, label: str) -> ModelProperties:
         """Returns the properties of a model with only this further label; unchanged if it is not a further label."""

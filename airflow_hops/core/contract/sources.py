@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
 
@@ -13,7 +13,47 @@ FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 
 
 @dataclass(frozen=True)
-class Source:
+class _DeclaredSource:
+    """Base of the sources that a DAG declares."""
+
+    uri: str
+
+    @classmethod
+    def from_value(cls, name: str, value: Self | str | Mapping[str, Any]) -> Self:
+        """Returns the source for a value in a DAG: a source, a URI, or a mapping of fields.
+
+        Raises:
+            BadInput: the value has another type, or an unknown field.
+        """
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise BadInput(
+                f"sources[{name!r}] is of type {type(value).__name__}; expected a URI, a mapping of fields, or a value "
+                f"of type {cls.__name__}"
+            )
+        known = {item.name for item in fields(cls)}
+        if unknown := sorted(set(value) - known):
+            raise BadInput(f"sources[{name!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        if "uri" not in value:
+            raise BadInput(f"sources[{name!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
+        # JSON has no tuples.
+        arguments: dict[str, Any] = {
+            field: tuple(item) if isinstance(item, list) else item for field, item in value.items()
+        }
+        return cls(**arguments)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON value, which :meth:`from_value` reads."""
+        # Not a deep copy, since the URI may be the future output of another task.
+        value = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
+
+
+@dataclass(frozen=True)
+class Source(_DeclaredSource):
     """The source of one raw table's rows.
 
     Attributes:
@@ -38,7 +78,6 @@ class Source:
             the environment.
     """
 
-    uri: str
     format: str | None = None
     time_column: str | None = None
     columns: tuple[str, ...] | None = None
@@ -69,39 +108,9 @@ class Source:
                 f"source {self.uri!r}: encoding is {self.encoding!r}, which is not a text encoding that Python knows"
             ) from None
 
-    @classmethod
-    def from_value(cls, table: str, value: Source | str | Mapping[str, Any]) -> Source:
-        """Returns the source for a value in a DAG: a source, a URI, or a mapping of fields.
-
-        Raises:
-            BadInput: the value has another type, or an unknown field.
-        """
-        if isinstance(value, Source):
-            return value
-        if isinstance(value, str):
-            return cls(value)
-        if not isinstance(value, Mapping):
-            raise BadInput(f"sources[{table!r}] is a {type(value).__name__}, expected a Source, a URI or a mapping")
-        known = {item.name for item in fields(cls)}
-        if unknown := sorted(set(value) - known):
-            raise BadInput(f"sources[{table!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        if "uri" not in value:
-            raise BadInput(f"sources[{table!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
-        # JSON has no tuples.
-        lists = {
-            name: tuple(value[name]) for name in ("columns", "null_values", "units") if value.get(name) is not None
-        }
-        return cls(**{**value, **lists})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON value, which :meth:`from_value` reads."""
-        # Not a deep copy, since the URI may be the future output of another task.
-        value = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
-
 
 @dataclass(frozen=True)
-class ImageSource:
+class ImageSource(_DeclaredSource):
     """A source of labelled images.
 
     Attributes:
@@ -115,37 +124,11 @@ class ImageSource:
             the environment.
     """
 
-    uri: str
     labels: str | None = None
     image_column: str = "image"
     label_column: str = "label"
     key_column: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def from_value(cls, split: str, value: ImageSource | str | Mapping[str, Any]) -> ImageSource:
-        """Returns the source for a value in a DAG: a source, a URI, or a mapping of fields.
-
-        Raises:
-            BadInput: the value has another type, or an unknown field.
-        """
-        if isinstance(value, ImageSource):
-            return value
-        if isinstance(value, str):
-            return cls(value)
-        if not isinstance(value, Mapping) or "uri" not in value:
-            result = (
-                f"has {', '.join(map(str, value)) or 'no field'}" if isinstance(value, Mapping) else f"is {value!r}"
-            )
-            raise BadInput(f"sources[{split!r}] {result}; expected an ImageSource, a URI, or a mapping with 'uri'")
-        known = {item.name for item in fields(cls)}
-        if unknown := sorted(set(value) - known):
-            raise BadInput(f"sources[{split!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        return cls(**value)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON value, which :meth:`from_value` reads."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

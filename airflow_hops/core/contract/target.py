@@ -64,7 +64,7 @@ class Target:
             )
 
     @classmethod
-    def told(
+    def from_properties(
         cls,
         label: str,
         problem: str | None,
@@ -78,7 +78,9 @@ class Target:
             BadInput: problem and classes contradict each other.
         """
         names = None if classes is None else tuple(classes)
-        more = tuple(cls.told(name, of.get("problem"), of.get("classes")) for name, of in (more_labels or {}).items())
+        more = tuple(
+            cls.from_properties(name, of.get("problem"), of.get("classes")) for name, of in (more_labels or {}).items()
+        )
         return cls(label, problem_of(problem, names), names, weight, more)
 
     @property

@@ -1,7 +1,7 @@
 """Decisions on retraining in the store, and claims of requests by runs.
 
 ``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
-never changed. ``<store>/_state/taken_up/<cause>/<dag>.json`` names the run of a DAG that trains for a cause.
+never changed. ``<store>/_state/claims/<cause>/<dag>.json`` names the run of a DAG that trains for a cause.
 ``<store>/_state/requested/<asset>/<model>/newest.json`` is the newest request of any monitor.
 """
 
@@ -19,7 +19,7 @@ from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _REQUESTED = ("_state", "requested")
-_TAKEN_UP = ("_state", "taken_up")
+_CLAIMS = ("_state", "claims")
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
     return store.uri(*_REQUESTED, asset, *([model] if model else []), "newest.json")
 
 
-def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
+def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
     """Claims a request, unless another run of the DAG has done so.
 
     Returns:
         ``dag_id``, ``run_id`` and ``task_id`` of the claimant: this run or an earlier one.
     """
-    uri, by = store.uri(*_TAKEN_UP, cause, f"{producer.dag_id}.json"), by_whom(producer)
+    uri, by = store.uri(*_CLAIMS, cause, f"{producer.dag_id}.json"), by_whom(producer)
     try:
         store.create_text(uri, json.dumps({**by, "at": now()}) + "\n")
         return by
@@ -110,12 +110,12 @@ def take_up(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str
 
 def cost_of(store: ArtifactStore, cause: str) -> tuple[float, float]:
     """Returns the cost so far of the artifacts of the runs of a request: CPU seconds, and GPU seconds."""
-    folders = [store.uri(by["dag_id"], by["run_id"]) for by in taken_up_by(store, cause)]
+    folders = [store.uri(by["dag_id"], by["run_id"]) for by in claimants(store, cause)]
     costs = [store.manifest(uri).cost for folder in folders for uri in store.artifacts(folder)]
     return sum(each.get("core_s", 0.0) for each in costs), sum(each.get("gpu_s", 0.0) for each in costs)
 
 
-def taken_up_by(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:
+def claimants(store: ArtifactStore, cause: str) -> list[Mapping[str, Any]]:
     """Returns the first run of each DAG that has claimed a request."""
-    folder = store.uri(*_TAKEN_UP, cause)
+    folder = store.uri(*_CLAIMS, cause)
     return [dict(store.read_json(f"{folder}/{name}")) for name in store.names(folder) if name.endswith(".json")]

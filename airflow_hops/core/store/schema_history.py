@@ -149,13 +149,13 @@ def freeze_schema(
     *,
     producer: Producer,
     note: str,
-    anew: bool = False,
+    overwrite: bool = False,
     features: Sequence[str] = (),
     inputs: Mapping[str, tuple[Artifact, ...]] | None = None,
     cache_key_parts: Mapping[str, str] | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> Artifact:
-    """Creates the first version of a frozen schema; an existing one is returned unchanged, unless ``anew``.
+    """Creates the first version of a frozen schema; an existing one is returned unchanged, unless ``overwrite``.
 
     Args:
         store: The artifact store.
@@ -163,7 +163,7 @@ def freeze_schema(
         text: The schema as protobuf text.
         producer: The task instance that made it.
         note: Its origin, for the history.
-        anew: Whether to replace an existing one, which stays in the history; this completes a requested reset.
+        overwrite: Whether to replace an existing one, which stays in the history; this completes a requested reset.
         inputs: Lineage.
         features: Names of the features, for the artifact's properties.
         cache_key_parts: Recorded in the manifest.
@@ -171,7 +171,7 @@ def freeze_schema(
     """
     with store.lock(_history(uri)):
         if _is_there(store, uri):
-            if not anew:
+            if not overwrite:
                 return store.manifest(uri).reference(uri)
             _take_in(store, uri)
         facts = Manifest(_KIND, producer, inputs or {}, (), "", {}, {}, properties or {}, cache_key_parts or {})

@@ -80,7 +80,7 @@ class FeatureSpecs:
     @property
     def target(self) -> Target:
         """Target of a model; raises ``BadInput`` if problem and classes contradict each other."""
-        return Target.told(self.label, self.problem, self.classes, self.weight, self.more_labels)
+        return Target.from_properties(self.label, self.problem, self.classes, self.weight, self.more_labels)
 
     @property
     def inputs(self) -> dict[str, str]:

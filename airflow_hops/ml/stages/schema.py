@@ -39,7 +39,7 @@ def run(
     *,
     imported: Mapping[str, str] | None = None,
     curate: Mapping[str, Any] | None = None,
-    anew: str | None = None,
+    again: str | None = None,
     **inference: Any,
 ) -> Artifact:
     """Freezes the schema, or accepts manual edits of a frozen one; infers it again if a reset was requested.
@@ -50,7 +50,7 @@ def run(
             published when it has changed.
         curate: Shipped function (:func:`~airflow_hops.ml.step.function.call_shipped`) that gets the inferred schema
             and returns the final one.
-        anew: Reason to infer a frozen schema again; None to keep it.
+        again: Reason to infer a frozen schema again; None to keep it.
         **inference: Options of :func:`infer_schema`.
 
     Raises:
@@ -59,8 +59,8 @@ def run(
     store, output = context.store, context.spec.output
     if output is None:
         raise BadInput(f"step {context.spec.step!r} freezes a schema, but its spec names no output")
-    anew = None if imported else requested_reset(store, output.uri) or anew
-    if restore_schema(store, output.uri) and anew is None:
+    again = None if imported else requested_reset(store, output.uri) or again
+    if restore_schema(store, output.uri) and again is None:
         frozen = _take_in_edit(context, output.uri)
         return _publish_import(context, output.uri, imported) if imported else frozen
     producer, parts = context.spec.producer, dict(context.spec.cache_key_parts)
@@ -70,7 +70,7 @@ def run(
         parts[IMPORTED] = _sha256(text)
     else:
         schema, note = _infer(context, inference), f"inferred by run {producer.run_id}"
-        note += f" ({anew})" if anew else ""
+        note += f" ({again})" if again else ""
         if curate:
             schema = _curated(context, schema, curate)
             note += f", curated by {curate['function']}()"
@@ -82,7 +82,7 @@ def run(
         text,
         producer=producer,
         note=note,
-        anew=anew is not None,
+        overwrite=again is not None,
         features=_features(schema),
         inputs=context.spec.inputs,
         cache_key_parts=parts,

@@ -213,7 +213,7 @@ class StorageLog:
         elif found.empty:
             problem = (
                 f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: "
-                f"{model.base_path}/{found.empty[0]}. Version {found.empty[0]} of servable {model.name} is passed over"
+                f"{model.base_path}/{found.empty[0]}. Version {found.empty[0]} of servable {model.name} is skipped"
             )
         elif not found.ready:
             problem = (

@@ -46,7 +46,7 @@ class WorkersCollector(Collector):
         restarts, hangs = report["restarts"], report["hangs"]
         yield GaugeMetricFamily("hops_serving_workers", "Processes that answer requests.", len(report["workers"]))
         yield CounterMetricFamily("hops_serving_worker_restarts", "Workers that ended unexpectedly.", restarts)
-        yield CounterMetricFamily("hops_serving_worker_hangs", "Workers that gave no sign of life.", hangs)
+        yield CounterMetricFamily("hops_serving_worker_hangs", "Workers killed because they did not respond.", hangs)
         families: dict[str, Metric] = {}
         for worker, metric in self._workers.metrics():
             family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))

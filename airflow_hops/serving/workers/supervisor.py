@@ -254,7 +254,7 @@ class Workers:
             self._past.add(worker.counts)
             self.restarts += 1
             self.hangs += worker.is_silent
-            self._last_end = worker.process.end + worker.is_silent * ", as it gave no sign of life"
+            self._last_end = worker.process.end + worker.is_silent * ", as it did not respond"
         log.error("worker %d ended with %s; starting another", worker.process.pid, worker.process.end)
         lived = time.monotonic() - worker.started_s > _LIVED_S
         threading.Thread(target=self._replace, args=(0.0 if lived else 0.1,), name="worker-start", daemon=True).start()

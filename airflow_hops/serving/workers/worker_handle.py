@@ -79,5 +79,5 @@ class Worker:
             self._alive.clear()
             if silent_s >= timeout_s and not self.is_silent:
                 self.is_silent = True
-                log.error("worker %d gave no sign of life for %g s, and is ended", self.process.pid, timeout_s)
+                log.error("worker %d did not respond for %g s and is killed", self.process.pid, timeout_s)
                 self.end()

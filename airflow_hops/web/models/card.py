@@ -54,7 +54,7 @@ def report_model_version(
                 raise HTTPException(403, f"the stored card mentions {len(hidden)} DAGs that you may not see")
             return send_report(title, read_kept_card(store, card, format), format)
         registered, problem = registered_versions(served)
-        known = Registration.told(registered[version]) if version in registered else None
+        known = Registration.from_entry(registered[version]) if version in registered else None
         if known is not None and known.dag_id and known.dag_id not in allowed:
             known = None
         sources = VersionSources(store, served.name, version, allowed, known)
@@ -75,7 +75,7 @@ def report_model_version(
 def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
     """Stores the cards of versions that a person has just decided on, or of one with a new note; returns the error."""
     registered, _ = registered_versions(served)
-    known = {version: Registration.told(entry) for version, entry in registered.items()}
+    known = {version: Registration.from_entry(entry) for version, entry in registered.items()}
     return keep_cards(served.hook.store, served.name, documentation_of, known, version=version)
 
 

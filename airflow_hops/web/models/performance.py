@@ -132,8 +132,8 @@ def get_model_performance(
 
 
 def _version(of: VersionPerformance) -> VersionFigures:
-    def told(figures: Mapping[str, Interval] | None) -> dict[str, Figure]:
+    def by_metric(figures: Mapping[str, Interval] | None) -> dict[str, Figure]:
         return {name: Figure(value=v, low=low, high=high) for name, (v, low, high) in (figures or {}).items()}
 
     known = {"figures": of.figures, "estimates": of.estimates, "baseline": of.baseline, "drop": of.drop}
-    return VersionFigures.of(of, **{name: told(figures) for name, figures in known.items()})
+    return VersionFigures.of(of, **{name: by_metric(figures) for name, figures in known.items()})

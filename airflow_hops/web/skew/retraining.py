@@ -45,7 +45,7 @@ class RetrainingDecision(Model):
     window_start: str | None
     """For a request: start of the training data; null for the start of the pipeline's own window."""
     window_end: str | None
-    told: list[str]
+    notified: list[str]
     """Events that people were notified of: ``drift``, ``request``, ``stop``."""
     at: Time | None
     task: TaskAddress
@@ -115,7 +115,7 @@ def _decided(state: Any, said: Mapping[str, Any], check: ReturnedArtifact) -> di
             for leaf in Finding.from_dict(result).leaves()
         ],
         "limits": list(said.get("limits") or ()),
-        "told": list(said.get("told") or ()),
+        "notified": list(said.get("notified") or ()),
         **{name: said.get(name) for name in ("reason", "window_start", "window_end")},
     }
 

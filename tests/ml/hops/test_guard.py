@@ -223,11 +223,11 @@ FOUND: dict[str, tuple[Callable[[], Any], list[str]]] = {
             "holds 192: rows are lost",
         ],
     ),
-    "rows given twice": (
+    "repeated rows": (
         partial(_train, 100, (96, 99)),
         [
             "epoch 1 has given the model 195 rows over all ranks (rank 0: 96, rank 1: 99), but the split ",
-            "holds 192: rows are given twice",
+            "holds 192: rows are repeated",
         ],
     ),
     "steps": (_at_different_steps, ["rank 0 within epoch 2 after step 6, rank 1 at the end of epoch 2 after step 3"]),

@@ -123,7 +123,7 @@ def test_further_labels_match_outputs(
     report = {"wait": {"problem": "regression"}, "cost": {"problem": "regression"}}
     of = {"label": "late", "key": "key", "time": None, "problem": "binary", "more_labels": report}
     examples = flights_examples.write_examples(store, {"train": table, "eval": table[:15]}, **of)
-    target = Target.told("late", "binary", None, None, {"wait": report["wait"]})
+    target = Target.from_properties("late", "binary", None, None, {"wait": report["wait"]})
     estimators = {"late": LogisticRegression().fit(ROWS, LATE), "wait": LinearRegression().fit(ROWS, wait)}
     export_model(estimators, tmp_path, framework="sklearn", target=target, sample=ROWS)
     inputs = {"examples": examples}
@@ -148,7 +148,7 @@ def test_further_label_keeps_class_order(run_stage: Callable[..., Any], store: A
     examples = flights_examples.write_examples(store, data, more_labels=told(["no", "yes"]), **of)
     estimators = {"late": LogisticRegression().fit(ROWS, LATE), "lost": LogisticRegression().fit(ROWS, 1 - lost)}
     for classes in (["yes", "no"], ["off", "on"]):
-        target = Target.told("late", "binary", None, None, told(classes))
+        target = Target.from_properties("late", "binary", None, None, told(classes))
         export_model(estimators, tmp_path / classes[0], framework="sklearn", target=target, sample=ROWS)
     inputs = {"examples": examples}
     model = run_stage(import_model.run, kind="model", inputs=inputs, source=str(tmp_path / "yes" / "onnx"))

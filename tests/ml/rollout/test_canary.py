@@ -308,7 +308,7 @@ PLAN = Plan.of(
     on_timeout="leave",
     approval=False,
     keep_versions=1,
-    look_s=1.0,
+    longest_wait_s=1.0,
 )
 
 

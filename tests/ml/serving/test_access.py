@@ -246,11 +246,11 @@ def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Ca
     (said,) = warnings_of("0.0.0.0", nobody, plain)
     assert "may, without a token, predict (--prediction_token_file); and change config" in said
     said, unencrypted = warnings_of("::", some, plain)
-    assert said == "--host=::: whoever reaches the server may, without a token, predict (--prediction_token_file)"
+    assert said == "--host=::: clients without a token may predict (--prediction_token_file)"
     assert list(warnings_of("10.0.0.1", all_of_them, plain)) == [unencrypted.replace("::", "10.0.0.1", 1)]
     assert unencrypted == "--host=::: tokens can be read on their way to the REST port (--rest_api_enable_ssl)"
     server = start_server(host="0.0.0.0", upstream="127.0.0.1:1")
-    assert "--host=0.0.0.0: whoever reaches the server may, without a token, predict" in server.log()
+    assert "--host=0.0.0.0: clients without a token may predict" in server.log()
 
 
 @pytest.mark.parametrize("name", ["prediction", "feedback"])

@@ -92,7 +92,7 @@ def test_declared_messages_are_those_of_tensorflow_serving() -> None:
         for name, message in module.DESCRIPTOR.message_types_by_name.items():
             originals[name] = message
             nested_in(message)
-    # Parts of a message: what is not declared is passed over.
+    # Parts of a message: undeclared parts are skipped.
     originals["RequestHead"] = originals["PredictShapes"] = originals["PredictRequest"]
     originals["ResponseSpec"] = originals["PredictResponse"]
     originals["TensorShape"] = originals["TensorProto"]

@@ -307,8 +307,8 @@ def test_worker_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: 
             call(request, timeout=60, wait_for_ready=True)
     after = server.get("/v1/workers")
     assert (after["restarts"], after["hangs"]) == (before["restarts"] + 1, before["hangs"] + 1)
-    assert after["last_end"] == "signal 9 (SIGKILL), as it gave no sign of life"
-    assert f"worker {stopped} gave no sign of life for 5 s, and is ended" in server.log()
+    assert after["last_end"] == "signal 9 (SIGKILL), as it did not respond"
+    assert f"worker {stopped} did not respond for 5 s and is killed" in server.log()
 
 
 def test_model_that_ends_its_process_while_it_loads_costs_one_worker_and_no_other_model(

@@ -219,7 +219,7 @@ def test_each_label_is_evaluated_and_may_be_a_condition(
     assert any(re.match(r"minutes: eval: rmse [\d.]+ is above 0.1", said) for said in strict.reasons or ())
 
 
-TARGET = Target.told("late", "binary", None, None, MORE)
+TARGET = Target.from_properties("late", "binary", None, None, MORE)
 HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full((4, 3), 1 / 3)}
 
 

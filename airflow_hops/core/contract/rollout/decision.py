@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
-from airflow_hops.core.contract.json_fields import JsonFields, as_json
+from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.rollout.counts import Counts
 
 FindingVerdict = Literal["ok", "doubt", "bad", "not_judged"]
@@ -50,7 +50,7 @@ class Finding(JsonFields):
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(JsonFields):
     """The decision on a canary, and its reasons.
 
     Attributes:
@@ -63,7 +63,7 @@ class Decision:
     """
 
     decision: str
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     percent: int = 0
     canary: Counts = field(default_factory=Counts)
@@ -72,24 +72,12 @@ class Decision:
 
     def numbers(self) -> dict[str, Any]:
         """Returns the fields of an event in the model's history as JSON values."""
-        return {
-            "reasons": list(self.reasons),
-            "percent": self.percent,
-            "watched_s": round(self.watched_s, 1),
-            "canary": self.canary.to_dict(),
-            "stable": self.stable.to_dict(),
-            "findings": as_json(self.findings),
-        }
+        numbers = {**self.to_dict(), "watched_s": round(self.watched_s, 1)}
+        del numbers["decision"]
+        return numbers
 
     @classmethod
-    def of_event(cls, event: str, numbers: Mapping[str, Any]) -> Decision:
+    def of_event(cls, event: str, numbers: Mapping[str, Any]) -> Self:
         """Reads the fields of :meth:`numbers`; ``event`` is the decision."""
-        return cls(
-            decision=event,
-            reasons=tuple(numbers.get("reasons") or ()),
-            findings=tuple(Finding.from_dict(finding) for finding in numbers.get("findings") or ()),
-            percent=numbers.get("percent", 0),
-            canary=Counts.from_dict(numbers.get("canary") or {}),
-            stable=Counts.from_dict(numbers.get("stable") or {}),
-            watched_s=numbers.get("watched_s", 0.0),
-        )
+        names = {each.name for each in fields(cls)}
+        return cls.from_dict({**{name: item for name, item in numbers.items() if name in names}, "decision": event})

@@ -22,7 +22,7 @@ class Plan:
     on_timeout: str
     approval: bool
     keep_versions: int
-    look_s: float
+    longest_wait_s: float
 
     @classmethod
     def of(cls, steps: Sequence[int], bake_time_s: float | Sequence[float], **values: object) -> Plan:
@@ -58,8 +58,8 @@ class Plan:
             )
         if self.keep_versions < 1:
             raise BadInput(f"keep_versions is {self.keep_versions!r}; expected 1 or more")
-        if self.look_s <= 0:
-            raise BadInput(f"look_interval is {self.look_s!r} s; expected more than 0")
+        if self.longest_wait_s <= 0:
+            raise BadInput(f"longest_wait is {self.longest_wait_s!r} s; expected more than 0")
 
     def after(self, percent: int) -> int | None:
         """Returns the step after a share; None after 100."""

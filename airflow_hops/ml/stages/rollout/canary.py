@@ -61,7 +61,7 @@ class Rollout:
     plan: Plan
     limits: Limits
 
-    def look(self, answer: Mapping[str, Any] | None = None) -> Outcome:
+    def poll(self, answer: Mapping[str, Any] | None = None) -> Outcome:
         """Takes the step that is due.
 
         Args:
@@ -238,7 +238,7 @@ class _Step:
 
     def _waiting(self, text: str = "") -> Waiting:
         plan, progress = self.rollout.plan, self.progress
-        left_s = min(plan.timeout_s - progress.elapsed_s, plan.look_s)
+        left_s = min(plan.timeout_s - progress.elapsed_s, plan.longest_wait_s)
         bake_s = plan.bake_s(progress.percent)
         needed, wanted = progress.requests_needed(plan), progress.requests_to_test
         if not progress.judged and progress.elapsed_s < bake_s:

@@ -19,7 +19,7 @@ from airflow_hops.ml.stages.rollout.decision import Question
 from airflow_hops.ml.step.context import StepContext
 
 
-def look(
+def poll(
     context: StepContext,
     *,
     plan: Mapping[str, Any],
@@ -57,7 +57,7 @@ def look(
             f"airflow_hops.serving --upstream={server.at}) and name that one in the connection"
         )
     rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
-    outcome = rollout.look(answer)
+    outcome = rollout.poll(answer)
     if isinstance(outcome, Decision):
         return _write(rollout, outcome)
     if isinstance(outcome, Question):

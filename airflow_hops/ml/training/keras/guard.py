@@ -90,7 +90,7 @@ class Guard(keras.callbacks.Callback):
             by_rank = ", ".join(f"rank {rank}: {seen}" for rank, seen in enumerate(rows))
             raise BadInput(
                 f"epoch {self._epoch + 1} has given the model {sum(rows)} rows over all ranks ({by_rank}), but the "
-                f"split holds {expected}: rows are {'lost' if sum(rows) < expected else 'given twice'}; each rank must "
+                f"split holds {expected}: rows are {'lost' if sum(rows) < expected else 'repeated'}; each rank must "
                 "read its own share, whole"
             )
         self.rows.append(sum(rows))

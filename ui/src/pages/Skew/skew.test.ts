@@ -45,11 +45,11 @@ describe("ticks of time", () => {
   });
 });
 
-test("a decision says of what people were told", () => {
-  const decision = (told: string[]) => ({ told }) as unknown as Decision;
+test("a decision lists the notifications of people", () => {
+  const decision = (notified: string[]) => ({ notified }) as unknown as Decision;
   expect(toldInWords(decision([]))).toBe("");
   expect(toldInWords(decision(["drift", "stop"]))).toBe(
-    "People were told that drift began and that requests have stopped.",
+    "People were notified that drift began and that requests have stopped.",
   );
   expect([["request"], ["stop"]].map((told) => toldOfStop(decision(told)))).toEqual([false, true]);
 });

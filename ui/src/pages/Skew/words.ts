@@ -63,7 +63,7 @@ const REFUSALS: Record<string, string> = {
 export const STOPS = new Set(["pipeline_fault", "monitor", "rejected", "budget"]);
 
 /** Whether people were told with a decision that requests have stopped. */
-export const toldOfStop = (decision: Decision): boolean => decision.told.includes("stop");
+export const toldOfStop = (decision: Decision): boolean => decision.notified.includes("stop");
 
 const TOLD: Record<string, string> = {
   drift: "that drift began",
@@ -72,8 +72,8 @@ const TOLD: Record<string, string> = {
 };
 
 /** What people were told of; empty for nothing. */
-export const toldInWords = ({ told }: Decision): string =>
-  told.length > 0 ? `People were told ${told.map((each) => TOLD[each] ?? each).join(" and ")}.` : "";
+export const toldInWords = ({ notified }: Decision): string =>
+  notified.length > 0 ? `People were notified ${notified.map((each) => TOLD[each] ?? each).join(" and ")}.` : "";
 
 /** Limits and conditions of a decision, a line each: those that hold first. */
 export function decisionLines(decision: Decision): string[] {
