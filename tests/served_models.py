@@ -185,7 +185,7 @@ class Pipeline:
         # Airflow is imported once its environment is set.
         from airflow_hops.triggers.rollout import RolloutTrigger
 
-        while not isinstance(result := self.look(deployment, services=services, **params), Artifact):
+        while not isinstance(result := self.poll(deployment, services=services, **params), Artifact):
             waiting = {name: value for name, value in result["waiting"].items() if name != "text"}
             asyncio.run(RolloutTrigger(**waiting, poll_s=0.1).wait())
         return result

@@ -29,7 +29,7 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger
-from airflow_hops.web.models.live import AskedServer
+from airflow_hops.web.models.live import QueriedServer
 
 ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
 OTHERS = ("config_file", "traffic_file", "capture_path", "rest_port")
@@ -219,7 +219,7 @@ def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
     second = deployed.properties["version"]
     assert remote.available(name) == [1, second]
     with pytest.raises(StepFailed, match="neither splits traffic nor counts by version; use PromoteModelOperator"):
-        pipeline.look(deployed, services=services)
+        pipeline.poll(deployed, services=services)
     assert pipeline.decide("promote", services=services, version=None)["champion"] == second
 
     # It was started with an empty config, and has forgotten everything; the next decision tells it again.
@@ -280,7 +280,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         assert hook.predict(name, ROWS, api="rest").outputs
         counted = hook.stats()["models"][name]["versions"]["2"]["requests"]
         # What is not a task asks with the connection's tokens, too, and keeps none of them.
-        assert AskedServer.of("model_server_default").client.stats()["models"].keys() >= {name}
+        assert QueriedServer.of("model_server_default").client.stats()["models"].keys() >= {name}
         arguments = {"model_name": name, "model_server_conn_id": "model_server_default", "version": 3}
         sensor = ModelVersionSensor(task_id="ready", deferrable=True, **arguments)
         with pytest.raises(TaskDeferred) as deferred:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.runtime
 
 def killed(pipeline: Pipeline, deployment: Artifact, before: str, **params: Any) -> None:
     with pytest.raises(StepFailed, match="SIGKILL") as caught:
-        pipeline.look(deployment, killed_before=before, **params)
+        pipeline.poll(deployment, killed_before=before, **params)
     assert caught.value.retryable
 
 
@@ -45,7 +45,7 @@ def test_a_step_and_a_promotion_survive_a_kill_at_each_point(pipeline: Pipeline)
     assert pipeline.record()["challenger"]["traffic_percent"] == 60, "decided, and not yet in effect"
     time.sleep(0.5)  # longer than the server takes to read its files
     assert shares(pipeline) == {1: 70, 2: 30}
-    assert "waiting" in pipeline.look(deployment, **plan)
+    assert "waiting" in pipeline.poll(deployment, **plan)
     wait_for(lambda: shares(pipeline) == {1: 40, 2: 60}, "the share that was decided")
     assert pipeline.events() == [("deployed", 1), ("canary", 2), ("step", 2)]
 
@@ -56,7 +56,7 @@ def test_a_step_and_a_promotion_survive_a_kill_at_each_point(pipeline: Pipeline)
         killed(pipeline, deployment, point, **plan)
         assert pipeline.events()[-1] == ("promoted", 2), point
         assert pipeline.record()["challenger"] is None
-    done = pipeline.look(deployment, **plan)
+    done = pipeline.poll(deployment, **plan)
     assert done.properties["decision"] == "promoted"
     assert [event for event, _ in pipeline.events()].count("promoted") == 1
     wait_for(lambda: shares(pipeline) == {2: 100}, "all the traffic")
@@ -89,18 +89,18 @@ def test_what_was_counted_before_the_server_was_killed_counts(pipeline: Pipeline
     plan: dict[str, Any] = {"steps": [50, 75, 100], "min_requests": 60}
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
     server.ask(pipeline.name, 80)
-    assert "requests, 0 failed" in pipeline.look(deployment, **plan)["waiting"]["text"]
+    assert "requests, 0 failed" in pipeline.poll(deployment, **plan)["waiting"]["text"]
     before = pipeline.record()["challenger"]["rollout"]["seen"]
     assert before["1"]["requests"] + before["2"]["requests"] == 80
     server.process.send_signal(signal.SIGKILL)
     server.process.wait()
-    assert "does not answer" in pipeline.look(deployment, **plan)["waiting"]["text"]
+    assert "does not answer" in pipeline.poll(deployment, **plan)["waiting"]["text"]
     assert pipeline.record()["challenger"]["rollout"]["seen"] == before
     server.start()
     server.wait_until_ready()
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the last decided share")
     server.ask(pipeline.name, 50)
-    result = pipeline.look(deployment, **plan)
+    result = pipeline.poll(deployment, **plan)
     assert "gets 75%" in result["waiting"]["text"]
     event = pipeline.record()["history"][-1]
     asked = event["canary"]["requests"]
@@ -117,7 +117,7 @@ def test_a_share_that_nobody_decided_is_put_right_and_one_that_somebody_did_is_k
         pipeline.server.traffic_file.read_text().replace('"1": 60', '"1": 10').replace('"2": 40', '"2": 90')
     )
     wait_for(lambda: shares(pipeline) == {1: 10, 2: 90}, "a share that is not in the record")
-    pipeline.look(deployment)
+    pipeline.poll(deployment)
     wait_for(lambda: shares(pipeline) == {1: 60, 2: 40}, "the decided share")
 
 
@@ -126,7 +126,7 @@ def test_a_canary_in_doubt_waits_for_more_requests(pipeline: Pipeline) -> None:
     deployment = pipeline.deploy(pipeline.model("failing"), canary_percent=50)
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
     assert pipeline.server.ask(pipeline.name, 50, far_every=4) > 0
-    waiting = pipeline.look(deployment)["waiting"]
+    waiting = pipeline.poll(deployment)["waiting"]
     assert "in doubt: refusals: " in waiting["text"]
     # Twice the requests that it was judged by: then it is tested again.
     assert waiting["requests"] == 2 * pipeline.record()["challenger"]["rollout"]["seen"]["2"]["requests"]
@@ -203,7 +203,7 @@ def test_shares_can_be_set_over_rest(pipeline: Pipeline) -> None:
     assert shares(pipeline) == {1: 60, 2: 40}, "in effect before the answer"
     pipeline.server.ask(pipeline.name, 100)
     plan: dict[str, Any] = {"steps": [70, 100], "services": services}
-    assert "gets 70%" in pipeline.look(deployment, **plan)["waiting"]["text"]
+    assert "gets 70%" in pipeline.poll(deployment, **plan)["waiting"]["text"]
     assert shares(pipeline) == {1: 30, 2: 70}
     pipeline.server.ask(pipeline.name, 50)
     assert pipeline.rollout(deployment, **plan).properties["decision"] == "promoted"

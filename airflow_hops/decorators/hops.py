@@ -95,7 +95,8 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the artifacts among the arguments by parameter, for the lineage and for ``context.input(name)``."""
         arguments = inspect.signature(self.python_callable).bind_partial(*self.op_args, **self.op_kwargs).arguments
-        return {name: value for name, value in arguments.items() if _is_artifact(value)}
+        names = {"uri", "kind", "fingerprint"}
+        return {name: v for name, v in arguments.items() if isinstance(v, Mapping) and names <= v.keys()}
 
     def _context_values(self, context: Context) -> dict[str, Any]:
         """Returns the values of Airflow's context that are parameters of the function (``ds``, ``run_id``)."""
@@ -249,7 +250,3 @@ def _global_names(code: CodeType) -> Iterator[str]:
 def _plain(value: Any) -> Any:
     """Converts the lazy sequence of a mapped task's values to a list."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes | list | tuple) else value
-
-
-def _is_artifact(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"uri", "kind", "fingerprint"} <= value.keys()

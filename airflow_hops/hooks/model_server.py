@@ -234,7 +234,7 @@ def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
     return ModelServerHook(model_server_conn_id).services if model_server_conn_id else {}
 
 
-async def asked_from_a_trigger(conn_id: str) -> dict[str, str]:
+async def trigger_services(conn_id: str) -> dict[str, str]:
     """Returns the services for a trigger, which is stored without tokens; empty if the connection cannot be read."""
     try:
         services: dict[str, str] = await sync_to_async(lambda: ModelServerHook(conn_id).services)()

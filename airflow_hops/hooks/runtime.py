@@ -123,7 +123,11 @@ class RuntimeHook(BaseHook):
             return str(extra.get(name) or conf.get("hops", name, fallback="") or default)
 
         services = {"serving_host": connection.host or "127.0.0.1", "serving_port": str(connection.port or 8500)}
-        services |= {name: _text(value) for name, value in extra.items() if name.startswith("serving_") and value}
+        services |= {
+            name: json.dumps(value) if isinstance(value, Mapping) else str(value)
+            for name, value in extra.items()
+            if name.startswith("serving_") and value
+        }
         if connection.password:
             services["serving_token"] = connection.password
         rest_port = services.get("serving_rest_port", "1")
@@ -134,7 +138,9 @@ class RuntimeHook(BaseHook):
             raise self._bad_field("store", store, "a URI or an absolute path")
         runtime = self._runtime_folder(str(extra.get("runtime") or ""), home / "hops-runtime")
         tracking_uri = setting("tracking_uri", f"sqlite:///{home}/mlflow.db")
-        storage_options = self._json_object("storage_options", extra.get("storage_options"))
+        storage_options = json_object(
+            extra.get("storage_options"), f"connection {self.hops_conn_id!r}: field 'storage_options'"
+        )
         if extra.get("storage_conn_id"):
             storage_options = {**storage_options_of(str(extra["storage_conn_id"])), **storage_options}
         opened = ArtifactStore(store, storage_options=storage_options)
@@ -347,9 +353,6 @@ class RuntimeHook(BaseHook):
             start_up_s = max(time.monotonic() - launched - work_s, 0.0)
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
 
-    def _json_object(self, name: str, value: Any) -> dict[str, Any]:
-        return json_object(value, f"connection {self.hops_conn_id!r}: field {name!r}")
-
     def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
         return BadInput(f"connection {self.hops_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
 
@@ -374,10 +377,6 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
         return dict(services)
     places = {name: str(home / "hops-serving" / file) for name, file in _PLACES.items()}
     return {"serving_rest_port": "8501", **places, **services}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 def _inputs(spec: StepSpec) -> list[Artifact]:

@@ -15,7 +15,6 @@ from airflow_hops.operators.links import ModelsLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.core.contract.backtest import BacktestReport
     from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
     from airflow_hops.replay.backtest.candidates import Candidates
     from airflow_hops.replay.backtest.plan import BacktestPlan
@@ -93,7 +92,12 @@ class BacktestOperator(HopsTask):
         finally:
             self._running = None
         chosen = next(each for each in report.policies if each.name == report.chosen)
-        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": _table(report)}
+        figures = ("average", "better", "false_alarms", "core_hours", "gpu_hours", "regret")
+        table = {
+            each.name: {"trainings": len(each.retrainings), **{name: getattr(each, name) for name in figures}}
+            for each in report.policies
+        }
+        return {"report": uri, "chosen": chosen.name, "policy": chosen.policy, "table": table}
 
     def on_kill(self) -> None:
         """Ends the running steps with all their processes."""
@@ -122,11 +126,3 @@ class BacktestOperator(HopsTask):
             price=price,
             jobs=self.jobs,
         )
-
-
-def _table(report: BacktestReport) -> dict[str, dict[str, Any]]:
-    figures = ("average", "better", "false_alarms", "core_hours", "gpu_hours", "regret")
-    return {
-        each.name: {"trainings": len(each.retrainings), **{name: getattr(each, name) for name in figures}}
-        for each in report.policies
-    }

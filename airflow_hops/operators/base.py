@@ -156,7 +156,7 @@ class HopsOperator(HopsTask):
         return hook.run(
             self.build_spec(hook, context),
             launcher=self.chosen_launcher(hook),
-            cache=self._cache_enabled() and self.cacheable,
+            cache=self._cache_enabled(),
         )
 
     cacheable: ClassVar[bool] = True
@@ -204,9 +204,8 @@ class HopsOperator(HopsTask):
         keep_cards(RuntimeHook(self.hops_conn_id).store, model_name, docs.get)
 
     def _cache_enabled(self) -> bool:
-        if self.cache is not None:
-            return bool(self.cache)
-        return conf.getboolean("hops", "cache", fallback=True)
+        enabled = conf.getboolean("hops", "cache", fallback=True) if self.cache is None else bool(self.cache)
+        return enabled and self.cacheable
 
 
 def airflow_error(error: HopsError) -> AirflowException:

@@ -96,7 +96,10 @@ class SchemaOperator(HopsOperator):
         if self.schema is None:
             return self._inference()
         path = Path(context["dag"].fileloc).parent / Path(str(self.schema)).expanduser()
-        return {"imported": {"path": str(self.schema), "text": _read(path)}}
+        try:
+            return {"imported": {"path": str(self.schema), "text": path.read_text(encoding="utf-8")}}
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path}: cannot be read as a schema in protobuf text ({error})") from None
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Returns the options that the schema was frozen with, so that a later change can be reported."""
@@ -157,13 +160,6 @@ class SchemaOperator(HopsOperator):
 def is_deployed_with(store: ArtifactStore, uri: str) -> bool:
     """Returns whether a champion or canary was trained with the frozen schema at ``uri``."""
     return any(served.schema == uri for _, record in read_records(store) for served in record.serving.values())
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: cannot be read as a schema in protobuf text ({error})") from None
 
 
 def _sha256(text: str) -> str:

@@ -85,7 +85,22 @@ class StatisticsOperator(SparkOperator):
         self.label_column = label
         self.key_column = key
         self.time_column = time
-        self._check_arguments()
+        if (self.examples is None) == (self.source is None):
+            number = "neither" if self.examples is None else "both"
+            raise ValueError(f"expected exactly one of examples and source, found {number}")
+        for argument, allowed in (("engine", ENGINES), ("on_corrupt", ON_CORRUPT)):
+            if (value := getattr(self, argument)) not in allowed:
+                raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
+        if self.source is None and (self.label_column or self.key_column or self.time_column):
+            raise ValueError("label, key and time describe a source; those of examples are known")
+        if self.source is not None and self.splits is not None:
+            raise ValueError("splits are those of examples; a source has one, which 'split' names")
+        if not self.split or "/" in self.split or self.split.startswith("."):
+            raise ValueError(f"split is {self.split!r}, expected a name that can be a folder name")
+        if self.workers is not None and (self.engine == "spark" or self.workers < 1):
+            raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
+        if self._is_spark_table() and self.engine != "spark":
+            raise ValueError(f"source is {self.source!r}, which only engine='spark' reads, not {self.engine!r}")
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the source and the options."""
@@ -123,21 +138,3 @@ class StatisticsOperator(SparkOperator):
 
     def _cache_enabled(self) -> bool:
         return super()._cache_enabled() and not self._is_spark_table()
-
-    def _check_arguments(self) -> None:
-        if (self.examples is None) == (self.source is None):
-            number = "neither" if self.examples is None else "both"
-            raise ValueError(f"expected exactly one of examples and source, found {number}")
-        for argument, allowed in (("engine", ENGINES), ("on_corrupt", ON_CORRUPT)):
-            if (value := getattr(self, argument)) not in allowed:
-                raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
-        if self.source is None and (self.label_column or self.key_column or self.time_column):
-            raise ValueError("label, key and time describe a source; those of examples are known")
-        if self.source is not None and self.splits is not None:
-            raise ValueError("splits are those of examples; a source has one, which 'split' names")
-        if not self.split or "/" in self.split or self.split.startswith("."):
-            raise ValueError(f"split is {self.split!r}, expected a name that can be a folder name")
-        if self.workers is not None and (self.engine == "spark" or self.workers < 1):
-            raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
-        if self._is_spark_table() and self.engine != "spark":
-            raise ValueError(f"source is {self.source!r}, which only engine='spark' reads, not {self.engine!r}")

@@ -49,7 +49,7 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
         store = context.get("task_state_store")
         if not self.durable or store is None:
             return super().run_step(hook, context)
-        cache = self._cache_enabled() and self.cacheable
+        cache = self._cache_enabled()
         spec = hook.complete(self.build_spec(hook, context))
         self._jobs = Jobs(hook, spec, self.chosen_launcher(hook))
         if cache and (cached := hook.find_cached(spec)) is not None:

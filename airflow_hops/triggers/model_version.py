@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.server_address import ServerAddress
-from airflow_hops.hooks.model_server import asked_from_a_trigger
+from airflow_hops.hooks.model_server import trigger_services
 
 
 class ModelVersionTrigger(BaseTrigger):
@@ -45,7 +45,7 @@ class ModelVersionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Polls until there is an event: ``{"version": N}``, or ``{"error": text}``."""
-        services = {**self.services, **(await asked_from_a_trigger(self.conn_id) if self.conn_id else {})}
+        services = {**self.services, **(await trigger_services(self.conn_id) if self.conn_id else {})}
         while True:
             try:
                 ready = await asyncio.to_thread(ready_version, services, self.model_name, self.version, self.label)

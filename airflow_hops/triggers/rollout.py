@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.serving_api.server_address import ServerAddress
-from airflow_hops.hooks.model_server import asked_from_a_trigger
+from airflow_hops.hooks.model_server import trigger_services
 
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -62,7 +62,7 @@ class RolloutTrigger(BaseTrigger):
 
     async def wait(self) -> str:
         """Returns why the next comparison is due: ``time``, ``requests`` or ``server``."""
-        services = await asked_from_a_trigger(self.conn_id) if self.conn_id and self.requests is not None else {}
+        services = await trigger_services(self.conn_id) if self.conn_id and self.requests is not None else {}
         while (left_s := self.until - time.time()) > 0:
             why = await asyncio.to_thread(self._due, services) if self.requests is not None else ""
             if why:

@@ -55,10 +55,10 @@ MOST_JSON_BYTES = 32 << 20
 _MOST_LEVELS = 100
 
 
-def parse_json(text: str | bytes, source: str, advice: str = "restore it, or clear the task that writes it") -> Any:
+def parse_json(text: str | bytes, source: str) -> Any:
     """Returns the JSON value in a file's text; NaN and infinities, which Python writes, are accepted.
 
-    The message names ``source``, the file's address, and ``advice``, a way to fix the file.
+    The message names ``source``, the file's address.
 
     Raises:
         UnreadableFile: the text is not JSON in UTF-8, too large, or nested too deeply.
@@ -80,7 +80,9 @@ def parse_json(text: str | bytes, source: str, advice: str = "restore it, or cle
         result = f"values within values, more than {_MOST_LEVELS} deep"
     except (ValueError, MemoryError) as error:
         result = str(error)
-    raise UnreadableFile(f"{source}: expected JSON ({result}); the file was damaged: {advice}") from None
+    raise UnreadableFile(
+        f"{source}: expected JSON ({result}); the file was damaged: restore it, or clear the task that writes it"
+    ) from None
 
 
 def read_json(path: Path) -> Any:

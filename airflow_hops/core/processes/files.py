@@ -39,9 +39,9 @@ def staged(path: Path, *, durable: bool = False) -> Iterator[Path]:
         staging.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Writes a small file, of which a reader sees the old or the new content; arguments as :func:`staged`."""
-    with staged(path, durable=durable) as staging:
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes a small file, of which a reader sees the old or the new content."""
+    with staged(path) as staging:
         staging.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

@@ -108,8 +108,11 @@ def walk_on(
     """Returns the candidates made from an artifact, nearest first, up to :data:`MAX_NODES`."""
     walk = Walk({start.key: start}, {})
     made_from: dict[Key, list[tuple[Artifact, Link]]] = {}
-    for artifact, links in _links(store, candidates):
-        for link in links:
+    unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
+    with reading_threads() as readers:
+        links = list(readers.map(lambda artifact: known_links(store, artifact), unique))
+    for artifact, sources in zip(unique, links, strict=True):
+        for link in sources:
             made_from.setdefault((link.source.uri, link.source.fingerprint), []).append((artifact, link))
     level = [start]
     while level:
@@ -152,12 +155,6 @@ def known_links(store: ArtifactStore, artifact: Artifact) -> list[Link]:
         return _read_links(store, artifact)
     except HTTPException:
         return []
-
-
-def _links(store: ArtifactStore, candidates: Iterable[Artifact]) -> Iterator[tuple[Artifact, list[Link]]]:
-    unique = list({(artifact.uri, artifact.fingerprint): artifact for artifact in candidates}.values())
-    with reading_threads() as readers:
-        yield from zip(unique, readers.map(lambda artifact: known_links(store, artifact), unique), strict=True)
 
 
 def _stated(manifest: Manifest) -> Iterator[tuple[str, Artifact]]:

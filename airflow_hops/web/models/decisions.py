@@ -16,7 +16,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import Field, StringConstraints
 
 from airflow_hops.core.contract.artifacts import HopsError, Producer
-from airflow_hops.core.contract.protocol import Line, StepSpec
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS
@@ -137,14 +137,10 @@ def _decide(
         services=model_server_services(served.server_conn_id) if served.server_conn_id != served.hops_conn_id else {},
     )
     try:
-        result = served.hook.run(spec, cache=False, on_line=_log_line)
+        result = served.hook.run(spec, cache=False, on_line=lambda line: log.log(line.level, "%s", line.text))
     except StepFailed as error:
         said = str(error).removeprefix(f"step {function!r}: ")
         raise HTTPException(502 if error.retryable else 422, said) from error
     except HopsError as error:
         raise HTTPException(502, str(error)) from error
     return Outcome.model_validate({**result.value, "cards_problem": keep_cards_of(served)})
-
-
-def _log_line(line: Line) -> None:
-    log.log(line.level, "%s", line.text)

@@ -26,14 +26,14 @@ _TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
-class AskedServer:
+class QueriedServer:
     """REST client of a model server; ``tensorflow_model_server`` has no counts by version, unlike ``bundled``."""
 
     client: RestClient
     kind: str
 
     @classmethod
-    def of(cls, conn_id: str) -> AskedServer:
+    def of(cls, conn_id: str) -> QueriedServer:
         """Returns the server of a connection of type ``model_server`` or ``hops``.
 
         Raises:
@@ -164,7 +164,7 @@ def get_live_model(
 ) -> LiveModel:
     """Returns the model server's view of a model; if the server does not answer, ``problem`` says so."""
     try:
-        server = AskedServer.of(served.server_conn_id)
+        server = QueriedServer.of(served.server_conn_id)
     except HopsError as error:
         return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
     facts = {"address": server.url, "kind": server.kind}
@@ -191,7 +191,7 @@ def tail_model_logs(
     lines: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> LogTail:
     """Returns the newest lines of the model server's log about this model."""
-    server = AskedServer.of(served.server_conn_id)
+    server = QueriedServer.of(served.server_conn_id)
     if not server.is_bundled:
         raise BadInput(
             f"{server.url} is a {server.kind}, which does not provide its log over HTTP: it writes the log to "
@@ -207,7 +207,7 @@ def tail_model_logs(
     return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in result])
 
 
-def _series(server: AskedServer, model_name: str, minutes: float) -> Series | None:
+def _series(server: QueriedServer, model_name: str, minutes: float) -> Series | None:
     since_s = time.time() - 60 * minutes
     try:
         wanted = urlencode({"model": model_name, "since": since_s})

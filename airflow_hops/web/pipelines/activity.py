@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import AskedServer
+from airflow_hops.web.models.live import QueriedServer
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -98,7 +98,7 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> A
 
 def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | str:
     try:
-        server = AskedServer.of(conn_id)
+        server = QueriedServer.of(conn_id)
         if not server.is_bundled:
             return f"{server.url} is a {server.kind}, which keeps no counts per version"
         stats = server.client.stats()

@@ -117,7 +117,12 @@ class Drift(Condition):
     def check(self, situation: Situation, memory: Memory) -> Finding:
         """Returns whether the condition holds; see :meth:`Condition.check`."""
         skew = situation.skew
-        self._check_names(tuple(skew.scores))
+        for name in self.features if self.features != "*" and skew.scores else ():
+            if name not in skew.scores:
+                raise BadInput(
+                    f"policy: Drift names the feature {name!r}, which is not compared; compared are "
+                    f"{', '.join(skew.scores)}{suggestion(name, skew.scores)}"
+                )
         if skew.verdict == INSUFFICIENT:
             needed = "" if skew.min_rows is None else f" of {skew.min_rows:,}"
             return self._found(False, f"the verdict is 'insufficient': {situation.rows:,}{needed} rows")
@@ -140,14 +145,6 @@ class Drift(Condition):
         else:
             text = f"only {', '.join(skew.drifted)} drifted"
         return self._found(bool(enough), text, **numbers)
-
-    def _check_names(self, compared: Sequence[str]) -> None:
-        for name in self.features if self.features != "*" and compared else ():
-            if name not in compared:
-                raise BadInput(
-                    f"policy: Drift names the feature {name!r}, which is not compared; compared are "
-                    f"{', '.join(compared)}{suggestion(name, compared)}"
-                )
 
 
 @dataclass(frozen=True)

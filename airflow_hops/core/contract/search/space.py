@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import check_json
 
 
@@ -145,7 +146,7 @@ def space_to_dict(space: Space) -> dict[str, Any]:
                 values = Choice(values) if isinstance(values, list | tuple) else Choice([values])
         except BadInput as error:
             raise BadInput(f"space[{name!r}]: {error}; expected a list of values, or a range such as Uniform") from None
-        results[name] = {"type": values.type, **{key: _plain(value) for key, value in vars(values).items()}}
+        results[name] = {"type": values.type, **as_json(vars(values))}
     return results
 
 
@@ -182,7 +183,3 @@ def _check_log(what: Any, low: float) -> None:
 def is_number(value: Any, types: tuple[type, ...] = (int, float)) -> bool:
     """Returns whether a value is a finite number of one of the types."""
     return isinstance(value, types) and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
