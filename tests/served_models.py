@@ -190,7 +190,7 @@ class Pipeline:
             asyncio.run(RolloutTrigger(**waiting, poll_s=0.1).wait())
         return result
 
-    def look(
+    def poll(
         self, deployment: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
     ) -> Any:
         """Looks at the canary once; ``killed_before`` is one of ``steps/killed_step.py``."""

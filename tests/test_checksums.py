@@ -86,29 +86,22 @@ def test_another_process_need_not_read_it_again(tmp_path: Path, reads: list[byte
     assert reads == []
 
 
-def test_rereading_finds_what_changed_without_a_trace(tmp_path: Path, cache: Path, reads: list[bytes]) -> None:
-    path = settled(tmp_path / "file", b"one")
-    assert checksum(path) == checksum(path, reread=True)
-    assert reads == [b"one", b"one"]
-
-
-def test_a_memory_that_is_damaged_is_made_anew(tmp_path: Path, cache: Path, reads: list[bytes]) -> None:
-    path = settled(tmp_path / "file", b"one")
-    checksum(path)
-    (cache / "checksums.db").write_bytes(b"no database" * 1000)
-    assert checksum(path) == checksum(path) == hashlib.sha256(b"one").hexdigest()
-    assert reads == [b"one", b"one"]
-
-
-def test_a_memory_that_others_could_write_is_not_believed(
-    tmp_path: Path, cache: Path, reads: list[bytes], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("cause", ["it is reread", "the cache is damaged", "others could write the cache"])
+def test_cache_is_ignored(
+    tmp_path: Path, cache: Path, reads: list[bytes], caplog: pytest.LogCaptureFixture, cause: str
 ) -> None:
     path = settled(tmp_path / "file", b"one")
     checksum(path)
-    cache.chmod(0o777)
-    checksum(path)
+    if cause == "the cache is damaged":
+        (cache / "checksums.db").write_bytes(b"no database" * 1000)
+    elif cause != "it is reread":
+        cache.chmod(0o777)
+    assert checksum(path, reread=cause == "it is reread") == hashlib.sha256(b"one").hexdigest()
     assert reads == [b"one", b"one"]
-    assert f"{cache} can be written by others (mode 777)" in caplog.text
+    assert (f"{cache} can be written by others (mode 777)" in caplog.text) is cause.startswith("others")
+    if cause == "the cache is damaged":
+        assert checksum(path) == hashlib.sha256(b"one").hexdigest()
+        assert len(reads) == 2, "it was created again"
 
 
 def test_the_memory_is_bounded(tmp_path: Path, reads: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from airflow_hops.environments.runtime import (
     write_stamp,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
-from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.user_code.locked_environment import find_or_make
 
@@ -120,8 +120,9 @@ def test_unfinished_and_outdated_environments_are_not_used_and_completed_by_the_
     tmp_path: Path, pins: Path
 ) -> None:
     environment = tmp_path / "runtime"
-    with pytest.raises(BadInput, match=f"airflow hops runtime create {environment}"):
-        runtime_python(environment)
+    message = f"runtime environment '{environment}': it has no bin/python; make it with 'airflow hops runtime create"
+    with pytest.raises(BadInput, match=f"{message} {environment}'"):
+        LocalLauncher(environment).start(tmp_path / "spec.json", ())
     # Killed before anything was installed.
     subprocess.run([find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(environment)], check=True)
     assert environment_state(environment, fingerprint(pins)).name == "unfinished"

@@ -95,18 +95,18 @@ def test_rollout_through_a_gateway_drops_no_request_and_outlives_gateway_and_ups
     assert client.asked > 100 and client.failed == 0
     assert behind.aliases() == {"champion": 2}
 
-    # A canary whose gateway and upstream die; the one has its shares in a file, the other is told anew.
+    # A canary whose gateway and upstream die; the one has its shares in a file, the other is notified again.
     deployment = behind.deploy(behind.model("third"), canary_percent=25)
     assert gateway.ask(name, 4) == 0
-    assert "waiting" in behind.look(deployment)
+    assert "waiting" in behind.poll(deployment)
     for server in (gateway, upstream):
         server.process.kill()
         server.process.wait()
-    assert "waiting" in behind.look(deployment)
+    assert "waiting" in behind.poll(deployment)
     for server in (upstream, gateway):
         server.start()
         server.wait_until_ready()
-    assert "waiting" in behind.look(deployment)
+    assert "waiting" in behind.poll(deployment)
     wait_for(lambda: gateway.traffic(name) == {2: 75, 3: 25}, "the decided shares")
     with Client(gateway, name) as client:
         assert behind.rollout(deployment).properties["decision"] == "promoted"

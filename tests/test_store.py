@@ -219,6 +219,7 @@ def test_a_crash_before_the_commit_leaves_no_artifact_and_the_next_try_clears_up
 
 
 def test_a_retry_replaces_what_the_try_before_published(any_store: ArtifactStore) -> None:
+    write(any_store, {})
     first = write(any_store, {"old/weights": "1", "shared": "1"})
     second = write(any_store, {"new/weights": "2", "shared": "2"}, dataclasses.replace(PRODUCER, try_number=3))
     assert first.uri == second.uri
@@ -274,12 +275,6 @@ def test_a_reader_always_finds_an_artifact_while_it_is_replaced(tmp_path: Path) 
         "dag/manual__2026-01-01T00_00_00+00_00/train/model/a",
         "dag/manual__2026-01-01T00_00_00+00_00/train/model/manifest.json",
     ]
-
-
-def test_an_artifact_of_no_files_is_replaced_too(any_store: ArtifactStore) -> None:
-    write(any_store, {})
-    again = write(any_store, {"a": "1"})
-    assert any_store.verify(again).files
 
 
 def test_lost_rows_are_not_published(any_store: ArtifactStore) -> None:
@@ -385,6 +380,10 @@ def test_link_that_no_manifest_lists_is_damage(store: ArtifactStore, tmp_path: P
     outside = tmp_path / "outside"
     shutil.copytree(folder / "train", outside)
     (outside / "more.parquet").write_text("2")
+    with store.create(store.uri("linked"), "model", PRODUCER) as writer:
+        (writer.path / "assets").symlink_to(outside)
+        with pytest.raises(BadInput, match="assets is a link to the folder"):
+            writer.commit()
     if (folder / replaced).is_dir():
         shutil.rmtree(folder / replaced)
     (folder / replaced).symlink_to(outside)
@@ -393,8 +392,10 @@ def test_link_that_no_manifest_lists_is_damage(store: ArtifactStore, tmp_path: P
 
 
 def test_what_file_systems_and_editors_leave_is_no_damage(store: ArtifactStore) -> None:
-    artifact = write(store, {"train/part.parquet": "1", "schema.pbtxt": "2"})
+    names = {"train/part.parquet": "1", "schema.pbtxt": "2", "weights.crc": "3", "_SUCCESS_rates.json": "4"}
+    artifact = write(store, names)
     folder = store.local(artifact)
+    assert {name: (folder / name).read_text() for name in names} == names, "names like those of markers are data"
     for name in ("train/_SUCCESS", "train/.part.parquet.crc", "train/._SUCCESS.crc", ".nfs00000000037c1b4200000001",
                  "schema.pbtxt~", ".schema.pbtxt.swp", "#schema.pbtxt#", ".#schema.pbtxt", ".schema.pbtxt.un~",
                  ".DS_Store", "train_$folder$", ".manifest.json.0123456789ab"):  # fmt: skip
@@ -402,19 +403,6 @@ def test_what_file_systems_and_editors_leave_is_no_damage(store: ArtifactStore) 
     (folder / "empty" / "folder").mkdir(parents=True)
     store.verify(artifact)
     assert store.local(artifact) == folder
-
-
-def test_files_named_like_markers_are_kept(any_store: ArtifactStore) -> None:
-    files = {"weights.crc": "1", "_SUCCESS_rates.json": "2"}
-    artifact = write(any_store, files)
-    assert {name: (any_store.local(artifact) / name).read_text() for name in files} == files
-
-
-def test_link_to_a_folder_is_not_committed(store: ArtifactStore, tmp_path: Path) -> None:
-    with store.create(store.address(PRODUCER, "model"), "model", PRODUCER) as writer:
-        (writer.path / "assets").symlink_to(tmp_path)
-        with pytest.raises(BadInput, match="assets is a link to the folder"):
-            writer.commit()
 
 
 def test_folder_in_place_of_a_file_is_damage(store: ArtifactStore) -> None:
