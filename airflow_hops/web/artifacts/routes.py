@@ -81,7 +81,6 @@ class RunSummary(Model):
     state: str
     run_type: str
     run_after: Time
-    logical_date: Time | None
     started_at: Time | None
     ended_at: Time | None
     artifacts: list[ArtifactSummary]
@@ -123,7 +122,6 @@ class ArtifactDetail(ArtifactEntry):
     try_number: int
     files: list[FileSummary]
     inputs: dict[str, list[InputArtifact]]
-    cache_key_parts: dict[str, str]
 
 
 @router.get("/runs", dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -156,7 +154,6 @@ def list_runs(
                 state=str(run.state),
                 run_type=str(run.run_type),
                 run_after=run.run_after,
-                logical_date=run.logical_date,
                 started_at=run.start_date,
                 ended_at=run.end_date,
                 artifacts=[_summary(returned_address(each), each.artifact) for each in held[run.run_id]],
@@ -219,7 +216,6 @@ def get_artifact(
         try_number=manifest.producer.try_number,
         files=[FileSummary(path=file.path, size_bytes=file.size_bytes) for file in manifest.files],
         inputs={role: [_input(found, user, each) for each in values] for role, values in manifest.inputs.items()},
-        cache_key_parts=dict(manifest.cache_key_parts),
     )
 
 

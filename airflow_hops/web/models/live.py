@@ -78,8 +78,6 @@ class LiveVersion(Model):
     client_errors: int = 0
     """Requests refused as the client's mistake."""
     rows: int = 0
-    codes: dict[str, int] = {}
-    """Requests by gRPC status."""
     latency_ms_p50: Number = None
     latency_ms_p99: Number = None
 

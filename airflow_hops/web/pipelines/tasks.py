@@ -56,9 +56,7 @@ class Epochs(Model):
 
     epochs: list[dict[str, Number]]
     ranks: int | None
-    hosts: list[str]
     seconds: dict[str, Number]
-    rows_by_rank: list[dict[str, int]]
     resumed_after_epoch: int | None
     synchronized: bool | None
 
@@ -136,9 +134,7 @@ def get_epochs(found: TaskArtifact) -> Epochs:
     return Epochs(
         epochs=[_numbers(each) for each in training.get("epochs") or []],
         ranks=training.get("ranks"),
-        hosts=training.get("hosts") or [],
         seconds=_numbers(training.get("seconds") or {}),
-        rows_by_rank=training.get("rows_by_rank") or [],
         resumed_after_epoch=training.get("resumed_after_epoch"),
         synchronized=training.get("synchronized"),
     )

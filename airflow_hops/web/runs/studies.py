@@ -53,8 +53,6 @@ class StudyEntry(Model):
     pruner: str
     trials: int
     """Planned number of trials of this run."""
-    first_trial: int
-    """First trial of this run; earlier ones belong to runs that shared the study."""
     parallel: int
     started: str
     ended: str | None

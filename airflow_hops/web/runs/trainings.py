@@ -93,7 +93,6 @@ class RunDataset(Model):
     """A data set that a run was trained or evaluated on."""
 
     name: str
-    digest: str
     context: str | None
     rows: int | None
 

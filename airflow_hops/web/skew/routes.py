@@ -101,7 +101,6 @@ class SkewSource(Model):
     model: str | None
     """Served model whose requests it compares; null if it compares two spans."""
     checks: int
-    last_at: Time | None
 
 
 class SkewCheck(ArtifactAddress):
@@ -121,7 +120,6 @@ class SkewCheck(ArtifactAddress):
     window_start: Time | None
     window_end: Time | None
     """End of the data's time window."""
-    captured_from: Time | None
     captured_until: Time | None
     """End of the time in which the requests were served."""
     drifted: list[str]
@@ -205,7 +203,6 @@ class _Task:
             task_id=self.task.task_id,
             model=self.task.model_name,
             checks=self.total,
-            last_at=self.newest.at if self.newest else None,
         )
 
 
