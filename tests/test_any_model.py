@@ -136,7 +136,7 @@ def worse(fuel: Pipeline, model: dict[str, Any], by: float) -> Artifact:
         return writer.commit(properties=trained.properties)
 
 
-def test_fuel_drifts_is_learnt_anew_and_a_worse_model_is_rolled_back(
+def test_fuel_drifts_is_learnt_again_and_a_worse_model_is_rolled_back(
     connected: Pipeline, returned: Callable[..., dict[str, Any]]
 ) -> None:
     fuel = replace(connected, name="fuel")

@@ -60,7 +60,7 @@ def cached(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_a_step_runs_anew_when_code_that_it_may_use_has_changed(cached: Run, code: Path) -> None:
+def test_a_step_runs_again_when_code_that_it_may_use_has_changed(cached: Run, code: Path) -> None:
     assert not cached()
     assert cached()
     (code / "unrelated.py").write_text("x = 2\n")
@@ -74,7 +74,7 @@ def test_a_step_runs_anew_when_code_that_it_may_use_has_changed(cached: Run, cod
         assert cached(), changed
 
 
-def test_step_of_a_packaged_dag_runs_anew_when_its_code_has_changed(cached: Run, code: Path) -> None:
+def test_step_of_a_packaged_dag_runs_again_when_its_code_has_changed(cached: Run, code: Path) -> None:
     sources = code.rename(code.with_name("sources"))
     shutil.make_archive(str(code), "zip", sources)
     code.with_suffix(".zip").rename(code)

@@ -77,7 +77,7 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
 
 
 @pytest.mark.runtime
-def test_a_machine_too_busy_to_answer_is_no_reason_to_make_the_environment_anew(
+def test_a_machine_too_busy_to_answer_is_no_reason_to_make_the_environment_again(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 0.01)

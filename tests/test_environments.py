@@ -325,7 +325,7 @@ def test_the_package_says_everywhere_that_it_runs_on_the_same_pythons() -> None:
     assert f"(3, {first}) <= sys.version_info[:2] <= (3, {last})" in (REPOSITORY / "Makefile").read_text()
 
 
-def test_moved_broken_and_foreign_environments_are_made_anew_the_latter_only_when_forced(
+def test_moved_broken_and_foreign_environments_are_recreated_the_latter_only_when_forced(
     tmp_path: Path, pins: Path
 ) -> None:
     first, environment = tmp_path / "first", tmp_path / "runtime"
@@ -439,7 +439,7 @@ def cuda_pins(pins: Path) -> Path:
     return folder / "runtime-cuda.txt"
 
 
-def test_horovod_is_built_once_for_a_machine_and_anew_where_compiler_or_its_flags_are_others(
+def test_horovod_is_built_once_for_a_machine_and_again_where_compiler_or_its_flags_are_others(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def built(name: str) -> Any:
@@ -464,7 +464,7 @@ def test_horovod_is_built_once_for_a_machine_and_anew_where_compiler_or_its_flag
     assert built("third checkout") == first
 
 
-def test_with_cuda_horovod_is_built_anew_with_nccl_and_the_compiler_of_the_wheels(
+def test_with_cuda_horovod_is_built_again_with_nccl_and_the_compiler_of_the_wheels(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_HOME", raising=False)

@@ -222,7 +222,7 @@ def test_one_that_waits_for_another_back_test_can_be_killed(shop: Shop, replay: 
             waiting.result(5)
 
 
-def test_a_champion_of_a_search_is_searched_anew(shop: Shop, replay: Any) -> None:
+def test_a_champion_of_a_search_is_searched_again(shop: Shop, replay: Any) -> None:
     shop.serve(shop.search())
     candidate, _ = replay().train(JANUARY, "2020-02-10")
     assert set(candidate.model["properties"]["params"]) == {"C"}

@@ -187,7 +187,7 @@ def test_a_job_that_ended_while_no_worker_lived(tries, tmp_path, fails):
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "of other parameters"])
-def test_job_that_cannot_be_followed_is_started_anew(tries, tmp_path, is_killed):
+def test_job_that_cannot_be_followed_is_started_again(tries, tmp_path, is_killed):
     job, pids = killed_worker(tries, tmp_path)
     if is_killed:
         os.kill(pids[0], signal.SIGKILL)
@@ -267,7 +267,7 @@ def test_of_much_that_nobody_has_seen_the_end_is_shown(tries, tmp_path):
     assert second.every("result")
 
 
-def test_a_retry_on_another_machine_has_the_job_ended_and_begins_anew(tries, tmp_path):
+def test_a_retry_on_another_machine_has_the_job_ended_and_begins_again(tries, tmp_path):
     job, pids = killed_worker(tries, tmp_path, host="one", beat_s=0.3)
     second = tries(job, host="another", until=3).wait()
     assert all(map(is_gone, pids))

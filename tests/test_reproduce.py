@@ -221,7 +221,7 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     report = {"dag_id": "d", "dag_run_id": "r", "task": "search", "metrics": {}, "model": None, "record": "f" * 64}
     # MLflow's part is tested where MLflow is: tests/ml/search/test_search.py
-    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: {**report, "study": "r", "trial": trial})
+    monkeypatch.setattr(reproduction, "_trial_report", lambda hook, params: {**report, "study": "r", "trial": trial})
 
     trial = 0
     run = find_run(RuntimeHook(), "0" * 32)
@@ -244,7 +244,7 @@ def test_a_model_that_was_replaced_is_not_taken_for_that_of_the_run(
         writer.commit()
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": store.root}}))
     report = {"model": uri, "fingerprint": "e" * 64}
-    monkeypatch.setattr(reproduction, "_look_up", lambda hook, params: report)
+    monkeypatch.setattr(reproduction, "_trial_report", lambda hook, params: report)
     with pytest.raises(BadInput, match="another model is stored there now"):
         find_run(RuntimeHook(), "m/1")
     report |= {"record": None, "dag_id": "d"}

@@ -228,7 +228,7 @@ def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be
     assert versions_of(store) == [(1, "", "inferred by run run-1", False), (2, "ann", "once", True)]
 
 
-def test_a_schema_that_is_gone_is_put_back_and_not_inferred_anew(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_a_schema_that_is_gone_is_put_back_and_not_inferred_again(any_store: ArtifactStore) -> None:  # noqa: F811
     freeze(any_store, text_of("a"))
     uri = address(any_store)
     approved = publish_schema(any_store, uri, text_of("b"), approved_by="ann", features=["b"])

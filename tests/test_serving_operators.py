@@ -73,7 +73,7 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     assert pipeline.decide("undeploy", version=None, force=True)["changed"] is False
 
 
-def test_retry_decides_nothing_anew_and_mends_what_a_crash_left_behind(pipeline: Pipeline) -> None:
+def test_retry_decides_nothing_again_and_mends_what_a_crash_left_behind(pipeline: Pipeline) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     uri = pipeline.store.uri("_models", f"{pipeline.name}.json")

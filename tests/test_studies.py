@@ -179,7 +179,7 @@ def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:
 def test_one_search_at_a_time_has_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "shared")
     one, two, again = StudyOwner(folder, "one"), StudyOwner(folder, "two"), StudyOwner(folder, "one")
-    monkeypatch.setattr(study_owner, "_LOOK_S", 0.01)
+    monkeypatch.setattr(study_owner, "_POLL_S", 0.01)
     monkeypatch.setattr(study_owner, "_BEAT_S", 0.05)
     one.claim()
     with pytest.raises(StudyTaken, match="run 'one' works on this study"):

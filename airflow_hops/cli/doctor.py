@@ -175,7 +175,7 @@ def check_runtime(runtime: Path) -> Check:
         return Check("runtime environment", "ok", f"{runtime}, {state.detail}")
     advice = f"airflow hops runtime create {runtime}"
     if state.name == "unmanaged":
-        return Check("runtime environment", "warn", state.detail, f"to get the tested pins: {_create_anew(runtime)}")
+        return Check("runtime environment", "warn", state.detail, f"to get the tested pins: {_create_again(runtime)}")
     if state.name == "moved":
         return Check("runtime environment", "warn", state.detail, f"its scripts point there: {advice}")
     return Check("runtime environment", "fail", state.detail, advice)
@@ -192,7 +192,7 @@ def check_named(base: Path) -> Iterator[Check]:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment in a subprocess, and checks Horovod's build."""
-    advice, said = _create_anew(runtime), list[str]()
+    advice, said = _create_again(runtime), list[str]()
     command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
     try:
@@ -228,7 +228,7 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
         yield check_cuda(base_of(runtime), answer, nvidia_gpus())
 
 
-def _create_anew(runtime: Path) -> str:
+def _create_again(runtime: Path) -> str:
     """Returns the command that creates the runtime environment again, with CUDA if it has CUDA."""
     base = base_of(runtime)
     unmanaged = environment_state(base, "").name == "unmanaged"

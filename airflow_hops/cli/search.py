@@ -117,11 +117,11 @@ def _follow(folder: StudyFolder) -> None:
     console = Console()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            for record in _looks(folder):
+            for record in _states(folder):
                 live.update(_picture(record, folder.trials()), refresh=True)
     else:
         before = ""
-        for record in _looks(folder):
+        for record in _states(folder):
             line = _progress(record)
             if line != before:
                 print(line, flush=True)
@@ -131,7 +131,7 @@ def _follow(folder: StudyFolder) -> None:
         raise SystemExit(f"study {record.name!r}: {record.error or state}")
 
 
-def _looks(folder: StudyFolder) -> Iterator[StudyRecord]:
+def _states(folder: StudyFolder) -> Iterator[StudyRecord]:
     """Yields the study's record repeatedly until the search has ended."""
     while True:
         record = folder.read()

@@ -1,4 +1,4 @@
-"""An archive of the classes that Spark loads at every start, which its JVM maps instead of reading them anew.
+"""An archive of the classes that Spark loads at every start, which its JVM maps instead of reading them again.
 
 Java 13 and later (JEP 350, dynamic class-data sharing) can write it at the end of a program. With it a Spark step on
 this machine takes two thirds of the CPU time. Standard library only.

@@ -87,7 +87,7 @@ class ProgressWriter:
         if line.progress is None and not line.metrics:
             return
         if not self._points:
-            self._points = self._said_before()
+            self._points = self._earlier_points()
         self._points.append(ProgressPoint(time.time(), line.progress, line.text, dict(line.metrics)))
         if len(self._points) > _POINTS:
             self._points = [*self._points[:-1:2], self._points[-1]]
@@ -97,7 +97,7 @@ class ProgressWriter:
     def failed(self, why: str) -> None:
         """Writes the error of the task."""
         if not self._points:  # it may have reported before it was deferred
-            self._points = self._said_before()
+            self._points = self._earlier_points()
         self._write(why)
 
     def succeeded(self) -> None:
@@ -107,7 +107,7 @@ class ProgressWriter:
         except Exception as problem:  # whatever the file system's own client raises
             log.debug("the task's progress cannot be removed: %s", problem)
 
-    def _said_before(self) -> list[ProgressPoint]:
+    def _earlier_points(self) -> list[ProgressPoint]:
         """Reads the progress that this try wrote before it was deferred."""
         try:
             before = TaskProgress.read(self._store, self._producer)

@@ -124,7 +124,7 @@ class SchemaOperator(HopsOperator):
                     self.log.warning(
                         "The %s changed since the schema was frozen, but this has no effect on %s: publish a new "
                         "version with "
-                        "'airflow hops schema approve', or have it inferred anew with 'airflow hops schema reset'",
+                        "'airflow hops schema approve', or have it inferred again with 'airflow hops schema reset'",
                         part,
                         uri,
                     )

@@ -228,7 +228,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
             if now.fingerprint != anomalies.fingerprint:
                 raise AirflowFailException(
                     f"{who} approved what {anomalies.uri} said (fingerprint {anomalies.fingerprint[:12]}…), and it "
-                    f"has changed since ({now.fingerprint[:12]}…): nothing was overwritten; clear this task to ask anew"
+                    f"has changed since ({now.fingerprint[:12]}…): nothing was overwritten; clear the task to ask again"
                 )
             if edited is not None:
                 named = {"uri": schema.uri, "text": edited, "source": f"{who}'s edit", "replaces": schema.fingerprint}
@@ -271,8 +271,8 @@ def _advice(store: ArtifactStore, schema_uri: str, value: Mapping[str, Any]) -> 
     lines.append(f"  airflow hops schema reset {name}  # the next run infers it again")
     if not is_deployed_with(store, schema_uri):
         lines.append(
-            "No deployed model was trained with it yet: SchemaOperator(freeze_at='deployment') infers it anew in every "
-            "run until one is."
+            "No deployed model was trained with it yet: SchemaOperator(freeze_at='deployment') infers it again in "
+            "every run until one is."
         )
     return lines
 

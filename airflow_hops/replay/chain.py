@@ -182,7 +182,7 @@ class _Walk:
         results = [self.visit(each) for each in inputs]
         if record is None:
             if any(results) or artifact.kind == "snapshot":
-                reset = "have its schema inferred anew with 'airflow hops schema reset', "
+                reset = "have its schema inferred again with 'airflow hops schema reset', "
                 raise BadInput(
                     f"{artifact.uri}: the store has no record of the step that made it (an older version of this "
                     "package did, or the record was removed), so it cannot be made for another window; "

@@ -32,7 +32,7 @@ from airflow_hops.replay.reproduction import launcher_of, recorded_params, run_a
 from airflow_hops.user_code.fingerprints import package_fingerprint
 
 _MADE = "made.json"
-_LOOK_S = 0.5
+_POLL_S = 0.5
 Time = str | datetime
 
 
@@ -282,7 +282,7 @@ class PipelineReplay:
         """Waits for other back-tests of the same window, unless this one is killed."""
         while not self._hook.killed:
             with suppress(TimeoutError), ExitStack() as held:
-                held.enter_context(self._store.lock(folder, _LOOK_S))
+                held.enter_context(self._store.lock(folder, _POLL_S))
                 return held.pop_all()
         raise StepFailed("it was killed while another back-test trained for the same window", retryable=True)
 

@@ -78,7 +78,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     version = _VERSION.fullmatch(name)
     if version is not None or _RUN_ID.fullmatch(name):
         params = {"run_id": name} if version is None else {"model": version[1], "version": int(version[2])}
-        logged = _look_up(hook, params)
+        logged = _trial_report(hook, params)
     artifact = _artifact_of(store, logged) if logged else None
     if not logged:
         uri = name.rstrip("/") if "://" in name else Path(name).as_uri() if Path(name).is_absolute() else None
@@ -246,7 +246,7 @@ def run_again(
         raise
 
 
-def _look_up(hook: RuntimeHook, params: Mapping[str, Any]) -> dict[str, Any]:
+def _trial_report(hook: RuntimeHook, params: Mapping[str, Any]) -> dict[str, Any]:
     spec = StepSpec("look-up", _LOOKUP, params=params)
     value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
     return value

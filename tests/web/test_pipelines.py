@@ -91,7 +91,7 @@ def test_a_record_that_cannot_be_read_is_said_in_its_row_alone(api: Api, canary:
     assert pipelines["pages"]["last_run"]["state"] == "success"
 
 
-def test_a_pipeline_is_read_anew_when_its_dag_changes(api: Api) -> None:
+def test_a_pipeline_is_read_again_when_its_dag_changes(api: Api) -> None:
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.utils.session import create_session
 

@@ -89,7 +89,7 @@ def test_what_cannot_be_answered_is_said(
     assert says in str(refused.value.detail)
 
 
-def test_a_server_that_was_killed_is_started_anew(hook: RuntimeHook) -> None:
+def test_a_server_that_was_killed_is_started_again(hook: RuntimeHook) -> None:
     ask_bytes(hook, "runs/search", {"experiment": "pages_other"})
     (server,) = _servers._servers.values()
     server.process.kill()

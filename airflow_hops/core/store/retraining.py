@@ -73,7 +73,7 @@ class DecisionLog:
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise BadInput(
                 f"{uri}: not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
-                "anew without cooldown and budget spent"
+                "again without cooldown and budget spent"
             ) from error
 
 

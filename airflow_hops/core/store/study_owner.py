@@ -16,7 +16,7 @@ from airflow_hops.core.store.studies import StudyFolder
 
 _BEAT_S = 5.0
 _DEAD_S = 60.0
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class StudyOwner:
             if time.monotonic() > deadline:
                 self._say()
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         log.debug("%s: claimed by run %s", self._uri, self._run_id)
         threading.Thread(target=self._beat, name="study", daemon=True).start()
 
