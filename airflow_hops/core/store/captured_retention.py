@@ -93,11 +93,14 @@ def sort_out(
         reason: Reason for a removal.
 
     Raises:
+        BadInput: a package for the capture path is missing.
         HopsError: the folder cannot be listed.
     """
     folder = f"{captures.root}/{folder_name(model)}"
     try:
         sizes = captures.files.sizes(folder)
+    except HopsError:
+        raise
     except Exception as error:  # whatever the file system's own client raises
         raise HopsError(f"nothing is removed: captured requests at {folder} cannot be listed ({error!r})") from error
     files = sorted((path.rpartition("/")[2], path) for path in sizes if time_of(path.rpartition("/")[2]))

@@ -378,9 +378,10 @@ class _Marking:
                 since = name_time(as_utc(record.challenger.since))
                 needs[model].append(Need(f"compared by the rollout of version {record.challenger.version}", since))
         reports = [each for uri in self._reasons if (each := self._artifacts[uri]).kind in ("skew", "performance")]
-        newest = {  # of each task
-            (each.manifest.producer.dag_id, each.manifest.producer.task_id): each.uri
+        newest = {  # of each task and model
+            (by.dag_id, by.task, each.manifest.properties.get("model_name")): each.uri
             for each in sorted(reports, key=lambda each: each.created_at)
+            for by in [each.manifest.producer]
         }
         others = [need_of_report(each.uri, each.manifest, newest=each.uri in newest.values()) for each in reports]
         for path in self._sizes:
