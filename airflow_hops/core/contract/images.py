@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
+from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.sources import ImageSource
-from airflow_hops.core.contract.splits import EVAL, TRAIN
 
 KEY, IMAGE = "key", "image"
 """Columns of prepared images."""

@@ -9,6 +9,9 @@ from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.core.contract.json_fields import StepOptions
 from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, PROBLEMS, Problem, Target
 
+TRAIN, EVAL, NEWEST = "train", "eval", "newest"
+"""Names of the splits of examples that this package makes; users' examples may have others."""
+
 
 @dataclass(frozen=True)
 class PrepareOptions(StepOptions):

@@ -8,7 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 from airflow_hops.ml.training.reader.units import Unit, share
 from airflow_hops.ml.training.tables import SplitTable, read_table

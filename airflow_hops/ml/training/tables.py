@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays

@@ -21,8 +21,8 @@ from airflow_hops.core.contract.evaluation import (
     ModelReference,
 )
 from airflow_hops.core.contract.model_record import ServedVersion
+from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.splits import TRAIN
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.features.raw_features import example_files

@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
+from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.properties import TransformedExamplesProperties
-from airflow_hops.core.contract.splits import EVAL, TRAIN
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.images import decode_images

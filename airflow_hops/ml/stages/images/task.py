@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import tensorflow as tf
 
 from airflow_hops.core.contract.images import IMAGE, KEY, MAX_PIXELS, REJECTED, ImageSpec
-from airflow_hops.core.contract.splits import EVAL, TRAIN
+from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.ml.features.images import decode_pixel_batch
 from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary, use_one_thread

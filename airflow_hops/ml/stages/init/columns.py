@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.splits import TRAIN
 from airflow_hops.core.contract.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
 from airflow_hops.core.store.source_files import list_files

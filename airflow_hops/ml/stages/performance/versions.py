@@ -10,8 +10,8 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.performance import Interval, PerformanceOptions, VersionPerformance, worse_by
+from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
-from airflow_hops.core.contract.splits import TRAIN
 from airflow_hops.core.contract.target import BINARY, REGRESSION
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import DamagedArtifact

@@ -12,8 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import PrepareOptions
-from airflow_hops.core.contract.splits import EVAL, NEWEST, TRAIN
+from airflow_hops.core.contract.prepare import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.features.raw_features import check_names
 

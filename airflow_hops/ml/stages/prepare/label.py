@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.prepare import PrepareOptions
-from airflow_hops.core.contract.splits import TRAIN
+from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, REGRESSION, Problem, Target
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts, RowsNotConserved
-from airflow_hops.core.contract.prepare import PrepareOptions
+from airflow_hops.core.contract.prepare import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.core.contract.properties import ExamplesProperties, SnapshotProperties
-from airflow_hops.core.contract.splits import EVAL, NEWEST, TRAIN
 from airflow_hops.ml.stages.prepare.classes import NO_CLASS, Splits, classify, latest_time
 from airflow_hops.ml.stages.prepare.files import count_rows, spark_path, write_classes, write_examples
 from airflow_hops.ml.stages.prepare.label import find_target, read_values

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.prepare import EVAL
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties
-from airflow_hops.core.contract.splits import EVAL
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.models.loaded_models import model_folder

@@ -17,9 +17,9 @@ import keras
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties
 from airflow_hops.core.contract.protocol import check_json
-from airflow_hops.core.contract.splits import EVAL, TRAIN
 from airflow_hops.core.contract.target import OUTPUTS
 from airflow_hops.core.contract.training import (
     HOROVOD,

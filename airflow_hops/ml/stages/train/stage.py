@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, RowCounts
+from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import format_record
-from airflow_hops.core.contract.splits import TRAIN
 from airflow_hops.core.contract.training import AUTO, TrainingOptions
 from airflow_hops.core.store import ArtifactWriter
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
