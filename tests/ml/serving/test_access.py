@@ -244,7 +244,7 @@ def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Ca
     for host in ("127.0.0.1", "localhost", "::1"):
         assert not list(warnings_of(host, nobody, plain))
     (said,) = warnings_of("0.0.0.0", nobody, plain)
-    assert "may, without a token, predict (--prediction_token_file); and change config" in said
+    assert "clients without a token may predict (--prediction_token_file); and change config" in said
     said, unencrypted = warnings_of("::", some, plain)
     assert said == "--host=::: clients without a token may predict (--prediction_token_file)"
     assert list(warnings_of("10.0.0.1", all_of_them, plain)) == [unencrypted.replace("::", "10.0.0.1", 1)]
