@@ -8,11 +8,15 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import psutil
 from waiting import wait_for
+
+from airflow_hops.core.serving_api import protocol, tensors
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 READY_TIMEOUT_S = 90.0
@@ -115,6 +119,11 @@ class ServerProcess:
         assert status != 200, answer
         return status, answer["error"]
 
+    def cpu_s(self) -> float:
+        """Seconds of a core that the process has taken."""
+        times = psutil.Process(self.process.pid).cpu_times()
+        return times.user + times.system
+
     def versions(self, model: str) -> dict[int, str]:
         """State of each version; empty where the model is not known."""
         status, answer = self.call(f"/v1/models/{model}")
@@ -127,3 +136,34 @@ class ServerProcess:
 
     def wait_for_versions(self, model: str, wanted: dict[int, str], timeout_s: float = 30) -> None:
         wait_for(lambda: self.versions(model) == wanted, lambda: f"{wanted}: {self.log()}", timeout_s)
+
+
+Publish = Callable[..., Path]
+"""Publishes a version of a model below a base path."""
+Start = Callable[..., ServerProcess]
+"""Starts a server with flags; ``wait=False`` returns before it is ready."""
+
+
+def write_models(folder: Path, /, **models: Any) -> Path:
+    """Writes ``models.config`` in a folder: a base path for each model, or base path and the rest of the entry."""
+    entries = ""
+    for name, model in models.items():
+        base_path, rest = model if isinstance(model, tuple) else (model, "")
+        entries += f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {rest} }}\n'
+    path = folder / "models.config"
+    path.write_text(f"model_config_list {{\n{entries}}}\n")
+    return path
+
+
+def versions(*numbers: int) -> str:
+    """The policy of a model in ``models.config``: these versions, or all."""
+    return f"model_version_policy {{ {f'specific {{ versions: {list(numbers)} }}' if numbers else 'all {}'} }}"
+
+
+def predict_request(model: str, signature: str = "", **inputs: Any) -> Any:
+    """A Predict request; inputs are arrays, or values that make one."""
+    request = protocol.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = model, signature
+    for alias, value in inputs.items():
+        tensors.fill_proto(request.inputs[alias], np.asarray(value))
+    return request

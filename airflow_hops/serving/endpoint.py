@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import fields
 from pathlib import Path
 
-from airflow_hops.serving.access import Access
+from airflow_hops.serving.access import Access, TokenFile
 from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Controls
-from airflow_hops.serving.api.grpc_service import GrpcOptions, GrpcServer
-from airflow_hops.serving.api.http_server import HttpOptions, HttpServer
+from airflow_hops.serving.api.grpc_service import GrpcServer
+from airflow_hops.serving.api.http_server import HttpServer
 from airflow_hops.serving.api.profiler import ProfilerService
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
@@ -29,13 +30,12 @@ from airflow_hops.serving.listeners import (
     rest_context,
 )
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.monitoring.batch_counts import BATCHES
 from airflow_hops.serving.monitoring.logs import RequestLog
+from airflow_hops.serving.monitoring.series import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving.routes import Routes
-from airflow_hops.serving.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Endpoint:
         self._tls = context if flags.rest_api_enable_ssl else None
         self._credentials = grpc_credentials(ssl_config) if ssl_config else None
         self._memory = RequestMemory(flags.request_memory_bytes)
-        self._grpc = GrpcServer(grpc_options(flags, shared), self._memory, self._access)
+        self._grpc = GrpcServer(flags, self._memory, self._access, shared)
         self._listener = None
         if flags.rest_api_port is not None:
             self._listener = hold_port("rest_api_port", flags.host, flags.rest_api_port, shared)
@@ -82,18 +82,8 @@ class Endpoint:
         self._is_open = False
         self._socket = GrpcSocket(self._grpc.server, flags.grpc_socket_path) if flags.grpc_socket_path else None
         self._rest: HttpServer | None = None
-        options = CaptureOptions(
-            base_path=flags.capture_place,
-            mode=flags.capture_mode,
-            sampling_percent=flags.capture_sampling_percent,
-            format=flags.capture_format,
-            spool_path=flags.capture_spool_path,
-            spool_bytes=flags.capture_spool_bytes,
-            roll_rows=flags.capture_roll_rows,
-            roll_seconds=flags.capture_roll_seconds,
-            retention_days=flags.capture_retention_days,
-            retention_bytes=flags.capture_retention_bytes,
-        )
+        names = [field.name for field in fields(CaptureOptions) if field.name != "base_path"]
+        options = CaptureOptions(flags.capture_place, **{name: getattr(flags, f"capture_{name}") for name in names})
         try:
             self.capture = Capture(options)
         except (OSError, ImportError, ValueError) as error:
@@ -125,18 +115,8 @@ class Endpoint:
         rest.add_routes(routes, self._handler)
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:
-            options = HttpOptions(
-                max_threads=flags.rest_api_num_threads or flags.request_threads,
-                timeout_s=flags.rest_api_timeout_in_ms / 1000,
-                max_request_bytes=flags.request_bytes,
-                max_in_flight=flags.max_in_flight,
-                idle_s=flags.rest_api_idle_seconds,
-                receive_s=flags.max_receive_seconds,
-                max_connections=flags.connections_per_client,
-                cors=flags.rest_api_enable_cors_support,
-            )
             self._rest = HttpServer(
-                self._listener, routes, self._lifecycle, self._access, options, self._memory, self._tls
+                self._listener, routes, self._lifecycle, self._access, flags, self._memory, self._tls
             )
 
     def open_ports(self) -> None:
@@ -176,18 +156,6 @@ class Endpoint:
             self._handler.request_log.close()
         if self._socket is not None:
             self._socket.remove()
-
-
-def grpc_options(flags: Flags, shared_port: bool = False) -> GrpcOptions:
-    """Returns the limits of the gRPC server; with ``shared_port``, other processes may listen on its port."""
-    shared = {"grpc.so_reuseport": 1} if shared_port else {}
-    return GrpcOptions(
-        max_threads=flags.request_threads,
-        max_request_bytes=flags.request_bytes,
-        max_in_flight=flags.max_in_flight,
-        receive_s=flags.max_receive_seconds,
-        channel_arguments={**flags.channel_arguments, **shared},
-    )
 
 
 def access_of(flags: Flags) -> Access:

@@ -275,12 +275,6 @@ class Flags(
         return 1000 if open_files == resource.RLIM_INFINITY else min(1000, open_files // 2)
 
     @property
-    def channel_arguments(self) -> dict[str, int | str]:
-        """Options of gRPC itself by name; as in TensorFlow Serving, values that parse as integers are integers."""
-        pairs = (pair.partition("=") for pair in self.grpc_channel_arguments.split(",") if pair)
-        return {name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in pairs}
-
-    @property
     def capture_place(self) -> str:
         """Folder or URL of the captured requests; empty if capture is off."""
         path = self.capture_base_path

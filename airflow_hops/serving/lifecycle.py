@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+from airflow_hops.serving.models.catalog import Catalog
 
 
 class Lifecycle:
     """State of the server: starting, ready or draining.
 
     Args:
-        models: Returns the part of ``/readyz`` about models.
+        catalog: The available models.
+        unavailable: Returns the names of the models that are configured, but not available.
+
+    Attributes:
+        ready: Whether the server accepts requests: all versions were tried once, and it is not stopping.
+        draining: Whether the server refuses new requests.
     """
 
-    def __init__(self, models: Callable[[], dict[str, Any]]) -> None:
-        self._models = models
+    def __init__(self, catalog: Catalog, unavailable: Callable[[], Collection[str]]) -> None:
+        self._catalog, self._unavailable = catalog, unavailable
         self._lock = threading.Lock()
         self._watchers: set[Callable[[bool | None], None]] = set()
-        self._ready = False
+        self.ready = False
         self.draining = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether the server accepts requests: all versions were tried once, and it is not stopping."""
-        return self._ready
 
     def set_ready(self, ready: bool) -> None:
         """Changes the state and notifies all watchers."""
-        self._ready = ready
+        self.ready = ready
         self._tell(ready)
 
     def drain(self) -> None:
@@ -46,10 +48,11 @@ class Lifecycle:
         """Calls a function now and at every change, and with None at the end; returns a function that ends this."""
         with self._lock:
             self._watchers.add(watcher)
-            ready = self._ready
+            ready = self.ready
         watcher(ready)
         return lambda: self._watchers.discard(watcher)
 
     def report(self) -> dict[str, Any]:
         """Returns the body of ``GET /readyz``."""
-        return {"ready": self._ready, **self._models()}
+        models = {name: sorted(view.servables) for name, view in sorted(self._catalog.views.items())}
+        return {"ready": self.ready, "models": models, "unavailable": sorted(self._unavailable())}

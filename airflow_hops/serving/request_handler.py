@@ -18,8 +18,7 @@ from airflow_hops.serving.gateway.shadow import Shadow
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.logs import RequestLog
-from airflow_hops.serving.monitoring.run_times import RunTimes
-from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.monitoring.stats import RequestStats, RunTimes
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 
@@ -156,7 +155,13 @@ class RequestHandler:
             assert servable is not None
             assert call is not None
         except Exception as error:
-            kind = self._kind_of_error(target, servable, call, api)
+            is_known = servable is not None or target.model in self.catalog.views
+            kind = RequestKind(
+                model=target.model if is_known else "",
+                version=servable.version if servable is not None else 0,
+                method=call.method.label if call is not None else "",
+                api=_ENTRYPOINTS[api],
+            )
             code = error.code.name if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL.name
             self.stats.record_error(kind, code)
             if self.request_log is not None:
@@ -182,14 +187,6 @@ class RequestHandler:
             captured = self.capture.offer(captured_call)
         self.shadow.offer(request_id, api, target.model, version, call, reply)
         return Answer(reply.message, version, request_id, captured)
-
-    def _kind_of_error(self, target: Target, servable: Servable | None, call: Call | None, api: Api) -> RequestKind:
-        return RequestKind(
-            model=target.model if servable is not None or target.model in self.catalog.views else "",
-            version=servable.version if servable is not None else 0,
-            method=call.method.label if call is not None else "",
-            api=_ENTRYPOINTS[api],
-        )
 
 
 def target_of(method: Method, message: bytes) -> Target:

@@ -33,8 +33,6 @@ class RequestMemory:
 class Reservation:
     """The memory of one request."""
 
-    __slots__ = ("_memory", "_size_bytes")
-
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
         self._size_bytes = 0

@@ -79,6 +79,29 @@ def error_response(error: ServingError) -> HttpResponse:
     return HttpResponse(json.dumps({"error": error.message}).encode(), error.http_status, headers=headers)
 
 
+def read_percents(document: Any, kind: str, example: str) -> dict[Any, Any] | None:
+    """Returns the percents in the body of a request, by version or other name.
+
+    Args:
+        document: The body.
+        kind: Kind of traffic, for errors.
+        example: A valid body, for errors.
+
+    Raises:
+        ServingError: The body has another form.
+    """
+    expected = f'expected {example} or {{"percents": null}}'
+    if not isinstance(document, dict) or document.keys() != {"percents"}:
+        raise invalid_argument(f"The body of a {kind} request is not of its form; {expected}")
+    percents = document["percents"]
+    if percents is not None and not isinstance(percents, dict):
+        raise invalid_argument(f"percents is of type {type(percents).__name__}; {expected}")
+    return percents and {
+        int(target) if target.isascii() and target.isdigit() and len(target) < 19 else target: percent
+        for target, percent in percents.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """The handler of a request's path, and the right that it requires.

@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.serving_api.config import ConfigError, read_config
@@ -18,16 +17,14 @@ from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.access import warnings_of
 from airflow_hops.serving.api import control
 from airflow_hops.serving.capture import routes as capture_routes
-from airflow_hops.serving.capture.metrics import CaptureCollector
 from airflow_hops.serving.endpoint import Endpoint, access_of
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.gateway import report as gateway_report
-from airflow_hops.serving.gateway import stats_report
 from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError
-from airflow_hops.serving.models.catalog import Catalog, ModelSource
+from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.traffic import TrafficTable
@@ -51,7 +48,6 @@ class ModelServer:
     def __init__(self, flags: Flags) -> None:
         self._flags = flags
         self._stop = threading.Event()
-        self._lifecycle = Lifecycle(self._models)
         self._remove_ready_file()
         try:
             self._build()
@@ -67,14 +63,15 @@ class ModelServer:
         elif not flags.upstream:
             base_path = flags.model_base_path
             config.model_config_list.config.add(name=flags.model_name, base_path=base_path, model_platform="tensorflow")
-        catalog = self._catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
+        catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
+        self._lifecycle = Lifecycle(catalog, lambda: self._loader.current_names() - catalog.views.keys())
         access = access_of(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
         open_version = version_opener(flags)
 
         workers = Workers(flags, catalog, self._lifecycle) if flags.workers > 1 else None
         endpoint = self._endpoint = workers or Endpoint(flags, catalog, self._lifecycle)
-        self._loader: ModelSource
+        self._loader: Loader | UpstreamWatcher
         if flags.upstream:
             self._loader = UpstreamWatcher(catalog, flags, config)
         else:
@@ -82,18 +79,17 @@ class ModelServer:
         self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
         self._controls = control.Control(catalog, self._loader)
         routes = self._routes = Routes()
-        stats_report.add_route(routes, endpoint.stats, catalog, endpoint.shadow_counts)
         series.add_routes(routes, self._series)
         control.add_routes(routes, self._controls)
         logs.add_routes(routes)
         capture_routes.add_routes(routes, endpoint.capture)
-        gateway_report.add_routes(routes, catalog, endpoint.shadow_counts)
+        gateway_report.add_routes(routes, endpoint.stats, catalog, endpoint.shadow_counts)
         if metrics_path:
             metrics.add_route(routes, metrics_path)
         if workers is not None:
             workers.add_reports(routes, metrics.REGISTRY)
         for collector in (
-            CaptureCollector(endpoint.capture),
+            capture_routes.CaptureCollector(endpoint.capture),
             gateway_report.ShadowCollector(endpoint.shadow_counts),
             metrics.RequestCollector(
                 endpoint.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
@@ -104,16 +100,6 @@ class ModelServer:
         if flags.rest_api_port is not None and not flags.rest_api_enable_ssl:
             plain_ports.append("REST port (--rest_api_enable_ssl)")
         self._warnings = list(warnings_of(flags.host, access, plain_ports))
-
-    @property
-    def grpc_port(self) -> int:
-        """Port of gRPC."""
-        return self._endpoint.grpc_port
-
-    @property
-    def rest_api_port(self) -> int | None:
-        """REST port; None if it is off."""
-        return self._endpoint.rest_api_port
 
     def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then answers the requests in flight and writes captured ones.
@@ -126,14 +112,15 @@ class ModelServer:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._endpoint.start(self._controls, self._routes)
+        endpoint = self._endpoint
+        endpoint.start(self._controls, self._routes)
         self._series.start()
         self._loader.start()
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
             self._lifecycle.set_ready(True)
             try:
-                self._endpoint.open_ports()
+                endpoint.open_ports()
             except PortError as error:
                 raise StartError(str(error)) from error
             for warning in self._warnings:
@@ -141,8 +128,8 @@ class ModelServer:
             log.info(
                 "serving gRPC at %s:%d, REST %s",
                 self._flags.host,
-                self.grpc_port,
-                f"at {self._flags.host}:{self.rest_api_port}" if self.rest_api_port else "off",
+                endpoint.grpc_port,
+                f"at {self._flags.host}:{endpoint.rest_api_port}" if endpoint.rest_api_port else "off",
             )
             self._write_ready_file()
         # On some platforms, a wait without a timeout prevents Python from running the signal handler.
@@ -157,10 +144,10 @@ class ModelServer:
             time.sleep(self._flags.drain_delay_seconds)
         log.info("draining: requests in flight are answered, new ones refused")
         self._lifecycle.drain()
-        self._endpoint.drain()
+        endpoint.drain()
         self._series.close()
         self._loader.stop()
-        self._endpoint.close()
+        endpoint.close()
         log.info("stopped")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -169,19 +156,11 @@ class ModelServer:
             os._exit(128 + number)
         self._stop.set()
 
-    def _models(self) -> dict[str, Any]:
-        """Returns the available models, and the configured but unavailable ones, for ``/readyz``."""
-        views = self._catalog.views
-        return {
-            "models": {name: sorted(view.servables) for name, view in sorted(views.items())},
-            "unavailable": sorted(self._loader.current_names() - views.keys()),
-        }
-
     def _write_ready_file(self) -> None:
         if not self._flags.ready_file:
             return
-        document = {"pid": os.getpid(), "grpc_port": self.grpc_port, "rest_api_port": self.rest_api_port or 0}
-        write_atomically(Path(self._flags.ready_file), json.dumps(document) + "\n")
+        ports = {"grpc_port": self._endpoint.grpc_port, "rest_api_port": self._endpoint.rest_api_port or 0}
+        write_atomically(Path(self._flags.ready_file), json.dumps({"pid": os.getpid(), **ports}) + "\n")
 
     def _remove_ready_file(self) -> None:
         if self._flags.ready_file:

@@ -262,3 +262,14 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+def decoded(values: np.ndarray) -> np.ndarray:
+    """Returns an array of objects whose bytes are decoded from UTF-8."""
+    decode = np.frompyfunc(lambda value: value.decode("utf-8", "replace") if isinstance(value, bytes) else value, 1, 1)
+    return np.asarray(decode(values), object)
+
+
+def encoded(values: np.ndarray) -> np.ndarray:
+    """Returns an array of objects, each the UTF-8 of a value's text."""
+    return np.asarray(np.frompyfunc(lambda value: str(value).encode(), 1, 1)(values), object)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 from google.protobuf import json_format, text_format
 
 from airflow_hops.core.serving_api import protocol
-from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.api.grpc_methods import service, unary
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.catalog import Catalog, ModelSource, State
-from airflow_hops.serving.routes import Routes, json_response
+from airflow_hops.serving.models.catalog import Catalog, State
+from airflow_hops.serving.routes import Routes, json_response, read_percents
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
+    from airflow_hops.serving.models.loader import Loader
 
 Percents = Mapping[int, int]
 
@@ -35,7 +38,7 @@ class Controls(Protocol):
 class Control:
     """Config and traffic at run time."""
 
-    def __init__(self, catalog: Catalog, loader: ModelSource) -> None:
+    def __init__(self, catalog: Catalog, loader: Loader | UpstreamWatcher) -> None:
         self._catalog = catalog
         self._loader = loader
 
@@ -87,14 +90,7 @@ class Control:
                     f"Request to send {percent}% to version {version} of model {model}, which is not currently "
                     f"available for inference (it is {state.name})",
                 )
-        try:
-            self._catalog.set_split(model, percents)
-        except ConfigError as error:
-            raise invalid_argument(str(error)) from error
-        except OSError as error:
-            raise ServingError(
-                grpc.StatusCode.UNAVAILABLE, f"{self._catalog.traffic.file}: cannot be written: {error.strerror}"
-            ) from error
+        self._catalog.set_split(model, percents)
         return self.traffic(model)
 
 
@@ -110,18 +106,11 @@ def add_routes(routes: Routes, control: Control) -> None:
 
 
 def _percents(document: Any) -> Percents | None:
-    expected = 'expected {"percents": {"1": 90, "2": 10}} or {"percents": null}'
-    if not isinstance(document, dict) or document.keys() != {"percents"}:
-        raise invalid_argument(f"The body of a traffic request is not of its form; {expected}")
-    percents = document["percents"]
-    if percents is None:
-        return None
-    if not isinstance(percents, dict):
-        raise invalid_argument(f"percents is of type {type(percents).__name__}; {expected}")
-    for version in percents:
-        if not (version.isascii() and version.isdigit() and len(version) < 19):
+    percents = read_percents(document, "traffic", '{"percents": {"1": 90, "2": 10}}')
+    for version in percents or ():
+        if not isinstance(version, int):
             raise invalid_argument(f"percents names version {version!r}; expected a positive integer")
-    return {int(version): percent for version, percent in percents.items()}
+    return percents
 
 
 def traffic_service(control: Controls) -> Any:

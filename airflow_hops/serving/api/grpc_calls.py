@@ -45,14 +45,14 @@ class UnaryMethod:
         is_quick: Returns whether to answer a request in the receiving thread, which delays all other requests.
         answer: Takes the request, the client's metadata and its deadline (``time.monotonic()``), and returns the
             response and trailing metadata. Errors other than ServingError are answered as INTERNAL.
-        check: Raises ServingError if the client's metadata do not authorize the call; None allows every call.
+        check: Raises ServingError if the client's metadata do not authorize the call.
     """
 
     path: str
     read: Callable[[bytes], Any]
     is_quick: Callable[[Any], bool]
     answer: Callable[[Any, Metadata, float], tuple[bytes, Metadata | None]]
-    check: Callable[[Metadata], None] | None = None
+    check: Callable[[Metadata], object]
 
 
 class UnaryCalls:
@@ -80,8 +80,6 @@ class UnaryCalls:
         self._server: Any = server
         self._max_in_flight = max_in_flight
         self._in_flight = 0
-        self._max_threads = max_threads
-        self._in_pool = 0
         self._lock = threading.Lock()
         self._receive_s = receive_s
         self._receiving: dict[_Call, float] = {}
@@ -153,24 +151,9 @@ class UnaryCalls:
                 except Exception:
                     log.exception("could not end a call whose message did not arrive")
 
-    def enter_pool(self) -> bool:
-        """Counts a request that goes to the pool; returns True if it has to wait for a thread."""
-        with self._lock:
-            self._in_pool += 1
-            return self._in_pool > self._max_threads
-
-    def leave_pool(self) -> None:
-        """Counts a request that has left the pool."""
-        with self._lock:
-            self._in_pool -= 1
-
 
 class _Call:
     """One call: requested, accepted, received, answered, done. gRPC's thread calls the public callbacks."""
-
-    __slots__ = (
-        "_calls", "_core", "_deadline_s", "_is_counted", "_is_given_up", "_is_watched", "_metadata", "_method", "_open"
-    )  # fmt: skip
 
     def __init__(self, calls: UnaryCalls, method: UnaryMethod) -> None:
         self._calls, self._method = calls, method
@@ -184,12 +167,11 @@ class _Call:
         self._core = event.call
         self._calls.accept(self._method)
         self._metadata = event.invocation_metadata
-        if self._method.check is not None:
-            try:
-                self._method.check(self._metadata)
-            except ServingError as error:
-                self._refuse(error.code, error.message)
-                return _GOES_ON
+        try:
+            self._method.check(self._metadata)
+        except ServingError as error:
+            self._refuse(error.code, error.message)
+            return _GOES_ON
         left_s = event.call_details.deadline - time.time()
         self._deadline_s = math.inf if left_s == math.inf else time.monotonic() + left_s
         self._is_counted = self._calls.enter()
@@ -215,8 +197,9 @@ class _Call:
                 self._answer(request)
             else:
                 reservation = self._calls.memory.reserve(len(message))
-                if self._calls.enter_pool():
-                    self._watch()
+                # Tells whether the client gives up before a thread is free.
+                self._is_watched, self._open = True, 2
+                self._core.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_FLAGS),), self.closed)
                 self._calls.pool.submit(self._answer_in_pool, request, message, reservation)
         except ServingError as error:
             self._refuse(error.code, error.message)
@@ -225,7 +208,7 @@ class _Call:
         return _GOES_ON
 
     def closed(self, event: Any) -> Any:
-        """Handles the close of a call that had to wait for a thread: the client gave up, or has the response."""
+        """Handles the close of a call that went to the pool: the client gave up, or has the response."""
         self._is_given_up = event.batch_operations[0].cancelled()
         return self.done(event)
 
@@ -246,10 +229,6 @@ class _Call:
         """Ends a call whose message has not arrived in time."""
         self._refuse(grpc.StatusCode.DEADLINE_EXCEEDED, "The message of the request did not arrive")
 
-    def _watch(self) -> None:
-        self._is_watched, self._open = True, 2
-        self._core.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_FLAGS),), self.closed)
-
     def _answer_in_pool(self, request: Any, message: bytes, reservation: Reservation) -> None:
         try:
             if self._is_given_up:
@@ -263,7 +242,6 @@ class _Call:
                 self._answer(request)
         finally:
             reservation.release()
-            self._calls.leave_pool()
 
     def _answer(self, request: Any) -> None:
         try:

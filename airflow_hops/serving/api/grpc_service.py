@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import grpc
@@ -17,6 +15,7 @@ from airflow_hops.serving.api.control import Controls, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
 from airflow_hops.serving.errors import invalid_argument, not_found
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call
@@ -29,40 +28,17 @@ _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 _HEALTH_OF = ("", "tensorflow.serving.PredictionService", "tensorflow.serving.ModelService")
 
 
-@dataclass(frozen=True)
-class GrpcOptions:
-    """Limits of the gRPC server.
-
-    Attributes:
-        max_threads: Number of requests that run at once, not counting the quick ones.
-        max_request_bytes: Maximum size of a request.
-        max_in_flight: Maximum number of unanswered requests; 0 means no limit.
-        receive_s: Time limit for the arrival of a request's message.
-        channel_arguments: gRPC's own options by name.
-    """
-
-    max_threads: int = 8
-    max_request_bytes: int = -1
-    max_in_flight: int = 0
-    receive_s: float = math.inf
-    channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
-
-
 class GrpcServer:
-    """A gRPC server that is not bound to an address yet."""
+    """A gRPC server that is not bound to an address yet; if its port is shared, other processes listen on it, too."""
 
-    def __init__(self, options: GrpcOptions, memory: RequestMemory, access: Access) -> None:
+    def __init__(self, flags: Flags, memory: RequestMemory, access: Access, shared: bool = False) -> None:
         self._access = access
-        arguments: dict[str, int | str] = {
-            # By default gRPC shares the port with another server on it, which then gets half the requests.
-            "grpc.so_reuseport": 0,
-            "grpc.max_receive_message_length": options.max_request_bytes,
-            "grpc.max_send_message_length": -1,
-            **options.channel_arguments,
-        }
-        pool = ThreadPoolExecutor(options.max_threads, "grpc-control")
-        self.server = grpc.server(pool, interceptors=[Guard(access)], options=list(arguments.items()))
-        self._calls = UnaryCalls(self.server, options.max_threads, options.max_in_flight, memory, options.receive_s)
+        pool = ThreadPoolExecutor(flags.request_threads, "grpc-control")
+        arguments = list(channel_arguments(flags, shared).items())
+        self.server = grpc.server(pool, interceptors=[Guard(access)], options=arguments)
+        self._calls = UnaryCalls(
+            self.server, flags.request_threads, flags.max_in_flight, memory, flags.max_receive_seconds
+        )
 
     def start(self) -> None:
         """Starts to accept requests."""
@@ -82,6 +58,19 @@ class GrpcServer:
                 *others,
             )
         )
+
+
+def channel_arguments(flags: Flags, shared: bool) -> dict[str, int | str]:
+    """Returns the options of gRPC itself; as in TensorFlow Serving, values that parse as integers are integers."""
+    pairs = (pair.partition("=") for pair in flags.grpc_channel_arguments.split(",") if pair)
+    return {
+        # By default gRPC shares the port with another server on it, which then gets half the requests.
+        "grpc.so_reuseport": 0,
+        "grpc.max_receive_message_length": flags.request_bytes,
+        "grpc.max_send_message_length": -1,
+        **{name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in pairs},
+        **({"grpc.so_reuseport": 1} if shared else {}),
+    }
 
 
 class _Received(NamedTuple):
@@ -117,7 +106,7 @@ def _inference(method: Method, handler: RequestHandler, access: Access) -> Unary
         # Metadata costs server and client as much as a small model does, so only clients that sent an id get it back.
         return answered.message, metadata_of(answered) if request_id is not None else None
 
-    return UnaryMethod(str(method), read, is_quick, answer, check if access.asks_for(right) else None)
+    return UnaryMethod(str(method), read, is_quick, answer, check)
 
 
 def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -28,6 +28,7 @@ from airflow_hops.serving.errors import (
     deadline_exceeded,
     invalid_argument,
 )
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
@@ -47,31 +48,6 @@ _CORS_HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class HttpOptions:
-    """Limits of the HTTP server.
-
-    Attributes:
-        max_threads: Number of requests answered at once.
-        timeout_s: Time limit of an answer.
-        receive_s: Time limit for the arrival of a body.
-        max_request_bytes: Maximum size of a decompressed body.
-        max_connections: Maximum number of connections per client address; 0 means no limit.
-        max_in_flight: Maximum number of running and waiting requests; 0 means no limit.
-        idle_s: Time without data from the client after which a connection is closed.
-        cors: Whether pages of other origins may send requests.
-    """
-
-    max_threads: int = 8
-    timeout_s: float = 30.0
-    receive_s: float = 300.0
-    max_request_bytes: int = 2**30
-    max_connections: int = 0
-    max_in_flight: int = 0
-    idle_s: float = 75.0
-    cors: bool = False
-
-
 class HttpServer:
     """An HTTP server on an event loop in its own thread, with a thread pool that answers requests.
 
@@ -82,6 +58,7 @@ class HttpServer:
         listener: Bound socket; the server listens on it after :meth:`start`.
         lifecycle: Tells whether the server is ready or draining.
         access: Checks the tokens of requests.
+        flags: Limits of threads, times, sizes and connections.
         memory: Accounts for the memory of requests.
         tls: TLS context; None for plain HTTP.
     """
@@ -92,7 +69,7 @@ class HttpServer:
         routes: Routes,
         lifecycle: Lifecycle,
         access: Access,
-        options: HttpOptions,
+        flags: Flags,
         memory: RequestMemory,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -101,16 +78,18 @@ class HttpServer:
         self._listener = listener
         self._routes = routes
         self._lifecycle = lifecycle
-        self._options = options
+        self._timeout_s = flags.rest_api_timeout_in_ms / 1000
+        self._max_bytes = flags.request_bytes
+        self._flags = flags
         self._memory = memory
-        self._pool = ThreadPoolExecutor(options.max_threads, "rest")
+        self._pool = ThreadPoolExecutor(flags.rest_api_num_threads or flags.request_threads, "rest")
         self._loop = asyncio.new_event_loop()
         server = _Connections(
             self._answer,
-            options.max_connections,
+            flags.connections_per_client,
             loop=self._loop,
             access_log=None,
-            keepalive_timeout=options.idle_s,
+            keepalive_timeout=flags.rest_api_idle_seconds,
             lingering_time=1.0,
             auto_decompress=False,
         )
@@ -156,7 +135,7 @@ class HttpServer:
         if path == "/readyz":
             report = self._lifecycle.report()
             return self._finished(request, json_response(report, 200 if report["ready"] else 503))
-        if request.method == "OPTIONS" and self._options.cors:
+        if request.method == "OPTIONS" and self._flags.rest_api_enable_cors_support:
             return self._finished(request, HttpResponse(b""))
         if self._lifecycle.draining:
             return self._finished(request, error_response(_unavailable("The server is shutting down")), close=True)
@@ -168,18 +147,18 @@ class HttpServer:
         except ServingError as error:
             # The body of an unauthorized request is not read, so the connection cannot be reused.
             return self._finished(request, error_response(error), close=not request.content.is_eof())
-        if self._options.max_in_flight and self._in_flight >= self._options.max_in_flight:
+        if self._flags.max_in_flight and self._in_flight >= self._flags.max_in_flight:
             return self._finished(request, error_response(_unavailable("Too many requests in flight")))
         self._in_flight += 1
         reservation = self._memory.reserve()
         running: Future[HttpResponse] | None = None
         try:
             body = await self._body(request, reservation)
-            deadline_s = time.monotonic() + self._options.timeout_s
+            deadline_s = time.monotonic() + self._timeout_s
             parameters = dict(parse_qsl(query, keep_blank_values=True))
             asked = HttpRequest(request.method, path, body, request.headers, parameters, deadline_s)
             running = self._pool.submit(self._run, route, asked, reservation)
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 response = await asyncio.wrap_future(running)
             return self._finished(request, response)
         except ServingError as error:
@@ -197,22 +176,19 @@ class HttpServer:
             self._check_drained()
 
     async def _body(self, request: web.BaseRequest, reservation: Reservation) -> bytes:
-        limit = self._options.max_request_bytes
+        content, limit = request.content, self._max_bytes
         if request.content_length is not None and request.content_length > limit:
             raise _too_large(limit)
-        content = request.content
-        if content.is_eof() and request.content_length:
-            reservation.grow(request.content_length)
-            return await content.read()
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
         chunks: list[bytes] = []
         size = 0
-        received_by_s = self._loop.time() + self._options.receive_s
+        received_by_s = self._loop.time() + self._flags.max_receive_seconds
         while not content.at_eof():
             try:
-                async with asyncio.timeout_at(min(received_by_s, self._loop.time() + self._options.idle_s)):
+                idle_by_s = self._loop.time() + self._flags.rest_api_idle_seconds
+                async with asyncio.timeout_at(min(received_by_s, idle_by_s)):
                     chunk = await content.readany()
             except TimeoutError:
                 raise ServingError(
@@ -228,7 +204,7 @@ class HttpServer:
     def _run(self, route: Route, request: HttpRequest, reservation: Reservation) -> HttpResponse:
         """Answers a request, in a thread of the pool."""
         try:
-            body = decompressed(request, self._options.max_request_bytes, reservation)
+            body = decompressed(request, self._max_bytes, reservation)
             response = route.answer(replace(request, body=body), route.match)
         except ServingError as error:
             return error_response(error)
@@ -243,7 +219,7 @@ class HttpServer:
 
     def _finished(self, request: web.BaseRequest, response: HttpResponse, close: bool = False) -> web.Response:
         headers = {"Content-Type": response.content_type, **response.headers}
-        if self._options.cors:
+        if self._flags.rest_api_enable_cors_support:
             headers.update(_CORS_HEADERS)
         finished = web.Response(body=response.body, status=response.status, headers=headers)
         if close:

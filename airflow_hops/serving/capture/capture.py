@@ -19,15 +19,22 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_hops.core.processes.files import make_private, write_atomically
 from airflow_hops.core.processes.locks import lock_for_process
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
-from airflow_hops.serving.capture.spool import OPTIONS_FILE, SERVER_LOCK, Position, Spool, used_bytes
-from airflow_hops.serving.capture.state import WriterState, WrittenCounts
+from airflow_hops.serving.capture.spool import (
+    OPTIONS_FILE,
+    SERVER_LOCK,
+    Position,
+    Spool,
+    WriterState,
+    WrittenCounts,
+    used_bytes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +54,6 @@ class TakenCounts:
     dropped_rows: int = 0
     captured_labels: int = 0
     dropped_labels: int = 0
-
-
-class CaptureSource(Protocol):
-    """Reports the state of capturing, and can flush it to files."""
-
-    def status(self) -> dict[str, Any]:
-        """Returns the options in effect, the counts by model, and how far the files are behind."""
-
-    def flush(self, timeout_s: float = 60.0) -> bool:
-        """Writes everything captured so far to files; returns whether that was done in time."""
 
 
 class Capture:
@@ -101,7 +98,8 @@ class Capture:
             # The options come first: by them another server's writer finds the folder if this process is killed here.
             write_atomically(self._folder / OPTIONS_FILE, json.dumps(asdict(options)))
             WriterState.create(self._folder)
-            self._spool = Spool(self._folder, options.spool_bytes, options.segment_bytes, self._written)
+            sizes = options.spool_bytes, options.segment_bytes
+            self._spool = Spool(folder, *sizes, lambda: WriterState.load(folder).position)
             self._start_writer()
             self._thread = threading.Thread(target=self._keep, name="capture", daemon=True)
             self._thread.start()
@@ -248,9 +246,6 @@ class Capture:
             with self._lock:
                 if not self._ends or self._ends[-1][1] != end:
                     self._ends.append((time.monotonic(), end))
-
-    def _written(self) -> Position:
-        return WriterState.load(self._folder).position
 
     def _keep_writer(self) -> None:
         """Starts another writer if it has ended: at once if it ran for long, otherwise with growing pauses."""

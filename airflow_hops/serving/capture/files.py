@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,37 +24,11 @@ log = logging.getLogger(__name__)
 _STALE_TEMPORARY_S = 3600
 
 
-class CapturedFiles(ABC):
-    """Files below a base path; folder names are relative to it."""
+class _OrderedNames:
+    """Makes names of files, each later than all in its folder."""
 
     def __init__(self) -> None:
         self._last_name_at: dict[str, datetime] = {}
-
-    @abstractmethod
-    def publish(self, folder: str, tail: str, content: bytes) -> str:
-        """Makes a complete file appear, and returns its name.
-
-        Args:
-            folder: Folder of the file; created if it is missing.
-            tail: File name without the time, but with the suffix.
-            content: Content of the file.
-        """
-
-    @abstractmethod
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Returns the size of each captured file in a folder by name; empty if the folder does not exist."""
-
-    @abstractmethod
-    def folders(self) -> list[str]:
-        """Returns the folders of models."""
-
-    @abstractmethod
-    def read(self, folder: str, name: str) -> bytes:
-        """Returns a file's content."""
-
-    @abstractmethod
-    def remove(self, folder: str, name: str) -> None:
-        """Removes a file; a missing one is ignored."""
 
     def _next_name(self, folder: str, names: Iterable[str], tail: str) -> str:
         newest = max((at for at in map(time_of, names) if at is not None), default=None)
@@ -66,7 +39,7 @@ class CapturedFiles(ABC):
         return f"{name_time(at)}-{tail}"
 
 
-class LocalFiles(CapturedFiles):
+class LocalFiles(_OrderedNames):
     """Local files: synced, and renamed into place under a lock that keeps names in order."""
 
     def __init__(self, base_path: str) -> None:
@@ -74,7 +47,13 @@ class LocalFiles(CapturedFiles):
         self._base = Path(base_path)
 
     def publish(self, folder: str, tail: str, content: bytes) -> str:
-        """Makes a file appear."""
+        """Makes a complete file appear, and returns its name.
+
+        Args:
+            folder: Folder of the file, relative to the base path; created if it is missing.
+            tail: File name without the time, but with the suffix.
+            content: Content of the file.
+        """
         place = self._base / folder
         if folder not in self._last_name_at:
             make_private(self._base)
@@ -95,7 +74,7 @@ class LocalFiles(CapturedFiles):
         return name
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Returns the size of each captured file of a folder by name."""
+        """Returns the size of each captured file of a folder by name; empty if the folder does not exist."""
         results = {}
         try:
             with os.scandir(self._base / folder) as entries:
@@ -117,11 +96,11 @@ class LocalFiles(CapturedFiles):
         return (self._base / folder / name).read_bytes()
 
     def remove(self, folder: str, name: str) -> None:
-        """Removes a file."""
+        """Removes a file; a missing one is ignored."""
         (self._base / folder / name).unlink(missing_ok=True)
 
 
-class StoredFiles(CapturedFiles):
+class StoredFiles(_OrderedNames):
     """Files of a store that fsspec opens; the store's library reads its options from the environment.
 
     Raises ImportError if the protocol's library is not installed, and ValueError if the protocol is unknown.
@@ -163,13 +142,17 @@ class StoredFiles(CapturedFiles):
         return "/".join([self._remote.root, *names])
 
 
+CapturedFiles = LocalFiles | StoredFiles
+"""Files below a base path; folder names are relative to it."""
+
+
 def open_files(base_path: str) -> CapturedFiles:
     """Opens a base path, which is a folder or an fsspec URL."""
     return StoredFiles(base_path) if "://" in base_path else LocalFiles(base_path)
 
 
-def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> tuple[int, int]:
-    """Removes old files of a model, oldest first; returns their number and size in bytes.
+def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes: int) -> int:
+    """Removes old files of a model, oldest first; returns their number.
 
     Labels, shadow answers and logs count as the model's. A local file that a reader has open stays readable.
 
@@ -196,7 +179,7 @@ def remove_old(files: CapturedFiles, model_folder: str, days: float, limit_bytes
         removed, removed_bytes = removed + 1, removed_bytes + size
     if removed:
         log.info("capture: removed %d old files of %s, %d bytes", removed, model_folder, removed_bytes)
-    return removed, removed_bytes
+    return removed
 
 
 def _remove_stale_temporaries(folder: Path) -> None:

@@ -6,12 +6,10 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 CaptureMode = Literal["none", "inputs", "predictions", "all"]
 CaptureFormat = Literal["parquet", "prediction_log", "both"]
-CAPTURE_MODES: tuple[CaptureMode, ...] = get_args(CaptureMode)
-CAPTURE_FORMATS: tuple[CaptureFormat, ...] = get_args(CaptureFormat)
 
 _LARGEST_SEGMENT_BYTES = 16 * 2**20
 _SMALLEST_SEGMENT_BYTES = 16 * 2**10

@@ -1,4 +1,4 @@
-"""REST routes of capture, and of feedback (labels that arrive later)."""
+"""REST routes and metrics of capture and of feedback (labels that arrive later)."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from airflow_hops.serving.capture.capture import Capture, CaptureSource
+from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedLabel, Label
 from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.workers.counts import WorkersCapture
 
 _FLUSH_S = 60.0
 _ANSWER_S = 1.0
 _FIELDS = {"model", "request_id", "row", "label", "at"}
 _ONLY_NAME = "value"
 _LARGEST_ROW = 2**31 - 1
+_ROWS = ("captured", "dropped", "written", "failed")
+_LABELS = ("captured", "dropped", "written")
 
 
-def add_routes(routes: Routes, capture: CaptureSource) -> None:
+def add_routes(routes: Routes, capture: Capture | WorkersCapture) -> None:
     """Adds ``/v1/capture`` and ``/v1/capture:flush``."""
 
     def status(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
@@ -37,6 +44,39 @@ def add_routes(routes: Routes, capture: CaptureSource) -> None:
 
     routes.add("GET /v1/capture", status)
     routes.add("POST /v1/capture:flush", flush)
+
+
+class CaptureCollector(Collector):
+    """Collects the metrics of request capture."""
+
+    def __init__(self, capture: Capture | WorkersCapture) -> None:
+        self._capture = capture
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the current values."""
+        status = self._capture.status()
+        by_outcome = ["model_name", "outcome"]
+        rows = CounterMetricFamily("hops_serving_capture_rows", "Rows of requests by outcome.", None, by_outcome)
+        labels = CounterMetricFamily("hops_serving_capture_labels", "Labels by outcome.", None, by_outcome)
+        files = CounterMetricFamily("hops_serving_capture_files", "Files written.", None, ["model_name"])
+        removed = CounterMetricFamily("hops_serving_capture_removed_files", "Old files removed.", None, ["model_name"])
+        for model, counts in status["models"].items():
+            for outcome in _ROWS:
+                rows.add_metric([model, outcome], counts[f"{outcome}_rows"])
+            for outcome in _LABELS:
+                labels.add_metric([model, outcome], counts[f"{outcome}_labels"])
+            files.add_metric([model], counts["files"])
+            removed.add_metric([model], counts["removed_files"])
+        yield from (rows, labels, files, removed)
+        if status["base_path"] is not None:
+            yield GaugeMetricFamily(
+                "hops_serving_capture_spool_bytes", "Bytes of the spool on the disk.", status["spool_bytes"]
+            )
+            yield GaugeMetricFamily(
+                "hops_serving_capture_lag_seconds",
+                "Age of the oldest captured row that is in no file yet.",
+                status["lag_seconds"],
+            )
 
 
 def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str], bool]) -> None:

@@ -176,10 +176,10 @@ def _decoded(call: CapturedCall, request: Any, response: Any) -> Iterable[tuple[
     inputs = _features(examples)
     rows = len(examples) or call.rows
     if call.method is not Method.MULTI_INFERENCE:
-        yield _signature(request, response), rows, inputs, _outputs(response.result)
+        yield _signature(request, response), rows, inputs, outputs_of_result(response.result)
     elif response.results:
         for each in response.results:
-            yield _signature(each, each), rows, inputs, _outputs(getattr(each, each.WhichOneof("result")))
+            yield _signature(each, each), rows, inputs, outputs_of_result(getattr(each, each.WhichOneof("result")))
     else:
         for task in request.tasks:
             yield _signature(task, task), rows, inputs, {}
@@ -218,7 +218,7 @@ def _features(examples: Sequence[Any]) -> Arrays:
     return {name: _objects(column).astype(_KINDS[kinds[name]]) for name, column in values.items()}
 
 
-def _outputs(result: Any) -> Arrays:
+def outputs_of_result(result: Any) -> Arrays:
     """Returns ``classes`` and ``scores`` (``[rows, classes]``) or ``value`` (``[rows]``); empty without a result."""
     if "regressions" in result.DESCRIPTOR.fields_by_name:
         values = [regression.value for regression in result.regressions]

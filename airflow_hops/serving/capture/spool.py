@@ -1,4 +1,4 @@
-"""The spool of captured requests: append-only files that survive the process.
+"""The spool of captured requests, append-only files that survive the process, and the writer's progress in it.
 
 A spool is a folder of *segments*, ``<number>.segment``. Bytes written to a segment are in the kernel's hands, and
 survive if the process is killed. A record consists of length and CRC-32C (4 bytes each) and content, so a torn record
@@ -8,20 +8,20 @@ is detected. At most the last record of those written together can be torn.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import struct
 import threading
-import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
 
 _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
-_LOOK_AGAIN_S = 0.05
 OPTIONS_FILE = "options.json"
 SERVER_LOCK = "server.lock"
 WRITER_LOCK = "writer.lock"
@@ -54,7 +54,6 @@ class Spool:
         self._descriptor = -1
         self._position = Position()
         self._used_bytes = 0
-        self._full_until_s = 0.0
         self._closed = False
 
     def append(self, records: Sequence[bytes]) -> int:
@@ -104,23 +103,16 @@ class Spool:
         return True
 
     def _has_room(self, size: int) -> bool:
-        if self._used_bytes + size <= self._limit_bytes:
-            return True
-        if time.monotonic() < self._full_until_s:
-            return False
-        self._used_bytes = used_bytes(self.folder)
-        if self._used_bytes + size <= self._limit_bytes:
-            return True
-        self._make_room()
+        if self._used_bytes + size > self._limit_bytes:
+            self._make_room()
         return self._used_bytes + size <= self._limit_bytes
 
     def _make_room(self) -> None:
         """Removes the current segment if all its records are in files; the writer removes earlier segments."""
-        self._full_until_s = time.monotonic() + _LOOK_AGAIN_S
         if self._descriptor >= 0 and self._position.offset and self._position <= self._written():
             self._leave_segment()
             segment_path(self.folder, self._position.segment).unlink(missing_ok=True)
-            self._used_bytes = used_bytes(self.folder)
+        self._used_bytes = used_bytes(self.folder)
 
     def _leave_segment(self) -> None:
         if self._descriptor >= 0:
@@ -181,7 +173,7 @@ def read_spool(
         following = next((number for number in segments(folder) if number > at.segment), None)
         if until is not None and at >= until:
             return
-        if following is None or not (ended or _has_records(folder, following)):
+        if following is None or not (ended or any(_read_segment(folder, Position(following), None))):
             if not sound and ended and damage is not None:
                 damage.records += 1
             return
@@ -216,5 +208,106 @@ def _read_segment(folder: Path, start: Position, until: Position | None) -> Iter
         yield record, Position(number, offset + at)
 
 
-def _has_records(folder: Path, number: int) -> bool:
-    return next(iter(_read_segment(folder, Position(number), None)), None) is not None
+_STATE_FILE = "state"
+_SLOT_BYTES = 64 * 2**10
+# Number of the save, size of the state in bytes, CRC-32 of both.
+_STATE_HEAD = struct.Struct("<QII")
+
+
+@dataclass
+class WrittenCounts:
+    """Counts of one model's rows by outcome."""
+
+    written_rows: int = 0
+    failed_rows: int = 0
+    files: int = 0
+    written_labels: int = 0
+    removed_files: int = 0
+
+
+@dataclass
+class WriterState:
+    """The writer's progress in a spool.
+
+    Attributes:
+        position: Position before which everything is in files.
+        batch: Number of the next batch; it is part of the file names.
+        planned: End of the batch that is being written; None between batches. A writer that starts with one writes the
+            same batch again, without the files that exist already.
+        flushed: Number of the last completed flush.
+        error: Why the last attempt to write a file failed; empty if it succeeded.
+        failed_flush: Number of the last failed flush.
+        models: Counts by model.
+        saves: Number of saves.
+    """
+
+    position: Position = field(default_factory=Position)
+    batch: int = 0
+    planned: Position | None = None
+    flushed: int = 0
+    error: str = ""
+    failed_flush: int = 0
+    models: dict[str, WrittenCounts] = field(default_factory=dict)
+    saves: int = 0
+
+    def of(self, model: str) -> WrittenCounts:
+        """Returns the counts of a model."""
+        return self.models.setdefault(model, WrittenCounts())
+
+    def save(self, folder: Path) -> None:
+        """Writes the state into one of two slots in turn, so that one is always complete; works on a full disk.
+
+        Raises OSError if the folder does not exist or the state is too large.
+        """
+        self.saves += 1
+        content = zlib.compress(json.dumps(self._to_json()).encode(), 1)
+        if _STATE_HEAD.size + len(content) > _SLOT_BYTES:
+            raise OSError(f"{folder / _STATE_FILE}: a state of {len(content)} bytes; expected {_SLOT_BYTES} at most")
+        head = _STATE_HEAD.pack(self.saves, len(content), zlib.crc32(content, self.saves & 0xFFFFFFFF))
+        descriptor = os.open(folder / _STATE_FILE, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, head + content, (self.saves % 2) * _SLOT_BYTES)
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _to_json(self) -> dict[str, Any]:
+        planned = None if self.planned is None else self.planned._asdict()
+        return asdict(self) | {"position": self.position._asdict(), "planned": planned}
+
+    @classmethod
+    def create(cls, folder: Path) -> None:
+        """Reserves disk space for the state; raises OSError if the disk is full."""
+        descriptor = os.open(folder / _STATE_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, 2 * _SLOT_BYTES)
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def load(cls, folder: Path) -> WriterState:
+        """Returns the last saved state, or a new one."""
+        try:
+            slots = (folder / _STATE_FILE).read_bytes()
+        except FileNotFoundError:
+            return cls()
+        results = [_saved(slots[at : at + _SLOT_BYTES]) for at in (0, _SLOT_BYTES)]
+        content = max(results)[1]
+        if not content:
+            return cls()
+        value: dict[str, Any] = json.loads(zlib.decompress(content))
+        value["position"] = Position(**value["position"])
+        value["planned"] = Position(**value["planned"]) if value["planned"] else None
+        value["models"] = {model: WrittenCounts(**counts) for model, counts in value["models"].items()}
+        return cls(**value)
+
+
+def _saved(slot: bytes) -> tuple[int, bytes]:
+    """Returns the number of the save and its content; 0 and empty if the slot is incomplete."""
+    if len(slot) < _STATE_HEAD.size:
+        return 0, b""
+    saves, length, crc = _STATE_HEAD.unpack_from(slot)
+    content = slot[_STATE_HEAD.size : _STATE_HEAD.size + length]
+    if not saves or len(content) != length or zlib.crc32(content, saves & 0xFFFFFFFF) != crc:
+        return 0, b""
+    return saves, content

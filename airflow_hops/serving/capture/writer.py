@@ -33,11 +33,11 @@ from airflow_hops.serving.capture.spool import (
     WRITER_LOCK,
     Damage,
     Position,
+    WriterState,
     read_spool,
     segment_path,
     segments,
 )
-from airflow_hops.serving.capture.state import WriterState
 
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
@@ -111,10 +111,8 @@ class SpoolWriter:
         try:
             files = self._open_files()
             for folder in files.folders():
-                removed, size_bytes = remove_old(files, folder, options.retention_days, options.retention_bytes)
-                counts = self.state.of(unquote(folder))
-                counts.removed_files += removed
-                counts.removed_bytes += size_bytes
+                removed = remove_old(files, folder, options.retention_days, options.retention_bytes)
+                self.state.of(unquote(folder)).removed_files += removed
             self.state.save(self.folder)
         except Exception as error:
             log.warning("capture: old files of %s cannot be removed yet: %s", options.base_path, error)
@@ -296,12 +294,9 @@ class WriterProcess:
     def _answer(self) -> None:
         if not self._own.empty or any(not writer.empty for writer in self._adopted):
             self._own.answer_flush(self._flush, done=False)
-        elif not self._others_waiting():
+        elif not any(lock_holder(folder / SERVER_LOCK) is None for folder in self._siblings()):
+            # No other writer is still writing the spool of a server that has ended.
             self._own.answer_flush(self._flush, done=True)
-
-    def _others_waiting(self) -> bool:
-        """Returns whether another writer is still writing the spool of a server that has ended."""
-        return any(lock_holder(folder / SERVER_LOCK) is None for folder in self._siblings())
 
     def _siblings(self) -> list[Path]:
         known = {self._own.folder, *self._unreadable, *(writer.folder for writer in self._adopted)}

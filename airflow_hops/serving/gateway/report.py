@@ -1,26 +1,38 @@
-"""Reports shadow traffic over REST and as metrics."""
+"""Reports counts and shadow traffic over REST, and shadow traffic as metrics."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
-import grpc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.core.serving_api.config import ConfigError
-from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.gateway.shadow import ReadShadow, shadow_report
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
+from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
+from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response, read_percents
 
-_EXPECTED = 'expected {"percents": {"3": 50, "canary": 10}} or {"percents": null}'
 
+def add_routes(routes: Routes, stats: RequestStats, catalog: Catalog, read_shadow: ReadShadow) -> None:
+    """Adds ``GET /v1/stats``, whose ``histograms=1`` adds ``latency_ms_histogram``, and ``/v1/models/M:shadow``."""
 
-def add_routes(routes: Routes, catalog: Catalog, read_shadow: ReadShadow) -> None:
-    """Adds ``GET`` and ``POST /v1/models/M:shadow``."""
+    def show_counts(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
+        counted = stats.snapshot(histograms=request.query.get("histograms") == "1")
+        shadowed = read_shadow()
+        models: dict[str, object] = {}
+        for model in sorted(counted.keys() | catalog.views.keys()):
+            shares = catalog.traffic_percent(model)
+            versions = counted.get(model, {})
+            copies = shadow_report(shadowed.get(model))
+            models[model] = {
+                **({"shadow": copies} if copies else {}),
+                "versions": {
+                    str(version): {**versions.get(version, EMPTY), "traffic_percent": shares.get(version, 0.0)}
+                    for version in sorted(versions.keys() | shares.keys())
+                },
+            }
+        return json_response({"since": stats.started_at, "models": models})
 
     def answer(model: str) -> HttpResponse:
         percents = catalog.traffic.shadow.get(model)
@@ -38,32 +50,13 @@ def add_routes(routes: Routes, catalog: Catalog, read_shadow: ReadShadow) -> Non
 
     def change(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
         catalog.statuses(match["model"])
-        try:
-            catalog.set_shadow(match["model"], _percents(request.json()))
-        except ConfigError as error:
-            raise invalid_argument(str(error)) from error
-        except OSError as error:
-            raise ServingError(
-                grpc.StatusCode.UNAVAILABLE, f"{catalog.traffic.file}: cannot be written: {error.strerror}"
-            ) from error
+        percents = read_percents(request.json(), "shadow", '{"percents": {"3": 50, "canary": 10}}')
+        catalog.set_shadow(match["model"], percents)
         return answer(match["model"])
 
+    routes.add("GET /v1/stats", show_counts)
     routes.add("GET /v1/models/MODEL:shadow", show)
     routes.add("POST /v1/models/MODEL:shadow", change)
-
-
-def _percents(document: Any) -> dict[int | str, int] | None:
-    if not isinstance(document, dict) or document.keys() != {"percents"}:
-        raise invalid_argument(f"The body of a shadow request is not of its form; {_EXPECTED}")
-    percents = document["percents"]
-    if percents is None:
-        return None
-    if not isinstance(percents, dict):
-        raise invalid_argument(f"percents is of type {type(percents).__name__}; {_EXPECTED}")
-    return {
-        int(target) if target.isascii() and target.isdigit() and len(target) < 19 else target: percent
-        for target, percent in percents.items()
-    }
 
 
 class ShadowCollector(Collector):

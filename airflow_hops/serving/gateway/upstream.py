@@ -14,10 +14,10 @@ import grpc
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature, VersionGone, read_signatures
-from airflow_hops.serving.tokens import TokenFile
 
 _AVOID_S = 1.0
 _OPTIONS = [
@@ -109,7 +109,8 @@ class Upstream:
                     raise
                 entries = []
             statuses = {entry.version: _status(entry) for entry in entries}
-            self.statuses = {**self.statuses, model: statuses} if statuses else _without(self.statuses, model)
+            others = {name: known for name, known in self.statuses.items() if name != model}
+            self.statuses = {**others, model: statuses} if statuses else others
         finally:
             self._asking.release()
         return statuses
@@ -173,17 +174,54 @@ class Upstream:
         return ServingError(code, message)
 
 
-class _Forwarding(Servable):
-    """Forwards requests to an upstream that has the version."""
+class UpstreamServable(Servable):
+    """A version at one or several upstreams, or a label whose version only they know.
+
+    Args:
+        model: Model name.
+        upstreams: Upstreams to choose from.
+        version: Version number; None for a label.
+        signature_defs: Signatures of the version.
+        label: The label, if there is no version; answers contain its current version.
+        read_metadata: Returns version and signatures of the label.
+    """
 
     def __init__(
-        self, model: str, version: int | None, upstreams: Sequence[Upstream], signature_defs: bytes, named: str
+        self,
+        model: str,
+        upstreams: Sequence[Upstream],
+        version: int | None = None,
+        signature_defs: bytes = b"",
+        label: str = "",
+        read_metadata: Callable[[], tuple[int, bytes]] | None = None,
     ) -> None:
         path = ",".join(upstream.address for upstream in upstreams)
         super().__init__(model, version or 0, path, signature_defs)
-        self._wanted = version
-        self._upstreams = upstreams
-        self._named = named
+        self._wanted, self._upstreams, self._read_metadata = version, upstreams, read_metadata
+        head = protocol.RequestHead()
+        if version is None:
+            self._named = f"label {label} of model {model}"
+            head.model_spec.version_label = label
+        else:
+            self._named = f"Specific({model}, {version})"
+            head.model_spec.version.value = version
+        self._pin: bytes = head.SerializeToString()
+
+    def answer(self, call: Call) -> Reply:
+        """Forwards a request."""
+        answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
+        version = _answering_version(call.method, answer) if self._wanted is None else None
+        return Reply(answer, count_rows(call.method, call.message), version)
+
+    def metadata(self) -> tuple[int, bytes]:
+        """Returns the version, or the current one of the label, and its signatures."""
+        return super().metadata() if self._read_metadata is None else self._read_metadata()
+
+    def signature(self, name: str) -> Signature:
+        """Returns the signature of a request; signatures of a label are read when they are first needed."""
+        if self._read_metadata is not None and not self.signatures:
+            self.signatures = read_signatures(self._read_metadata()[1])
+        return super().signature(name)
 
     def _free(self) -> None:
         pass
@@ -193,7 +231,8 @@ class _Forwarding(Servable):
         away: list[str] = []
         for upstream in self._in_turn():
             try:
-                return upstream.answer(method, message, _left(deadline_s))
+                left_s = None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic())
+                return upstream.answer(method, message, left_s)
             except ServingError as error:
                 if error.code is grpc.StatusCode.UNAVAILABLE:
                     upstream.avoid_until_s = time.monotonic() + _AVOID_S
@@ -222,45 +261,6 @@ class _Forwarding(Servable):
         )
 
 
-class UpstreamServable(_Forwarding):
-    """A version at one or several upstreams."""
-
-    def __init__(self, model: str, version: int, upstreams: Sequence[Upstream], signature_defs: bytes) -> None:
-        super().__init__(model, version, upstreams, signature_defs, f"Specific({model}, {version})")
-        self._pin = _head(lambda spec: setattr(spec.version, "value", version))
-
-    def answer(self, call: Call) -> Reply:
-        """Forwards a request for the version."""
-        answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
-        return Reply(answer, count_rows(call.method, call.message))
-
-
-class UpstreamLabel(_Forwarding):
-    """A label whose version only the upstreams know; the answer contains the version."""
-
-    def __init__(
-        self, model: str, label: str, upstreams: Sequence[Upstream], read_metadata: Callable[[], tuple[int, bytes]]
-    ) -> None:
-        super().__init__(model, None, upstreams, b"", f"label {label} of model {model}")
-        self._pin = _head(lambda spec: setattr(spec, "version_label", label))
-        self._read_metadata = read_metadata
-
-    def answer(self, call: Call) -> Reply:
-        """Forwards a request for the label."""
-        answer = self._forward(call.method, _pinned(call, self._pin), call.deadline_s)
-        return Reply(answer, count_rows(call.method, call.message), _answering_version(call.method, answer))
-
-    def metadata(self) -> tuple[int, bytes]:
-        """Returns the current version of the label, and its signatures."""
-        return self._read_metadata()
-
-    def signature(self, name: str) -> Signature:
-        """Returns the signature of a request, after reading the signatures from an upstream."""
-        if not self.signatures:
-            self.signatures = read_signatures(self._read_metadata()[1])
-        return super().signature(name)
-
-
 def count_rows(method: Method, message: bytes) -> int:
     """Returns the number of rows of a request, decoding as little of it as possible; 1 if its inputs are scalars."""
     if method is Method.PREDICT:
@@ -272,13 +272,6 @@ def count_rows(method: Method, message: bytes) -> int:
     kind = protocol.SerializedMultiInferenceRequest if multi else protocol.SerializedInferenceRequest
     values = kind.FromString(message).input
     return len(values.example_list.examples) or len(values.example_list_with_context.examples) or 1
-
-
-def _head(choose: Callable[[Any], None]) -> bytes:
-    head = protocol.RequestHead()
-    choose(head.model_spec)
-    serialized: bytes = head.SerializeToString()
-    return serialized
 
 
 def _pinned(call: Call, pin: bytes) -> bytes:
@@ -298,14 +291,6 @@ def _answering_version(method: Method, answer: bytes) -> int | None:
         return results[0].model_spec.version.value if results else None
     version: int = protocol.ResponseSpec.FromString(answer).model_spec.version.value
     return version
-
-
-def _without(statuses: Mapping[str, Any], model: str) -> dict[str, Any]:
-    return {name: known for name, known in statuses.items() if name != model}
-
-
-def _left(deadline_s: float) -> float | None:
-    return None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic())
 
 
 def _status(entry: Any) -> VersionStatus:

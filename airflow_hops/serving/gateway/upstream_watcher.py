@@ -13,12 +13,12 @@ import grpc
 
 from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError, StartError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.gateway.upstream import Upstream, UpstreamLabel, UpstreamServable
+from airflow_hops.serving.gateway.upstream import Upstream, UpstreamServable
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.loader import GROWING_S
-from airflow_hops.serving.tokens import TokenFile
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class UpstreamWatcher:
         self._current = CurrentConfig(config, flags.model_config_file or "command line", time.time())
         self._models = self.current_names()
         self._servables: dict[str, dict[int, UpstreamServable]] = {}
-        self._labels: dict[tuple[str, str], UpstreamLabel] = {}
+        self._by_label = functools.lru_cache(_MAX_LABELS)(self._label)
         self._changed = threading.Condition()
         self._asked = 0
         self._stopping = threading.Event()
@@ -124,7 +124,7 @@ class UpstreamWatcher:
                 raise ServingError(error.code, f"upstream {upstream.address}: {error.message}") from error
         with self._changed:
             self._current = CurrentConfig(config, "HandleReloadConfigRequest", time.time())
-            self._labels = {}
+            self._by_label.cache_clear()
             asked = sorted(self._models | self.current_names())
             self._models = set(asked)
         for upstream in self._upstreams:
@@ -228,7 +228,7 @@ class UpstreamWatcher:
                 # gRPC works without signatures; only JSON needs the types.
                 log.warning("upstream %s: no signatures of %s: %s", upstream.address, model, error)
                 definitions = b""
-            servable = UpstreamServable(model, status.version, self._upstreams, definitions)
+            servable = UpstreamServable(model, self._upstreams, status.version, definitions)
             with self._changed:
                 self._servables.setdefault(model, {}).setdefault(status.version, servable)
 
@@ -256,21 +256,15 @@ class UpstreamWatcher:
                 addresses = ", ".join(upstream.address for upstream in here)
                 log.info("model %s: versions %s at %s", model, sorted(available), addresses)
                 self._catalog.publish(model, available, {}, functools.partial(self._by_label, model))
-                self._labels = {key: servable for key, servable in self._labels.items() if key[0] != model}
+                self._by_label.cache_clear()
             if not available:
                 del self._servables[model]
             if not statuses and model not in self.current_names():
                 self._models.discard(model)
 
-    def _by_label(self, model: str, label: str) -> UpstreamLabel:
-        key = (model, label)
-        servable = self._labels.get(key)
-        if servable is None:
-            read = functools.partial(self._label_metadata, model, label)
-            servable = UpstreamLabel(model, label, self._upstreams, read)
-            if len(self._labels) < _MAX_LABELS:
-                self._labels[key] = servable
-        return servable
+    def _label(self, model: str, label: str) -> UpstreamServable:
+        read = functools.partial(self._label_metadata, model, label)
+        return UpstreamServable(model, self._upstreams, label=label, read_metadata=read)
 
     def _label_metadata(self, model: str, label: str) -> tuple[int, bytes]:
         error: ServingError | None = None

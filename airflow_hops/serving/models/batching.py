@@ -1,28 +1,27 @@
 """Batches requests for one model, as TensorFlow Serving does.
 
 Each pair of signature and set of outputs has a queue of batches that are being filled. The queues of all models in a
-process share ``num_batch_threads`` slots: a batch that is due takes a slot or waits for one, and can still grow while
-it waits. Batching starts no threads: the thread of one request runs the batch, and passes the slot on to the next
-batch before it wakes the threads of the other requests.
+process share ``num_batch_threads`` threads. A batch that is due waits for one of them, and can grow until it runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 
 import grpc
 import numpy as np
 
-from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.batch_arrays import check_rows, joined, padded, row_shapes, split
-from airflow_hops.serving.models.batching_options import BatchingOptions
+from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid_argument
+from airflow_hops.serving.models.model_options import BatchingOptions
 from airflow_hops.serving.models.servable import Signature
-from airflow_hops.serving.monitoring.batch_counts import BATCHES
+from airflow_hops.serving.monitoring.series import BATCHES
 
 # Clients choose the set of outputs, so empty queues beyond this number are dropped.
 _MAX_QUEUES = 64
@@ -30,91 +29,33 @@ _MAX_QUEUES = 64
 Run = Callable[[Signature, Sequence[np.ndarray], tuple[str, ...], float], Sequence[np.ndarray]]
 
 
+@dataclass(eq=False)
 class _Task:
-    """A queued request; the lock of the slots guards all attributes except ``wake``."""
+    """A queued request; ``answer`` is pending until its batch starts, and cancelled if the client does not wait."""
 
-    __slots__ = ("batch", "deadline_s", "error", "feeds", "leads", "outputs", "queued_s", "rows", "wake")
-
-    def __init__(self, feeds: Sequence[np.ndarray], rows: int, deadline_s: float) -> None:
-        self.feeds = feeds
-        self.rows = rows
-        self.deadline_s = deadline_s
-        self.queued_s = time.monotonic()
-        self.batch: _Batch
-        self.leads = False
-        self.outputs: Sequence[np.ndarray] = ()
-        self.error: Exception | None = None
-        self.wake = threading.Lock()
-        self.wake.acquire()
+    feeds: Sequence[np.ndarray]
+    rows: int
+    deadline_s: float
+    answer: Future[Sequence[np.ndarray]] = field(default_factory=Future)
+    queued_s: float = field(default_factory=time.monotonic)
 
 
+@dataclass(eq=False)
 class _Batch:
-    """Requests that run together. A due batch waits only for a slot; a started batch no longer changes."""
+    """Requests that run together. A due batch waits only for a thread; a started batch is in no queue."""
 
-    __slots__ = ("due", "due_s", "queue", "rows", "started", "tasks")
-
-    def __init__(self, queue: list[_Batch], due_s: float) -> None:
-        self.queue = queue
-        self.due_s = due_s
-        self.due = self.started = False
-        self.tasks: list[_Task] = []
-        self.rows = 0
-
-
-class BatchSlots:
-    """Slots that limit how many batches run at once."""
-
-    def __init__(self, count: int) -> None:
-        self.lock = threading.Lock()
-        self._free = count
-        self._due: deque[_Batch] = deque()
-
-    def make_due(self, batch: _Batch) -> bool:
-        """Gives the batch a slot if one is free, else queues it for one; returns whether it got one. Needs the lock."""
-        batch.due = True
-        if self._free:
-            self._free -= 1
-            _start(batch)
-            return True
-        self._due.append(batch)
-        return False
-
-    def leave(self, task: _Task) -> None:
-        """Removes a request from its batch, and removes the batch if it is then empty. Needs the lock."""
-        batch = task.batch
-        batch.tasks.remove(task)
-        batch.rows -= task.rows
-        if not batch.tasks:
-            batch.queue.remove(batch)
-            if batch.due:
-                self._due.remove(batch)
-
-    def pass_on(self) -> None:
-        """Gives the slot of a finished batch to the batch that has waited longest."""
-        with self.lock:
-            if self._due:
-                batch = self._due.popleft()
-                _start(batch)
-                lead(batch)
-            else:
-                self._free += 1
-
-
-def _start(batch: _Batch) -> None:
-    batch.started = True
-    batch.queue.remove(batch)
-
-
-def lead(batch: _Batch) -> None:
-    """Makes the first request of a started batch run it. Needs the lock."""
-    batch.tasks[0].leads = True
-    batch.tasks[0].wake.release()
+    signature: Signature
+    aliases: tuple[str, ...]
+    queue: list[_Batch]
+    due_s: float
+    is_due: bool = False
+    tasks: list[_Task] = field(default_factory=list)
+    rows: int = 0
 
 
 @functools.cache
-def slots_of_process(count: int) -> BatchSlots:
-    """Returns the slots shared by all models of this process."""
-    return BatchSlots(count)
+def _threads_of_process(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "batch")
 
 
 class Batcher:
@@ -123,14 +64,15 @@ class Batcher:
     Args:
         run: Runs the model: takes the signature, the feeds, the aliases of the outputs, and the deadline.
         options: Batching parameters.
-        slots: Slots shared among models; None for those of the process.
+        threads: Threads that run the batches; None for those that the models of the process share.
     """
 
-    def __init__(self, run: Run, options: BatchingOptions, slots: BatchSlots | None = None) -> None:
+    def __init__(self, run: Run, options: BatchingOptions, threads: ThreadPoolExecutor | None = None) -> None:
         self._run_model = run
         self._options = options
-        self._slots = slots or slots_of_process(options.num_batch_threads)
+        self._threads = threads or _threads_of_process(options.num_batch_threads)
         self._timeout_s = options.batch_timeout_micros / 1e6
+        self._lock = threading.Lock()
         self._queues: dict[tuple[str, tuple[str, ...]], list[_Batch]] = {}
 
     def run(
@@ -172,113 +114,98 @@ class Batcher:
         self, signature: Signature, feeds: Sequence[np.ndarray], rows: int, aliases: tuple[str, ...], deadline_s: float
     ) -> Sequence[np.ndarray]:
         task = _Task(feeds, rows, deadline_s)
-        if self._enqueue(task, (signature.name, aliases)) or self._wait(task):
-            self._run_batch(signature, aliases, task.batch, task)
-        if task.error is not None:
-            raise task.error
-        return task.outputs
+        batch = self._enqueue(task, signature, aliases)
+        if not batch.is_due and not _is_answered(task, min(batch.due_s, deadline_s)):
+            # Also if the client has given up before: no batch may stay that nobody waits for.
+            with self._lock:
+                self._make_due(batch)
+        if not _is_answered(task, deadline_s):
+            raise _timed_out_in_queue() if task.answer.cancel() else deadline_exceeded()
+        return task.answer.result()
 
-    def _enqueue(self, task: _Task, key: tuple[str, tuple[str, ...]]) -> bool:
-        """Adds a request to a batch; returns True if the batch got a slot, and so this request must run it."""
+    def _enqueue(self, task: _Task, signature: Signature, aliases: tuple[str, ...]) -> _Batch:
+        """Adds a request to a batch that has room for it, or to a new one."""
         options = self._options
-        with self._slots.lock:
-            queue = self._queues.get(key)
+        with self._lock:
+            queue = self._queues.get((signature.name, aliases))
             if queue is None:
                 if len(self._queues) >= _MAX_QUEUES:
                     self._queues = {known: waiting for known, waiting in self._queues.items() if waiting}
-                queue = self._queues.setdefault(key, [])
-            batch = queue[-1] if queue else None
-            if batch is None or batch.rows + task.rows > options.batch_rows:
+                queue = self._queues.setdefault((signature.name, aliases), [])
+            if not queue or queue[-1].rows + task.rows > options.batch_rows:
                 if len(queue) >= options.max_enqueued_batches:
                     raise ServingError(
                         grpc.StatusCode.UNAVAILABLE,
                         f"The batch scheduling queue to which this task was submitted is full; currently {len(queue)} "
                         f"batches enqueued and max_enqueued_batches is {options.max_enqueued_batches}",
                     )
-                if batch is not None and not batch.due and self._slots.make_due(batch):
-                    lead(batch)
-                batch = _Batch(queue, task.queued_s + self._timeout_s)
-                queue.append(batch)
-            task.batch = batch
+                if queue:
+                    self._make_due(queue[-1])
+                queue.append(_Batch(signature, aliases, queue, task.queued_s + self._timeout_s))
+            batch = queue[-1]
             batch.tasks.append(task)
             batch.rows += task.rows
-            is_due = not self._timeout_s or batch.rows >= options.batch_rows
-            return not batch.due and is_due and self._slots.make_due(batch)
+            if not self._timeout_s or batch.rows >= options.batch_rows:
+                self._make_due(batch)
+            return batch
 
-    def _wait(self, task: _Task) -> bool:
-        """Waits until the request has run; returns True if this request must run its batch."""
-        while True:
-            batch = task.batch
-            until_s = task.deadline_s if batch.due else min(task.deadline_s, batch.due_s)
-            if until_s == math.inf:
-                task.wake.acquire()
-                return task.leads
-            if task.wake.acquire(timeout=min(max(0.0, until_s - time.monotonic()), threading.TIMEOUT_MAX)):
-                return task.leads
-            with self._slots.lock:
-                if task.leads:
-                    return True
-                now_s = time.monotonic()
-                if batch.started:
-                    if now_s >= task.deadline_s:
-                        raise ServingError(grpc.StatusCode.DEADLINE_EXCEEDED, "Timed out waiting for notification")
-                elif now_s >= task.deadline_s:
-                    self._slots.leave(task)
-                    raise _timed_out_in_queue()
-                elif now_s >= batch.due_s and not batch.due and self._slots.make_due(batch):
-                    return True
+    def _make_due(self, batch: _Batch) -> None:
+        """Queues a batch for a thread, unless that was done before. Needs the lock."""
+        if not batch.is_due:
+            batch.is_due = True
+            self._threads.submit(self._run_batch, batch)
 
-    def _run_batch(self, signature: Signature, aliases: tuple[str, ...], batch: _Batch, leader: _Task) -> None:
-        """Runs a started batch for all of its requests."""
+    def _run_batch(self, batch: _Batch) -> None:
+        with self._lock:
+            batch.queue.remove(batch)
+        tasks = [task for task in batch.tasks if task.answer.set_running_or_notify_cancel()]
+        if not tasks:
+            return
         try:
             now_s = time.monotonic()
-            waits_s = [now_s - task.queued_s for task in batch.tasks]
-            BATCHES.observe(self._options.thread_pool_name, self._options.padded_rows(batch.rows), waits_s)
-            for group in self._groups(batch.tasks, now_s):
-                self._run_group(signature, aliases, group)
-        except BaseException as error:
-            for task in batch.tasks:
-                task.error = task.error or RuntimeError(f"batch failed: {type(error).__name__}: {error}")
-            raise
-        finally:
-            self._slots.pass_on()
-            for task in batch.tasks:
-                if task is not leader:
-                    task.wake.release()
+            rows = self._options.padded_rows(sum(task.rows for task in tasks))
+            BATCHES.observe(self._options.thread_pool_name, rows, [now_s - task.queued_s for task in tasks])
+            for group in self._groups(tasks, now_s):
+                self._run_group(batch, group)
+        except Exception as error:
+            for task in tasks:
+                with contextlib.suppress(InvalidStateError):  # it has its answer
+                    task.answer.set_exception(RuntimeError(f"batch failed: {type(error).__name__}: {error}"))
 
     def _groups(self, tasks: list[_Task], now_s: float) -> Iterable[list[_Task]]:
         """Returns the requests in groups that can be concatenated, without those whose deadline has passed."""
         groups: dict[object, list[_Task]] = {}
         for task in tasks:
             if task.deadline_s <= now_s:
-                task.error = _timed_out_in_queue()
+                task.answer.set_exception(_timed_out_in_queue())
                 continue
             shapes = None if self._options.pad_variable_length_inputs else row_shapes(task.feeds)
             groups.setdefault(shapes, []).append(task)
         return groups.values()
 
-    def _run_group(self, signature: Signature, aliases: tuple[str, ...], tasks: list[_Task]) -> None:
+    def _run_group(self, batch: _Batch, tasks: list[_Task]) -> None:
         rows = sum([task.rows for task in tasks])
         padded_rows = self._options.padded_rows(rows)
+        deadline_s = max([task.deadline_s for task in tasks])
         try:
             feeds = tasks[0].feeds if padded_rows == tasks[0].rows else self._joined(tasks, padded_rows - rows)
-            values = self._run_model(signature, feeds, aliases, max([task.deadline_s for task in tasks]))
+            values = self._run_model(batch.signature, feeds, batch.aliases, deadline_s)
         except Exception as error:
             if len(tasks) == 1:
-                tasks[0].error = error
+                tasks[0].answer.set_exception(error)
                 return
             # Running each request alone shows which of them fails.
             for task in tasks:
-                self._run_group(signature, aliases, [task])
+                self._run_group(batch, [task])
             return
         try:
             parts = split(values, [task.rows for task in tasks], padded_rows)
         except ServingError as error:
             for task in tasks:
-                task.error = ServingError(error.code, error.message)
+                task.answer.set_exception(ServingError(error.code, error.message))
             return
         for task, outputs in zip(tasks, parts, strict=True):
-            task.outputs = outputs
+            task.answer.set_result(outputs)
 
     def _joined(self, tasks: list[_Task], filling: int) -> list[np.ndarray]:
         columns = list(zip(*(task.feeds for task in tasks), strict=True))
@@ -287,5 +214,107 @@ class Batcher:
         return [joined(arrays, filling) for arrays in columns]
 
 
+def _is_answered(task: _Task, until_s: float) -> bool:
+    left_s = min(max(0.0, until_s - time.monotonic()), threading.TIMEOUT_MAX)
+    return bool(wait([task.answer], left_s).done)
+
+
 def _timed_out_in_queue() -> ServingError:
     return ServingError(grpc.StatusCode.RESOURCE_EXHAUSTED, "Run() timeout exceeded while waiting in batching queue")
+
+
+# Limit of TensorFlow's Pad operation.
+_MAX_PADDED_RANK = 6
+
+
+def check_rows(feeds: Sequence[np.ndarray]) -> int:
+    """Returns the number of rows of a request: the size of the first dimension, which all inputs share.
+
+    Raises:
+        ServingError: There is no input, an input is a scalar, or inputs differ in length.
+    """
+    if not feeds:
+        raise invalid_argument("Batching Run() must have at least one input tensor")
+    rows = -1
+    for feed in feeds:
+        if not feed.ndim:
+            raise invalid_argument("Batching Run() input tensors must have at least one dimension")
+        if rows not in (-1, len(feed)):
+            raise invalid_argument("Batching Run() input tensors must have equal 0th-dimension size")
+        rows = len(feed)
+    return rows
+
+
+def row_shapes(feeds: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    """Returns the shape of one row of each input; requests with equal shapes can be concatenated."""
+    return tuple([feed.shape[1:] for feed in feeds])
+
+
+def joined(arrays: Sequence[np.ndarray], filling: int) -> np.ndarray:
+    """Concatenates the rows of several requests in a new array.
+
+    Args:
+        arrays: One input of each request; all have the same row shape.
+        filling: Number of rows to append: copies of the first row of the last request, which are valid for the model.
+    """
+    rows: np.ndarray = np.concatenate([*arrays, np.repeat(arrays[-1][:1], filling, axis=0)] if filling else arrays)
+    return rows
+
+
+def padded(arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Pads one input of several requests to the largest shape among them; each array is filled with its first value.
+
+    Raises:
+        ServingError: The ranks differ or are over 6, or an array that needs padding is empty.
+    """
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) == 1:
+        return arrays
+    ranks = {len(shape) + 1 for shape in shapes}
+    if len(ranks) > 1:
+        raise invalid_argument(f"Tensors of one batch have ranks {sorted(ranks)}; expected one rank")
+    if max(ranks) > _MAX_PADDED_RANK:
+        raise invalid_argument("Only tensors with rank from 1 to 6 can be padded.")
+    largest = np.max(list(shapes), axis=0)
+    return [_padded_to(array, largest) for array in arrays]
+
+
+def _padded_to(array: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    widths = [(0, 0), *((0, int(size)) for size in shape - array.shape[1:])]
+    if not any(after for _, after in widths):
+        return array
+    if not array.size:
+        raise invalid_argument("Got empty tensor in batch of non-empty tensors.")
+    filled: np.ndarray = np.full([len(array), *shape], array.flat[0], array.dtype)
+    filled[tuple(slice(size) for size in array.shape)] = array
+    return filled
+
+
+def split(values: Sequence[np.ndarray], rows: Sequence[int], total: int) -> list[list[np.ndarray]]:
+    """Splits the outputs of a batch, ``[total, ...]`` each, into views for each request.
+
+    Args:
+        values: The outputs.
+        rows: Number of rows of each request, in the order of the batch.
+        total: Number of rows of the batch, including filling.
+
+    Raises:
+        ServingError: The number of rows of an output is not ``total``.
+    """
+    for value in values:
+        if not value.ndim:
+            raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, "Batched output tensor has 0 dimensions")
+        if len(value) != total:
+            raise ServingError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "Batched output tensor's 0th dimension does not equal the sum of the 0th dimension sizes of the input "
+                "tensors",
+            )
+    if len(rows) == 1 and rows[0] == total:
+        return [list(values)]
+    parts = []
+    first = 0
+    for count in rows:
+        parts.append([value[first : first + count] for value in values])
+        first += count
+    return parts

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
 from airflow_hops.serving.models.traffic import Split, TrafficTable
 
@@ -84,32 +85,6 @@ class CurrentConfig:
     applied_at: float
 
 
-class ModelSource(Protocol):
-    """Fills a catalog with models."""
-
-    def start(self) -> None:
-        """Starts the threads that fill the catalog."""
-
-    def stop(self) -> None:
-        """Stops the threads; available versions stay available."""
-
-    def wait_for_first_round(self, stop: Callable[[], bool]) -> None:
-        """Waits until loading every wanted version was tried once, or ``stop`` returns True."""
-
-    def reload(self, config: Any) -> None:
-        """Replaces the ``ModelServerConfig``, and waits until loading each added version was tried once.
-
-        Raises:
-            ServingError: The config is not valid, or an added version is not available.
-        """
-
-    def current_config(self) -> CurrentConfig:
-        """Returns the config in effect."""
-
-    def current_names(self) -> set[str]:
-        """Returns the names of the models in the config in effect."""
-
-
 class Catalog:
     """All models by name. The loader writes it, and every request reads it.
 
@@ -117,6 +92,7 @@ class Catalog:
         traffic: The traffic splits and the shadow traffic.
 
     Attributes:
+        views: Models with at least one available version; replaced, never changed.
         discover: Searches for an unknown model or version, and returns whether to repeat the look-up; used for models
             that another server serves.
         on_change: Called after every change that requests can see, in the thread that makes the change.
@@ -129,13 +105,8 @@ class Catalog:
         self.is_coming: Callable[[str, int | None, str | None], bool] = lambda model, version, label: False
         self.on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._views: Mapping[str, ModelView] = MappingProxyType({})
+        self.views: Mapping[str, ModelView] = MappingProxyType({})
         self._statuses: dict[str, dict[int, VersionStatus]] = {}
-
-    @property
-    def views(self) -> Mapping[str, ModelView]:
-        """Models with at least one available version."""
-        return self._views
 
     def publish(
         self,
@@ -146,19 +117,19 @@ class Catalog:
     ) -> None:
         """Replaces the available versions and labels of a model atomically."""
         with self._lock:
-            views = dict(self._views)
+            views = dict(self.views)
             if servables:
                 split = self.traffic.split(model, servables)
                 views[model] = ModelView(dict(servables), dict(labels), split, by_label)
             else:
                 views.pop(model, None)
-            self._views = MappingProxyType(views)
+            self.views = MappingProxyType(views)
         self.on_change()
 
     def replace(self, views: Mapping[str, ModelView], shadow: Mapping[str, Mapping[int | str, int]]) -> None:
         """Replaces all models and the shadow traffic with those of another process."""
         self.traffic.copy_shadow(shadow)
-        self._views = MappingProxyType(dict(views))
+        self.views = MappingProxyType(dict(views))
 
     def reload_traffic(self) -> None:
         """Applies the traffic file if it has changed."""
@@ -173,23 +144,32 @@ class Catalog:
             percents: Version to percent, integers that sum to 100; None lets the latest version answer.
 
         Raises:
-            ConfigError: The split or the traffic file is not valid; nothing changes then.
-            OSError: The traffic file cannot be written; nothing changes then.
+            ServingError: The split or the traffic file is not valid, or the file cannot be written; nothing changes
+                then.
         """
-        self.traffic.set_split(model, percents)
-        self._apply_traffic()
+        self._change_traffic(self.traffic.set_split, model, percents)
 
     def set_shadow(self, model: str, percents: Mapping[int | str, int] | None) -> None:
         """Sets the shadow traffic of a model; raises the errors of :meth:`set_split`."""
-        self.traffic.set_shadow(model, percents)
+        self._change_traffic(self.traffic.set_shadow, model, percents)
+
+    def _change_traffic(self, change: Callable[[str, Any], None], model: str, percents: Any) -> None:
+        try:
+            change(model, percents)
+        except ConfigError as error:
+            raise invalid_argument(str(error)) from error
+        except OSError as error:
+            raise ServingError(
+                grpc.StatusCode.UNAVAILABLE, f"{self.traffic.file}: cannot be written: {error.strerror}"
+            ) from error
         self._apply_traffic()
 
     def _apply_traffic(self) -> None:
         with self._lock:
-            self._views = MappingProxyType(
+            self.views = MappingProxyType(
                 {
                     name: replace(view, split=self.traffic.split(name, view.servables))
-                    for name, view in self._views.items()
+                    for name, view in self.views.items()
                 }
             )
         self.on_change()
@@ -227,7 +207,7 @@ class Catalog:
 
     def traffic_percent(self, model: str) -> dict[int, float]:
         """Returns the share of each available version in the requests that name only the model."""
-        view = self._views.get(model)
+        view = self.views.get(model)
         if view is None or view.latest is None:
             return {}
         shares = view.split.percents() if view.split else {view.latest: 100.0}
@@ -276,7 +256,7 @@ class Catalog:
         return self._find(model, version, label, sticky_key)
 
     def _find(self, model: str, version: int | None, label: str | None, sticky_key: str | None) -> Servable:
-        view = self._views.get(model)
+        view = self.views.get(model)
         if version is None and label:
             if view is not None and view.by_label is not None:
                 return view.by_label(label)

@@ -72,12 +72,14 @@ class EstimatorInputs:
             return np.require(matrix, requirements="W")
         import pandas as pd
 
-        columns = {name: _column(name, inputs[name]) for name in self.columns}
+        columns = {name: as_column(name, inputs[name]) for name in self.columns}
         lengths = {len(values) for values in columns.values()}
         if len(lengths) > 1:
             result = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
             raise ValueError(f"inputs differ in their 0th dimension: {result}")
-        return pd.DataFrame(columns)
+        return pd.DataFrame(
+            {name: tensors.decoded(values) if values.dtype == object else values for name, values in columns.items()}
+        )
 
     def to_document(self) -> dict[str, Any]:
         """Returns the inputs as a JSON value for the signature file."""
@@ -105,13 +107,12 @@ class EstimatorInputs:
         return replace(_with_columns(types), vectors=widths)
 
 
-def _column(name: str, values: np.ndarray) -> Any:
+def as_column(name: str, values: np.ndarray) -> np.ndarray:
+    """Returns the values of a column, which may be ``[batch, 1]``, as ``[batch]``; raises ValueError."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
         raise ValueError(f"input {name} has shape {list(values.shape)}; expected [batch] or [batch, 1]")
-    if values.dtype == object:
-        return [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values.tolist()]
     return values
 
 

@@ -12,8 +12,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import MODEL_FORMATS, load_all
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.models.batching_options import version_batching
-from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.model_options import ModelOptions, version_batching
 from airflow_hops.serving.models.servable import Servable
 
 

@@ -189,7 +189,7 @@ def fill_result(result: Any, task: Task, outputs: Mapping[str, np.ndarray], exam
             )
         columns: dict[str, list[list[Any]]] = {}
         if classes is not None:
-            columns["label"] = [[_text(value) for value in row] for row in classes.tolist()]
+            columns["label"] = tensors.decoded(classes).tolist()
         if scores is not None:
             columns["score"] = scores.tolist()
         for rows in zip(*columns.values(), strict=True):
@@ -223,7 +223,3 @@ def _type(name: str) -> str:
 
 def _type_of(array: np.ndarray) -> str:
     return _type(tensors.type_of(array).name)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ import grpc
 from airflow_hops.core.serving_api.config import ConfigError, change_config, check_config, parse_config
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.models.catalog import Catalog, CurrentConfig
+from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.formats import OpenVersion
+from airflow_hops.serving.models.memory import give_back
 from airflow_hops.serving.models.model_cache import ModelCache
-from airflow_hops.serving.models.transitions import Transitions
-from airflow_hops.serving.models.wanted_models import WantedModels, due_after
+from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.storage import is_remote
+from airflow_hops.serving.models.wanted_models import NEVER, WantedModels, WantedVersion, due_after
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +45,12 @@ class Loader:
         self._cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
         self._changed = threading.Condition()
         self._wanted = WantedModels(self._changed, self._cache, flags.file_system_poll_wait_seconds)
-        self._transitions = Transitions(catalog, self._wanted.by_name, open_version, flags, self._cache, self._changed)
+        self._open_version = open_version
+        # Copies from stores are slow and may fail late, so they must not delay local versions.
+        self._pool, self._remote_pool = (
+            ThreadPoolExecutor(flags.num_load_threads or 2, name) for name in ("load", "load-remote")
+        )
+        self._unload_pool = ThreadPoolExecutor(flags.num_unload_threads or 2, "unload")
         self._config_poll_s = flags.model_config_file_poll_wait_seconds if self._config_file else 0
         self._traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
         self._config_due_s, self._traffic_due_s = due_after(self._config_poll_s), due_after(self._traffic_poll_s)
@@ -71,7 +80,8 @@ class Loader:
             self._stopping = True
             self._changed.notify_all()
             self._wanted.stop()
-        self._transitions.stop()
+        for pool in (self._pool, self._remote_pool, self._unload_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         self._cache.close()
 
     def wait_for_first_round(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -172,7 +182,104 @@ class Loader:
             self._traffic_due_s = due_after(self._traffic_poll_s)
             self._catalog.reload_traffic()
         self._wanted.look(now_s)
-        return min(self._transitions.begin(), self._config_due_s, self._traffic_due_s, self._wanted.due_s)
+        return min(self._begin(), self._config_due_s, self._traffic_due_s, self._wanted.due_s)
+
+    def _begin(self) -> float:
+        """Begins the loads and unloads that are due, and returns the time of the next retry; needs the lock.
+
+        As by default in TensorFlow Serving, a version that is no longer wanted stays until a wanted one is available.
+        """
+        for name, model in list(self._wanted.by_name.items()):
+            for number in sorted(model.versions, reverse=True):
+                version = model.versions[number]
+                is_due = not version.loading and version.next_attempt_s <= time.monotonic()
+                if version.wanted and not version.is_loaded and is_due:
+                    version.loading = True
+                    self._catalog.set_status(name, VersionStatus(number, State.LOADING))
+                    pool = self._remote_pool if is_remote(version.folder.place) else self._pool
+                    pool.submit(self._load, name, number, version)
+            gone = model.superseded
+            for number, version in list(model.versions.items()):
+                if number in gone:
+                    del model.versions[number]
+                elif not (version.wanted or version.loading or version.servable):
+                    del model.versions[number]
+                    self._catalog.set_status(name, VersionStatus(number, State.END))
+            labels = model.labels_in_effect(self._flags.allow_version_labels_for_unavailable_models)
+            if gone or labels != model.labels:
+                model.labels = labels
+                self._catalog.publish(name, model.loaded, labels)
+            for number, servable in gone.items():
+                self._catalog.set_status(name, VersionStatus(number, State.UNLOADING))
+                self._unload_pool.submit(self._unload, name, number, servable)
+            if model.config is None and not model.versions:
+                del self._wanted.by_name[name]
+        retries = (
+            version.next_attempt_s
+            for model in self._wanted.by_name.values()
+            for version in model.versions.values()
+            if version.wanted and not version.loading and not version.is_loaded
+        )
+        return min(retries, default=NEVER)
+
+    def _load(self, name: str, number: int, version: WantedVersion) -> None:
+        folder = version.folder
+        fingerprint = folder.fingerprint()
+        servable: Servable | None = None
+        error: ServingError | None = None
+        started_s = time.monotonic()
+        try:
+            servable = folder.open(functools.partial(self._open_version, name, number))
+            if folder.fingerprint() != fingerprint:
+                servable.close()
+                servable = None
+                raise ServingError(grpc.StatusCode.ABORTED, f"{folder.place} changed while it was read")
+        except ServingError as load_error:
+            error = load_error
+        except Exception as load_error:
+            error = ServingError(grpc.StatusCode.INTERNAL, f"{type(load_error).__name__}: {load_error}")
+        with self._changed:
+            version.loading = False
+            version.attempts += 1
+            version.fingerprint = fingerprint
+            replaced = version.servable if servable else None
+            if servable is not None and not version.wanted:
+                replaced = servable
+            elif servable is not None:
+                load_s = time.monotonic() - started_s
+                log.info("model %s version %d loaded in %.2f s from %s", name, number, load_s, folder.place)
+                version.servable, version.loaded_from = servable, folder.place
+                model = self._wanted.by_name[name]
+                model.labels = model.labels_in_effect(self._flags.allow_version_labels_for_unavailable_models)
+                self._catalog.publish(name, model.loaded, model.labels)
+                self._catalog.set_status(name, VersionStatus(number, State.AVAILABLE))
+            elif version.wanted:
+                retries = self._flags.max_num_load_retries
+                last = version.attempts > retries
+                retry_s = max(0, self._flags.load_retry_interval_micros) / 1e6
+                version.next_attempt_s = NEVER if last else time.monotonic() + retry_s
+                self._catalog.set_status(name, VersionStatus(number, State.END if last else State.LOADING, error))
+                tries = f"try {version.attempts} of {retries + 1}"
+                log.error("model %s version %d did not load (%s): %s", name, number, tries, error)
+            self._changed.notify_all()
+        if replaced is not None:
+            self._unload_pool.submit(self._close, replaced)
+
+    def _unload(self, name: str, number: int, servable: Servable) -> None:
+        self._close(servable)
+        log.info("model %s version %d unloaded", name, number)
+        with self._changed:
+            model = self._wanted.by_name.get(name)
+            if model is None or number not in model.versions:
+                self._catalog.set_status(name, VersionStatus(number, State.END))
+            self._changed.notify_all()
+
+    def _close(self, servable: Servable) -> None:
+        servable.close()
+        self._cache.remove(servable.path)
+        if not self._stopping:
+            # Run this in a separate job, since the current one still references the servable.
+            self._unload_pool.submit(give_back)
 
     def _read_config_file(self) -> None:
         """Applies the config file if it has changed; an invalid file changes nothing."""

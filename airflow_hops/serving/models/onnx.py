@@ -60,7 +60,6 @@ class OnnxServable(DescribedServable):
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
-        started_s = time.monotonic()
         # onnxruntime requires external data to lie in the file's folder, after symbolic links are resolved.
         path = folder.resolve() / MODEL_FILE
         self._session = _load(path, options)
@@ -91,7 +90,6 @@ class OnnxServable(DescribedServable):
         self._has_loops = _has_loops(path)
         self._was_long = False
         self.computes_here = self.computes_here and not self._has_loops
-        self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:
         super()._free()
@@ -322,20 +320,10 @@ def _as_input(node: Any, arranged: Mapping[str, np.ndarray]) -> Any:
     return _as_given(values)
 
 
-def _as_given(values: np.ndarray) -> Any:
+def _as_given(values: np.ndarray) -> np.ndarray:
     """Returns the array as onnxruntime takes it: strings as str."""
-    if values.dtype != object:
-        return values
-    texts: np.ndarray = np.empty(values.shape, object)
-    texts.ravel()[:] = [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in values.ravel().tolist()
-    ]
-    return texts
+    return tensors.decoded(values) if values.dtype == object else values
 
 
 def _as_answer(values: Any) -> np.ndarray:
-    if values.dtype != object:
-        return np.asarray(values)
-    encoded: np.ndarray = np.empty(values.shape, object)
-    encoded.ravel()[:] = [str(value).encode() for value in values.ravel().tolist()]
-    return encoded
+    return tensors.encoded(values) if values.dtype == object else np.asarray(values)

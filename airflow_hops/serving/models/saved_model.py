@@ -48,7 +48,6 @@ class SavedModelServable(LocalServable):
     def __init__(self, model: str, version: int, path: str | os.PathLike[str], options: ModelOptions) -> None:
         set_imports_apart()
         folder = os.fspath(path)
-        started_s = time.monotonic()
         self._in_own_thread = not options.inter_op_threads
         self._callables: dict[tuple[str, tuple[str, ...], int], Any] = {}
         self._long: set[str] = set()
@@ -73,7 +72,6 @@ class SavedModelServable(LocalServable):
         except Exception as error:
             self._session.close()
             raise _load_error(error, folder) from error
-        self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:
         self._callables.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +49,6 @@ class EstimatorServable(DescribedServable):
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
-        started_s = time.monotonic()
         try:
             signature = read_signature(folder)
         except SignatureFileError as error:
@@ -64,7 +62,6 @@ class EstimatorServable(DescribedServable):
             for definition in definitions.signature_def.values()
             for info in definition.outputs.values()
         }
-        self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:
         super()._free()
@@ -97,7 +94,8 @@ class EstimatorServable(DescribedServable):
         else:
             assert self._labels is not None
             values = np.tile(self._labels, (len(arguments), 1))
-        return _as_type(np.asarray(values), self._output_types[tensor])
+        wanted, array = self._output_types[tensor], np.asarray(values)
+        return tensors.encoded(array) if wanted is tensors.STRING else array.astype(wanted.numpy)
 
 
 def estimator_labels(folder: Path) -> tuple[str, ...] | None:
@@ -116,12 +114,12 @@ def estimator_labels(folder: Path) -> tuple[str, ...] | None:
 
 
 def _load(folder: Path, options: ModelOptions) -> Any:
-    if (folder / "model.skops").is_file():
-        return _load_skops(folder / "model.skops", options.trusted_skops_types)
-    path = next((folder / name for name in ("model.pkl", "model.joblib") if (folder / name).is_file()), None)
+    names = ("model.skops", "model.pkl", "model.joblib")
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
         raise ServingError(grpc.StatusCode.NOT_FOUND, f"{folder}: neither model.skops nor model.pkl nor model.joblib")
-    if not options.allow_pickled:
+    is_pickled, trusted = path.name != "model.skops", options.trusted_skops_types
+    if is_pickled and not options.allow_pickled:
         raise ServingError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"{path} is a pickle, which runs whatever code it holds when it is loaded; save the estimator with skops, "
@@ -129,34 +127,24 @@ def _load(folder: Path, options: ModelOptions) -> Any:
         )
     import joblib
 
-    return _checked(path, joblib.load)
-
-
-def _load_skops(path: Path, trusted: tuple[str, ...]) -> Any:
-    def load(file: Path) -> Any:
-        if unknown := untrusted_types(file, trusted):
-            raise ServingError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"{path} holds types that skops does not trust: {', '.join(unknown)}; name those that are trusted in "
-                "--trusted_skops_types, or convert the estimator to ONNX",
-            )
-        return load_estimator(file, trusted)
-
-    return _checked(path, load)
-
-
-def _checked(path: Path, load: Any) -> Any:
+    unknown: list[str] = []
     try:
         with warnings.catch_warnings():
             # Ignore warnings about another version of scikit-learn: the load either succeeds or raises.
             warnings.simplefilter("ignore")
-            estimator = load(path)
-    except ServingError:
-        raise
+            if is_pickled:
+                estimator = joblib.load(path)
+            else:
+                unknown = untrusted_types(path, trusted)
+                estimator = None if unknown else load_estimator(path, trusted)
     except Exception as error:
+        raise invalid_argument(f"Could not load the estimator at {path}: {type(error).__name__}: {error}") from error
+    if unknown:
         raise ServingError(
-            grpc.StatusCode.INVALID_ARGUMENT, f"Could not load the estimator at {path}: {type(error).__name__}: {error}"
-        ) from error
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"{path} holds types that skops does not trust: {', '.join(unknown)}; name those that are trusted in "
+            "--trusted_skops_types, or convert the estimator to ONNX",
+        )
     if not hasattr(estimator, "predict"):
         raise invalid_argument(f"{path}: {type(estimator).__name__} has no method predict")
     return estimator
@@ -211,11 +199,3 @@ def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarra
 def _type_of_labels(labels: np.ndarray) -> tensors.TensorType:
     by_kind = {"b": "bool", "i": "int64", "u": "int64", "f": "double"}
     return tensors.BY_NAME[by_kind.get(labels.dtype.kind, "string")]
-
-
-def _as_type(values: np.ndarray, tensor_type: tensors.TensorType) -> np.ndarray:
-    if tensor_type is not tensors.STRING:
-        return values.astype(tensor_type.numpy)
-    texts: np.ndarray = np.empty(values.shape, object)
-    texts.ravel()[:] = [str(value).encode() for value in values.ravel().tolist()]
-    return texts

@@ -84,6 +84,7 @@ class Servable(ABC):
     Attributes:
         computes_here: Whether a request only computes in its own thread: it does not wait for other requests, processes
             or servers, and takes as long as other requests of its size.
+        in_flight: Number of requests that hold the version open.
     """
 
     computes_here = False
@@ -94,10 +95,9 @@ class Servable(ABC):
         self.path = path
         self.signature_defs = signature_defs
         self.signatures = read_signatures(signature_defs)
-        self.load_s = 0.0
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
-        self._in_flight = 0
+        self.in_flight = 0
         self._closed = False
 
     @abstractmethod
@@ -120,31 +120,26 @@ class Servable(ABC):
         """
         return self.version, self.signature_defs
 
-    @property
-    def in_flight(self) -> int:
-        """Number of requests that hold the version open."""
-        return self._in_flight
-
     def acquire(self) -> bool:
         """Holds the version open for one request; returns False if it is being unloaded."""
         with self._lock:
             if self._closed:
                 return False
-            self._in_flight += 1
+            self.in_flight += 1
             return True
 
     def release(self) -> None:
         """Ends the hold of :meth:`acquire`."""
         with self._lock:
-            self._in_flight -= 1
-            if self._closed and not self._in_flight:
+            self.in_flight -= 1
+            if self._closed and not self.in_flight:
                 self._idle.notify_all()
 
     def close(self, timeout_s: float = 60.0) -> None:
         """Refuses new requests, waits up to ``timeout_s`` for those in flight, and frees memory and processes."""
         with self._lock:
             self._closed = True
-            self._idle.wait_for(lambda: not self._in_flight, timeout_s)
+            self._idle.wait_for(lambda: not self.in_flight, timeout_s)
         self._free()
 
     def signature(self, name: str) -> Signature:

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_hops.serving.models.formats import format_of
 
 if TYPE_CHECKING:
+    from airflow_hops.serving.models.remote_storage import RemoteVersion
     from airflow_hops.serving.models.servable import Servable
 
 log = logging.getLogger(__name__)
@@ -24,50 +25,10 @@ _MAX_VERSION = 2**63 - 1
 QUIET_S = 1.0
 """A version that was not renamed into place counts as complete once nothing in it has changed for this long."""
 
+StoredVersion: TypeAlias = "VersionFolder | RemoteVersion"
+
 Fingerprint = tuple[tuple[str | int | None, ...], ...]
 """Names, sizes and times of a version's files, which change while the files are being written."""
-
-
-class StoredVersion(Protocol):
-    """One version under a base path."""
-
-    @property
-    def number(self) -> int:
-        """Version number."""
-        ...
-
-    @property
-    def place(self) -> str:
-        """Folder or URL of the version."""
-        ...
-
-    def has_model(self) -> bool:
-        """Returns whether the files include those of a model.
-
-        Raises:
-            OSError: The version no longer exists.
-        """
-        ...
-
-    def fingerprint(self) -> Fingerprint:
-        """Returns the fingerprint of the files."""
-        ...
-
-    def is_quiet(self) -> bool:
-        """Returns whether the version is completely written; a partly copied vocabulary would load without an error.
-
-        Raises:
-            OSError: The version no longer exists.
-        """
-        ...
-
-    def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
-        """Opens the version with ``open_folder``, which takes a local folder.
-
-        Raises:
-            ServingError: The version cannot be copied or does not load.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +52,10 @@ class VersionFolder:
         return tuple(sorted((str(file), status.st_size, status.st_mtime_ns) for file, status in _stats(self.path)))
 
     def is_quiet(self) -> bool:
-        """Returns whether the folder was renamed into place, or nothing in it has changed for a second."""
+        """Returns whether the folder was renamed into place, or nothing in it has changed for a second.
+
+        A partly copied vocabulary would load without an error. Raises OSError if the folder no longer exists.
+        """
         own = self.path.stat()
         # A rename changes only the folder's ctime, a new entry changes mtime, too.
         if own.st_ctime_ns > own.st_mtime_ns:

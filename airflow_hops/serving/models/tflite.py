@@ -26,8 +26,7 @@ from airflow_hops.serving.errors import ServingError, deadline_exceeded, invalid
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
-
-PREDICT = "tensorflow/serving/predict"
+from airflow_hops.serving.models.signature_defs import PREDICT, fill_info
 
 # TensorFlow's signature_def_utils stores signatures under this name: a FlexBuffer map of serialized SignatureDefs.
 _SIGNATURES_METADATA = b"signature_defs_metadata"
@@ -47,7 +46,6 @@ class TfLiteServable(LocalServable):
     """
 
     def __init__(self, model: str, version: int, folder: Path, options: ModelOptions) -> None:
-        started_s = time.monotonic()
         path = str(folder / "model.tflite")
         threads = options.intra_op_threads or None
         try:
@@ -74,7 +72,6 @@ class TfLiteServable(LocalServable):
         super().__init__(model, version, str(folder), definitions.SerializeToString(), options)
         # A request may have to wait for an interpreter.
         self.computes_here = False
-        self.load_s = time.monotonic() - started_s
 
     def _free(self) -> None:
         self._interpreters.clear()
@@ -169,12 +166,8 @@ def _fill_definition(definition: Any, inputs: dict[str, Detail], outputs: dict[s
     definition.method_name = PREDICT
     for infos, details in ((definition.inputs, inputs), (definition.outputs, outputs)):
         for alias, detail in details.items():
-            info = infos[alias]
-            info.name = detail["name"]
-            info.dtype = tensors.type_of(np.empty(0, detail["dtype"])).number
-            info.tensor_shape.SetInParent()
-            for size in detail["shape_signature"].tolist():
-                info.tensor_shape.dim.add(size=size)
+            kind = tensors.type_of(np.empty(0, detail["dtype"]))
+            fill_info(infos[alias], detail["name"], kind, tuple(detail["shape_signature"].tolist()))
 
 
 def _run(interpreter: Interpreter, values: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:

@@ -103,24 +103,22 @@ class TrafficTable:
     Args:
         traffic_file: The file, which need not exist; None stores splits only in memory.
 
+    Attributes:
+        file: File that stores the changes made at run time, for a restart; None to store them only in memory.
+
     Raises:
         ConfigError: The file is not valid.
     """
 
     def __init__(self, traffic_file: str | os.PathLike[str] | None) -> None:
-        self._file = Path(traffic_file) if traffic_file else None
+        self.file = Path(traffic_file) if traffic_file else None
         self._lock = threading.Lock()
         self._stamp = self._current_stamp()
         self._slots: dict[str, tuple[int, ...]] = {}
         self._counters: dict[str, itertools.count[int]] = {}
         self._warned: set[tuple[str, tuple[int, ...]]] = set()
         self._traffic = TrafficConfig()
-        self._take(read_traffic_config(self._file) if self._file else self._traffic)
-
-    @property
-    def file(self) -> Path | None:
-        """File that stores the changes made at run time, for a restart; None to store them only in memory."""
-        return self._file
+        self._take(read_traffic_config(self.file) if self.file else self._traffic)
 
     @property
     def shadow(self) -> Mapping[str, Mapping[int | str, int]]:
@@ -157,11 +155,11 @@ class TrafficTable:
         """Reads the file if it has changed, and returns whether a split may differ; an invalid file changes nothing."""
         with self._lock:
             stamp = self._current_stamp()
-            if self._file is None or stamp == self._stamp:
+            if self.file is None or stamp == self._stamp:
                 return False
             self._stamp = stamp
             try:
-                traffic = read_traffic_config(self._file)
+                traffic = read_traffic_config(self.file)
             except ConfigError as error:
                 log.error("traffic file ignored, the splits stay as they were: %s", error)
                 return False
@@ -190,10 +188,10 @@ class TrafficTable:
 
     def _set(self, write: Callable[..., Any], section: str, model: str, percents: Mapping[Any, int] | None) -> None:
         with self._lock:
-            if self._file is not None:
-                write(self._file, model, percents)
+            if self.file is not None:
+                write(self.file, model, percents)
                 self._stamp = self._current_stamp()
-                self._take(read_traffic_config(self._file))
+                self._take(read_traffic_config(self.file))
                 return
             sections: dict[str, Any] = {"models": dict(self._traffic.models), "shadow": dict(self._traffic.shadow)}
             sections[section].pop(model, None)
@@ -215,10 +213,10 @@ class TrafficTable:
                     log.info("model %s %s: %s", model, what, _in_words(now.get(model)))
 
     def _current_stamp(self) -> tuple[int, int, int] | None:
-        if self._file is None:
+        if self.file is None:
             return None
         try:
-            status = self._file.stat()
+            status = self.file.stat()
         except OSError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino

@@ -39,7 +39,7 @@ _REHEARSAL_S = 10.0
 _REHEARSAL_ELEMENTS = 1 << 20
 
 
-def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
+def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> None:
     """Runs the requests in a version's ``assets.extra/tf_serving_warmup_requests``, or generated ones without the file.
 
     Args:
@@ -47,18 +47,15 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
         folder: Its folder.
         iterations: Number of runs of each request; 0 skips the warm-up.
 
-    Returns:
-        The number of records; 0 if there is no file.
-
     Raises:
         ServingError: The file is damaged or too long, or the version refuses a record; it must not be served then.
     """
     path = folder / WARMUP_FILE
     if not iterations:
-        return 0
+        return
     if not path.is_file():
-        rehearse(servable)
-        return 0
+        _rehearse(servable)
+        return
     started_s = time.monotonic()
     count = 0
     try:
@@ -82,15 +79,10 @@ def warm_up(servable: Servable, folder: Path, iterations: int = 1) -> int:
         path,
         time.monotonic() - started_s,
     )
-    return count
 
 
-def rehearse(servable: Servable) -> int:
-    """Runs each signature once on a row of zeros and empty strings; returns the number of signatures that ran.
-
-    Errors are ignored. Skips signatures for Classify and Regress, and those with inputs of unknown rank or type.
-    """
-    count = 0
+def _rehearse(servable: Servable) -> None:
+    """Runs signatures of Predict whose inputs are known once on a row of zeros and empty strings; ignores errors."""
     definitions = SignatureDefMap.FromString(servable.signature_defs).signature_def
     for name in definitions:
         definition = definitions[name]
@@ -103,8 +95,6 @@ def rehearse(servable: Servable) -> int:
             deadline_s = time.monotonic() + _REHEARSAL_S
             with contextlib.suppress(ServingError):
                 servable.answer(Call(Method.PREDICT, request.SerializeToString(), deadline_s))
-                count += 1
-    return count
 
 
 def _fill_with_nothing(proto: Any, info: Any) -> bool:

@@ -142,9 +142,6 @@ def add_routes(routes: Routes) -> None:
     routes.add("GET /v1/logs", tail)
 
 
-_Request = tuple[float, str, RequestKind, str | None, float, int]
-
-
 class RequestLog:
     """Writes sampled requests to a file as JSON lines; requests do not wait for the disk.
 
@@ -161,10 +158,9 @@ class RequestLog:
         self._file = logging.handlers.WatchedFileHandler(path, encoding="utf-8")
         self._percent = sampling_percent
         self._requests = 0
-        self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self.dropped = 0
-        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
-        self._thread.start()
+        self._waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._listener = logging.handlers.QueueListener(self._waiting, self._file)
+        self._listener.start()
 
     def offer(self, code: str, kind: RequestKind, request_id: str | None, latency_s: float, rows: int) -> None:
         """Queues one request, or drops it if the queue is full.
@@ -181,28 +177,16 @@ class RequestLog:
         if code == "OK" and int(number * self._percent / 100) == int((number - 1) * self._percent / 100):
             return
         if self._waiting.qsize() >= _WAITING_REQUESTS:
-            self.dropped += 1
             return
-        self._waiting.put((time.time(), code, kind, request_id, latency_s, rows))
+        latency_ms = round(latency_s * 1e3, 3)
+        line = {"at": _iso(time.time()), "id": request_id, **kind._asdict(), "code": code}
+        text = json.dumps({**line, "latency_ms": latency_ms, "rows": rows})
+        self._waiting.put(logging.makeLogRecord({"msg": text}))
 
     def close(self) -> None:
         """Writes the queued requests."""
-        self._waiting.put(None)
-        self._thread.join(10.0)
+        self._listener.stop()
         self._file.close()
-
-    def _run(self) -> None:
-        while (entry := self._waiting.get()) is not None:
-            at_s, code, kind, request_id, latency_s, rows = entry
-            line = {
-                "at": _iso(at_s),
-                "id": request_id,
-                **kind._asdict(),
-                "code": code,
-                "latency_ms": round(latency_s * 1e3, 3),
-                "rows": rows,
-            }
-            self._file.handle(logging.LogRecord("request", logging.INFO, "", 0, json.dumps(line), None, None))
 
 
 def _about(record: logging.LogRecord) -> tuple[str, int]:

@@ -6,16 +6,22 @@ versions with requests: at most 360 small entries per version and hour.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prometheus_client import Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.monitoring.stats import EMPTY, RequestCounts, RequestStats, add_to, summary
+from airflow_hops.serving.monitoring.metrics import REGISTRY
+from airflow_hops.serving.monitoring.stats import EMPTY, RequestCounts, RequestStats, add_counts, add_to, summary
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 STEP_S = 10.0
@@ -24,24 +30,12 @@ STEPS = 360
 _Key = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class BatchTotals:
-    """Totals of a server's batches since it started.
+BatchTotals = dict[str | float, float]
+"""Totals of a server's batches since it started; empty before the first one.
 
-    Attributes:
-        batches: Number of batches.
-        rows: Rows of the batches, including padding.
-        requests: Requests in the batches.
-        wait_s: Total time that the requests were queued, in seconds.
-        sizes: Histogram: ``(upper, batches)`` of batches with at most ``upper`` rows and more than half of it;
-            ``upper`` is None for batches above all bounds.
-    """
-
-    batches: int
-    rows: int
-    requests: int
-    wait_s: float
-    sizes: tuple[tuple[float | None, int], ...]
+``batches``; their ``rows``, including padding; their ``requests``, and ``wait_s``, the seconds that these were queued
+together; for each upper bound, a float, the batches with at most that many rows and more than half of it.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,19 +46,19 @@ class Step:
         at_s: End of the step, in seconds since 1970.
         seconds: Length of the step.
         asked: Model and version to counts and latencies; only versions with requests.
-        batches: Differences of :class:`BatchTotals`; None without batching.
+        batches: Differences of :data:`BatchTotals`.
     """
 
     at_s: float
     seconds: float
     asked: Mapping[_Key, Mapping[str, Any]]
-    batches: Mapping[str, float] | None
+    batches: Mapping[str, float]
 
 
 class RequestSeries:
     """The steps of the last hour; can be read while its thread adds steps."""
 
-    def __init__(self, stats: RequestStats, batches: Callable[[], BatchTotals | None]) -> None:
+    def __init__(self, stats: RequestStats, batches: Callable[[], BatchTotals]) -> None:
         self._stats = stats
         self._batches = batches
         self._steps: deque[Step] = deque(maxlen=STEPS)
@@ -92,7 +86,7 @@ class RequestSeries:
             for key, (total, before) in changes.items()
             if total.requests != before.requests
         }
-        batches = _batches_between(self._batched, batched)
+        batches = {name: batched.get(name, 0) - self._batched.get(name, 0) for name in _BATCH_COLUMNS}
         self._steps.append(Step(round(time.time(), 3), at_s - self._at_s, asked, batches))
         self._before, self._batched, self._at_s = now, batched, at_s
 
@@ -112,15 +106,17 @@ class RequestSeries:
                 name: [each[name] for each in columns] for name in _COLUMNS
             }
         batched = self._batches()
+        sizes = sorted(bound for bound in batched if not isinstance(bound, str))
         return {
             "at": [step.at_s for step in steps],
             "seconds": [round(step.seconds, 3) for step in steps],
             "models": models,
-            "batching": batched
-            and {
-                "sizes": [list(size) for size in batched.sizes],
-                **{name: [(step.batches or {}).get(name, 0) for step in steps] for name in _BATCH_COLUMNS},
-            },
+            "batching": {
+                "sizes": [[None if size == math.inf else size, batched[size]] for size in sizes],
+                **{name: [step.batches[name] for step in steps] for name in _BATCH_COLUMNS},
+            }
+            if batched
+            else None,
         }
 
     def _run(self) -> None:
@@ -159,7 +155,64 @@ def _counted(stats: RequestStats) -> dict[_Key, RequestCounts]:
     return totals
 
 
-def _batches_between(before: BatchTotals | None, now: BatchTotals | None) -> dict[str, float] | None:
-    if now is None:
-        return None
-    return {name: getattr(now, name) - (getattr(before, name) if before is not None else 0) for name in _BATCH_COLUMNS}
+_ROW_BOUNDS = [2.0**power for power in range(14)]
+
+
+class BatchCounts(Collector):
+    """Histograms of this process's batches, with TensorFlow Serving's bounds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: BatchTotals = {}
+        self._waits = Histogram(
+            ":tensorflow:serving:batching_session:queuing_latency",
+            "Distribution of wall time spent (in microseconds) in queuing",
+            ["thread_pool_name"],
+            registry=None,
+            buckets=[100 * 1.2**power for power in range(52)],
+        )
+        self._sizes = Histogram(
+            ":tensorflow:serving:batching_session:processed_batch_size",
+            "Tracks the batch size distribution on processing.",
+            registry=None,
+            buckets=_ROW_BOUNDS,
+        )
+
+    def observe(self, thread_pool_name: str, rows: int, waits_s: Sequence[float]) -> None:
+        """Counts one batch.
+
+        Args:
+            thread_pool_name: ``thread_pool_name`` of its ``BatchingParameters``.
+            rows: Number of rows, including padding.
+            waits_s: Seconds that each request was queued.
+        """
+        with self._lock:
+            waits = self._waits.labels(thread_pool_name)
+            for wait_s in waits_s:
+                waits.observe(wait_s * 1e6)
+            self._sizes.observe(rows)
+            bound = next((bound for bound in _ROW_BOUNDS if rows <= bound), math.inf)
+            counted: BatchTotals = {
+                "batches": 1,
+                "rows": rows,
+                "requests": len(waits_s),
+                "wait_s": sum(waits_s),
+                bound: 1,
+            }
+            add_counts(self._totals, counted)
+
+    def totals(self) -> BatchTotals:
+        """Returns the totals since the start."""
+        with self._lock:
+            return self._totals.copy()
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the current metrics; empty before the first batch."""
+        with self._lock:
+            metrics = [*self._waits.collect(), *self._sizes.collect()]
+        return metrics if metrics[0].samples else []
+
+
+BATCHES = BatchCounts()
+"""Batches of this process."""
+REGISTRY.register(BATCHES)

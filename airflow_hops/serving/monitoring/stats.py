@@ -1,4 +1,4 @@
-"""Counts and latencies by model and version, since the server started."""
+"""Counts, latencies and usual run times by model and version, since the server started."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import CLIENT_ERRORS
 from airflow_hops.serving.request_kind import RequestKind
 
@@ -39,10 +40,6 @@ class LatencyHistogram:
     def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
         return LatencyHistogram([*map(operator.add, self.buckets, other.buckets)], self.sum_s + other.sum_s)
 
-    def copy(self) -> LatencyHistogram:
-        """Returns a copy."""
-        return LatencyHistogram(list(self.buckets), self.sum_s)
-
     def __sub__(self, earlier: LatencyHistogram) -> LatencyHistogram:
         return LatencyHistogram([*map(operator.sub, self.buckets, earlier.buckets)], self.sum_s - earlier.sum_s)
 
@@ -69,7 +66,7 @@ def add_to(total: dict[Any, Any], key: object, more: Any) -> None:
     total[key] = total[key] + more if key in total else more
 
 
-def add_counts(total: dict[Any, int], more: Mapping[Any, int]) -> None:
+def add_counts(total: dict[Any, Any], more: Mapping[Any, float]) -> None:
     """Adds counts to those of the same keys."""
     for key, count in more.items():
         add_to(total, key, count)
@@ -154,16 +151,8 @@ class RequestStats:
 
     def counts(self) -> dict[RequestKind, RequestCounts]:
         """Returns a copy of the counts."""
-        return self.changed({})
-
-    def changed(self, known: Mapping[RequestKind, int]) -> dict[RequestKind, RequestCounts]:
-        """Returns a copy of the counts of kinds whose number of requests differs from that in ``known``."""
         with self._lock:
-            return {
-                kind: RequestCounts(dict(counts.by_code), counts.rows, counts.latency.copy(), counts.run.copy())
-                for kind, counts in sorted(self._kinds.items())
-                if counts.requests != known.get(kind)
-            }
+            return {kind: counts + RequestCounts() for kind, counts in sorted(self._kinds.items())}
 
     def snapshot(self, histograms: bool = False) -> dict[str, dict[int, dict[str, Any]]]:
         """Returns model to version to counts and latency percentiles, over all methods.
@@ -198,3 +187,29 @@ def summary(counts: RequestCounts) -> dict[str, Any]:
 
 
 EMPTY: Mapping[str, Any] = summary(RequestCounts())
+
+
+_LONG_S = 0.02
+
+
+class RunTimes:
+    """Moving averages by model, method, and the power of two above the size of the message.
+
+    Averages rise fast and fall slowly, so that a rare long run is remembered, since other requests wait for it. Runs on
+    busy cores include waiting, so only the CPU time counts, unless the run took long in wall-clock time. Threads may
+    overwrite each other's newest value, which is harmless.
+    """
+
+    def __init__(self) -> None:
+        self._usual_s: dict[tuple[str, Method, int], float] = {}
+
+    def usual_s(self, model: str, method: Method, message_bytes: int) -> float:
+        """Returns the average in seconds; infinity if there is none."""
+        return self._usual_s.get((model, method, message_bytes.bit_length()), math.inf)
+
+    def add(self, model: str, method: Method, message_bytes: int, clock_s: float, cpu_s: float) -> None:
+        """Adds one run; the model must exist, so that names invented by clients do not grow the table."""
+        key = (model, method, message_bytes.bit_length())
+        run_s = clock_s if clock_s > _LONG_S else cpu_s
+        usual_s = self._usual_s.get(key, run_s)
+        self._usual_s[key] = usual_s + (run_s - usual_s) / (2 if run_s > usual_s else 16)

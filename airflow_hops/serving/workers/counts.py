@@ -1,4 +1,4 @@
-"""Sums the counts of all workers."""
+"""Sums the counts of all workers, and reports them under the names of a server with one process."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from airflow_hops.serving.capture.capture import TakenCounts
-from airflow_hops.serving.capture.state import WriterState, WrittenCounts
+from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
 from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
 from airflow_hops.serving.request_kind import RequestKind
+
+if TYPE_CHECKING:
+    from airflow_hops.serving.workers.supervisor import Workers
 
 _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
 
@@ -27,14 +31,14 @@ class WorkerCounts:
     Attributes:
         requests: Counts by kind of request.
         shadow: Counts of shadow traffic by model and version.
-        batches: Totals of batches; None if no requests were batched.
+        batches: Totals of batches.
         capture: Response to ``GET /v1/capture``.
         metrics: Other metrics of the process; not summed.
     """
 
     requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
     shadow: dict[str, dict[str, ShadowCounts]] = field(default_factory=dict)
-    batches: BatchTotals | None = None
+    batches: BatchTotals = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
     metrics: list[Metric] = field(default_factory=list)
 
@@ -48,7 +52,7 @@ class WorkerCounts:
             for model, versions in part.shadow.items():
                 for version, copies in versions.items():
                     total.shadow.setdefault(model, {}).setdefault(version, ShadowCounts()).merge(copies)
-            total.batches = add_batches(total.batches, part.batches)
+            add_counts(total.batches, part.batches)
             total.capture = _capture(total.capture, part.capture)
         return total
 
@@ -92,6 +96,49 @@ class WorkerStats(RequestStats):
         return dict(sorted(self._read().requests.items()))
 
 
+class WorkersCapture:
+    """Captured requests of all workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._before: dict[str, Any] = {"base_path": None, "models": {}}
+
+    def status(self) -> dict[str, Any]:
+        """Returns the response to ``GET /v1/capture``."""
+        result = self._workers.total().capture
+        if "spool_path" in result:
+            result["spool_path"] = str(Path(result["spool_path"]).parent)
+        self._before = {**self._before, **result}
+        return self._before
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Makes all workers write their captured requests; returns whether they finished in time."""
+        done = self._workers.ask_all("flush", timeout_s, timeout_s=timeout_s + 1.0)
+        return bool(done) and all(done)
+
+
+class WorkersCollector(Collector):
+    """Metrics of the workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterable[Metric]:
+        """Returns the current metrics."""
+        report = self._workers.report()
+        restarts, hangs = report["restarts"], report["hangs"]
+        yield GaugeMetricFamily("hops_serving_workers", "Processes that answer requests.", len(report["workers"]))
+        yield CounterMetricFamily("hops_serving_worker_restarts", "Workers that ended unexpectedly.", restarts)
+        yield CounterMetricFamily("hops_serving_worker_hangs", "Workers killed because they did not respond.", hangs)
+        families: dict[str, Metric] = {}
+        for worker, metrics in self._workers.metrics().items():
+            for metric in metrics:
+                family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+                for sample in metric.samples:
+                    family.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
+        yield from families.values()
+
+
 def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
     """Updates the counts of a worker's captured requests from its spool; returns whether the spool still exists."""
     is_left = spool.is_dir()
@@ -106,22 +153,6 @@ def _note_written(spool: Path, capture: dict[str, Any]) -> bool:
             counts["written_rows"] = max(counts["written_rows"], counts["captured_rows"] - counts["failed_rows"])
             counts["written_labels"] = max(counts["written_labels"], counts["captured_labels"])
     return is_left
-
-
-def add_batches(first: BatchTotals | None, second: BatchTotals | None) -> BatchTotals | None:
-    """Returns the sum; None stands for no batches."""
-    if first is None or second is None:
-        return first or second
-    sizes: dict[float | None, int] = {}
-    for part in (first, second):
-        add_counts(sizes, dict(part.sizes))
-    return BatchTotals(
-        first.batches + second.batches,
-        first.rows + second.rows,
-        first.requests + second.requests,
-        first.wait_s + second.wait_s,
-        tuple(sorted(sizes.items(), key=lambda size: (size[0] is None, size[0] or 0.0))),
-    )
 
 
 def _capture(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import re
@@ -11,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -29,16 +28,20 @@ from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, hold_port, hold_shared_port
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus
-from airflow_hops.serving.models.opened_version import OpenedVersion
 from airflow_hops.serving.models.servable import Servable
+from airflow_hops.serving.models.storage import Fingerprint
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
-from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts, WorkerStats, add_batches
+from airflow_hops.serving.workers.counts import (
+    PastCounts,
+    WorkerCounts,
+    WorkersCapture,
+    WorkersCollector,
+    WorkerStats,
+)
 from airflow_hops.serving.workers.peer import PeerGone, error_of
-from airflow_hops.serving.workers.reports import WorkersCapture, WorkersCollector
-from airflow_hops.serving.workers.servable import WorkerServable
 from airflow_hops.serving.workers.worker import WorkerAssignment, WorkerModel, WorkerState, worker_flags
-from airflow_hops.serving.workers.worker_handle import Worker
+from airflow_hops.serving.workers.worker_handle import Worker, WorkerServable
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +87,7 @@ class Workers:
         self._lock = threading.RLock()
         self._counting = threading.Lock()
         self._serving: list[Worker] = []
-        self._opened: dict[int, OpenedVersion] = {}
+        self._opened: dict[int, WorkerServable] = {}
         self._refusals = Counter[int]()
         self._keys = itertools.count(1)
         self._past = PastCounts()
@@ -108,7 +111,7 @@ class Workers:
             "rest": lambda request: _answered(routes, request),
         }
         flags = worker_flags(self._flags, self.grpc_port, self.rest_api_port)
-        self._assignment = WorkerAssignment(flags, flags.workers, tuple(routes.added))
+        self._assignment = WorkerAssignment(flags, tuple(routes.added))
         try:
             with ThreadPoolExecutor(flags.workers) as pool:
                 for start in [pool.submit(self._start_worker) for _ in range(flags.workers)]:
@@ -139,15 +142,14 @@ class Workers:
         Raises:
             ServingError: The version does not load.
         """
-        started_s = time.monotonic()
         with self._lock:
             if not self._serving:
                 raise ServingError(grpc.StatusCode.UNAVAILABLE, "All workers have ended, and none has restarted yet")
             first = self._serving[0]
         key = next(self._keys)
-        opened = OpenedVersion(model, version, folder).as_it_is()
+        opened = WorkerServable(model, version, folder, key, self._close)
         try:
-            definitions = first.peer.ask("open", key, model, version, folder)
+            first.peer.ask("open", key, model, version, folder)
         except PeerGone:
             first.process.ended.wait(_COUNTS_S)
             raise ServingError(
@@ -157,7 +159,6 @@ class Workers:
             self._opened[key] = opened
             others = [worker for worker in self._serving if worker != first]
             calls = [worker.peer.call("open", key, model, version, folder) for worker in others]
-        servable = WorkerServable(model, version, folder, definitions, key, self._close)
         try:
             for call in calls:
                 with contextlib.suppress(PeerGone):  # the worker's replacement opens the version, too
@@ -166,8 +167,7 @@ class Workers:
         except BaseException:
             self._close(key)
             raise
-        servable.load_s = time.monotonic() - started_s
-        return servable
+        return opened
 
     def total(self) -> WorkerCounts:
         """Returns the counts of all workers, including those that have ended; those of a stuck worker are outdated."""
@@ -178,10 +178,9 @@ class Workers:
         """Returns the counts of shadow traffic, by model and version."""
         return self.total().shadow
 
-    def batches(self) -> BatchTotals | None:
+    def batches(self) -> BatchTotals:
         """Returns the totals of batches."""
-        workers, past = self._counted()
-        return functools.reduce(add_batches, (worker.counts.batches for worker in workers), past.batches)
+        return self.total().batches
 
     def ask_all(self, method: str, *arguments: Any, timeout_s: float | None = None) -> list[Any]:
         """Calls a method of all workers in parallel; returns their results, None for those that failed or timed out."""
@@ -216,11 +215,9 @@ class Workers:
         counts = {"restarts": self.restarts, "hangs": self.hangs}
         return {"workers": workers, **counts, "last_end": self._last_end or None}
 
-    def metrics(self) -> Iterator[tuple[str, Metric]]:
-        """Yields the other metrics of each worker, with its process id."""
-        for worker in self._counted()[0]:
-            for metric in worker.counts.metrics:
-                yield str(worker.process.pid), metric
+    def metrics(self) -> dict[str, list[Metric]]:
+        """Returns the other metrics of each worker by its process id."""
+        return {str(worker.process.pid): worker.counts.metrics for worker in self._counted()[0]}
 
     def drain(self) -> None:
         """Answers the requests in flight, and refuses further ones."""
@@ -273,27 +270,29 @@ class Workers:
     def _start_worker(self) -> None:
         """Starts a worker, opens the versions that the others have open, and lets it accept requests."""
         worker = Worker(self._assignment, self)
-        opened: dict[int, OpenedVersion] = {}
+        opened: dict[int, Fingerprint] = {}
         try:
             while True:
                 with self._lock:
                     if not self._serving:  # as after a restart, workers open the current files
-                        self._opened = {key: version.as_it_is() for key, version in self._opened.items()}
-                    missing = {key: version for key, version in self._opened.items() if opened.get(key) != version}
+                        for version in self._opened.values():
+                            version.fingerprint = version.current_fingerprint()
+                    versions = self._opened.values()
+                    missing = [version for version in versions if opened.get(version.key) != version.fingerprint]
                     gone = opened.keys() - self._opened.keys()
                     if not missing:
                         # Hold the lock, so that the worker does not miss a change.
                         worker.peer.ask("serve", self._state(), timeout_s=_STATE_S)
                         self._serving.append(worker)
                         break
-                for key, version in missing.items():
+                for version in missing:
+                    opened[version.key] = version.fingerprint
                     try:
                         version.check()
-                        worker.peer.ask("open", key, version.model, version.version, version.folder)
+                        worker.peer.ask("open", version.key, version.model, version.version, version.folder)
                         version.check()
                     except ServingError as error:
-                        self._go_without(key, error)
-                    opened[key] = version
+                        self._go_without(version.key, error)
         except BaseException:
             worker.end()
             raise

@@ -30,10 +30,8 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.traffic import Split, TrafficTable
 from airflow_hops.serving.monitoring import logs
 from airflow_hops.serving.monitoring.metrics import REGISTRY
-from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes
 from airflow_hops.serving.workers.counts import WorkerCounts
-from airflow_hops.serving.workers.launcher import threads_each
 from airflow_hops.serving.workers.peer import Peer
 
 ALIVE_EVERY_S = 1.0
@@ -46,12 +44,10 @@ class WorkerAssignment:
 
     Attributes:
         flags: Flags of the worker.
-        processes: Number of workers.
         routes: REST routes, with their paths, that the first process answers.
     """
 
     flags: Flags
-    processes: int
     routes: tuple[tuple[str, str | None], ...]
 
 
@@ -83,6 +79,11 @@ class WorkerState:
     draining: bool = False
     is_open: bool = False
     unavailable: tuple[str, ...] = ()
+
+
+def threads_each(processes: int) -> int:
+    """Returns the number of threads for each of several processes."""
+    return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
 def worker_flags(flags: Flags, grpc_port: int, rest_api_port: int | None) -> Flags:
@@ -143,17 +144,15 @@ class _Worker:
         self._assignment = assignment
         self._state = WorkerState()
         self._servables: dict[int, Servable] = {}
-        self._told: dict[RequestKind, int] = {}
-        self._lifecycle = Lifecycle(self._models)
         self._catalog = _WorkerCatalog(self.peer)
+        self._lifecycle = Lifecycle(self._catalog, lambda: self._state.unavailable)
         self._catalog.is_coming = self._is_coming
         flags = assignment.flags
         self._open_version = version_opener(flags)
 
-    def open(self, key: int, model: str, version: int, folder: Path) -> bytes:
-        """Opens a version; returns its signatures."""
-        servable = self._servables[key] = self._open_version(model, version, folder)
-        return servable.signature_defs
+    def open(self, key: int, model: str, version: int, folder: Path) -> None:
+        """Opens a version."""
+        self._servables[key] = self._open_version(model, version, folder)
 
     def close(self, key: int) -> None:
         """Closes a version after its last request, and frees its memory."""
@@ -192,18 +191,15 @@ class _Worker:
             self._lifecycle.drain()
 
     def counts(self) -> WorkerCounts:
-        """Returns the current counts; counts of requests only for kinds that occurred since the last call."""
+        """Returns the current counts."""
         endpoint = self._endpoint
-        requests = endpoint.stats.changed(self._told)
-        counts = WorkerCounts(
-            requests,
+        return WorkerCounts(
+            endpoint.stats.counts(),
             endpoint.shadow.counts(),
             endpoint.batches(),
             endpoint.capture.status(),
             [metric for metric in REGISTRY.collect() if not metric.name.startswith("process_")],
         )
-        self._told.update({kind: counted.requests for kind, counted in requests.items()})
-        return counts
 
     def flush(self, timeout_s: float) -> bool:
         return self._endpoint.capture.flush(timeout_s)
@@ -214,13 +210,6 @@ class _Worker:
     def finish(self) -> None:
         """Writes captured requests and logs."""
         self._endpoint.close()
-
-    def _models(self) -> dict[str, Any]:
-        views = self._catalog.views
-        return {
-            "models": {name: sorted(view.servables) for name, view in sorted(views.items())},
-            "unavailable": list(self._state.unavailable),
-        }
 
     def _is_coming(self, model: str, version: int | None, label: str | None) -> bool:
         if self._state.is_open and model in self._catalog.views:
@@ -262,20 +251,16 @@ class _WorkerControls:
         return result
 
 
-class _ForwardingHandler(logging.Handler):
+class _ForwardingHandler(logs.LogBuffer):
     """Sends log records to the first process, for ``GET /v1/logs``."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__()
         self._peer = peer
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._peer.tell("log", logs.BUFFER.line_of(record))
-        except OSError:
-            pass
-        except Exception:  # as in all handlers, errors must not reach the caller
-            self.handleError(record)
+    def add(self, line: logs.LogLine) -> None:
+        with contextlib.suppress(OSError):
+            self._peer.tell("log", line)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, versions, write_models
 
 from . import make_format_models, make_models
 
@@ -28,7 +30,7 @@ def saved_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start_server(runtime_python: Path, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+def start_server(runtime_python: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts servers of one test; ``wait=False`` returns before they are ready."""
     servers: list[ServerProcess] = []
 
@@ -48,23 +50,27 @@ def shared_server(
 ) -> Iterator[ServerProcess]:
     """A server of ``flights`` (versions 1 and 2, labels stable and canary) and ``vectors`` that tests only ask."""
     folder = tmp_path_factory.mktemp("shared-server")
-    config = folder / "models.config"
-    config.write_text(
-        f"""
-        model_config_list {{
-          config {{
-            name: "flights" base_path: "{saved_models}/flights" model_platform: "tensorflow"
-            model_version_policy {{ specific {{ versions: 1 versions: 2 }} }}
-            version_labels {{ key: "stable" value: 1 }}
-            version_labels {{ key: "canary" value: 2 }}
-          }}
-          config {{ name: "vectors" base_path: "{saved_models}/vectors" model_platform: "tensorflow" }}
-        }}
-        """
-    )
+    labels = " ".join(f'version_labels {{ key: "{name}" value: {n} }}' for n, name in ((1, "stable"), (2, "canary")))
+    flights = saved_models / "flights", f"{versions(1, 2)} {labels}"
+    config = write_models(folder, flights=flights, vectors=saved_models / "vectors")
     server = ServerProcess(runtime_python, folder, {"model_config_file": config}).start().wait_until_ready()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with keys and certificates of ``server`` and ``client``, and ``ssl.config``, which asks for both."""
+    folder = tmp_path_factory.mktemp("certificates")
+    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
+    for name in ("server", "client"):
+        files = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
+        extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run(["openssl", *request.split(), *files, *extension], check=True, capture_output=True)
+    fields = {"server_key": "server.key", "server_cert": "server.crt", "custom_ca": "client.crt"}
+    lines = [f"{field}: {json.dumps((folder / name).read_text())}" for field, name in fields.items()]
+    (folder / "ssl.config").write_text("\n".join([*lines, "client_verify: true\n"]))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -81,13 +87,8 @@ def formats_server(
 ) -> Iterator[ServerProcess]:
     """A server of all ``format_models`` that tests only ask; it prefers TensorFlow Lite."""
     folder = tmp_path_factory.mktemp("formats-server")
-    config = folder / "models.config"
-    models = "".join(
-        f'config {{ name: "{path.name}" base_path: "{path}" model_platform: "tensorflow" }}\n'
-        for path in sorted(format_models.iterdir())
-        if path.is_dir()
-    )
-    config.write_text(f"model_config_list {{\n{models}}}\n")
+    models = {path.name: path for path in sorted(format_models.iterdir()) if path.is_dir()}
+    config = write_models(folder, **models)
     flags = {
         "prefer_tflite_model": "true",
         "trusted_skops_types": "_operator.neg",

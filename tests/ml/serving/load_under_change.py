@@ -19,6 +19,8 @@ from typing import Any
 import aiohttp
 import grpc
 import numpy as np
+from server_process import predict_request
+from waiting import wait_for
 
 from airflow_hops.core.serving_api import config, protocol, tensors
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -66,13 +68,10 @@ class Load:
                 self.mixed.append(f"version {named}: {scores}")
 
     async def _grpc(self, call: Any, number: int, label: str | None) -> tuple[int, Any]:
-        request = protocol.PredictRequest()
-        request.model_spec.name = "flights"
+        inputs = {"carrier": np.full(ROWS, b"AA", object), "distance": np.full((ROWS, 1), 0.5, np.float32)}
+        request = predict_request("flights", **inputs, hour=HOURS)
         if label:
             request.model_spec.version_label = label
-        inputs = {"carrier": np.full(ROWS, b"AA", object), "distance": np.full((ROWS, 1), 0.5, np.float32)}
-        for alias, array in {**inputs, "hour": HOURS}.items():
-            tensors.fill_proto(request.inputs[alias], array)
         sticky = (("x-sticky-key", f"client-{number}"),) if number % 4 == 0 else None
         answer = await call(request.SerializeToString(), timeout=30, metadata=sticky)
         response = protocol.PredictResponse.FromString(answer)
@@ -139,14 +138,11 @@ class Operations:
         config.set_model(self._config_file, "flights", self._folder, versions=versions, labels=labels)
         for version in versions:
             client.wait_until_available("flights", version, timeout_s=120)
-        deadline_s = time.monotonic() + 60
         # A label has moved, and an unloaded version has gone, when the server says so.
         inputs = {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
-        while client.predict("flights", inputs, label="stable").version != labels["stable"] or self._loaded() != set(
-            versions
-        ):
-            assert time.monotonic() < deadline_s, (self._loaded(), versions)
-            time.sleep(0.02)
+        label = labels["stable"]
+        wait_for(lambda: client.predict("flights", inputs, label="stable").version == label, "the label", 60, 0.02)
+        wait_for(lambda: self._loaded() == set(versions), lambda: f"{versions}: {self._loaded()}", 60, 0.02)
 
     def _loaded(self) -> set[int]:
         return set(self._get("/readyz")["models"]["flights"])
@@ -157,10 +153,7 @@ class Operations:
 
     def _wait_for(self, answers: int) -> None:
         wanted = len(self._load.latencies_s) + answers
-        deadline_s = time.monotonic() + 120
-        while len(self._load.latencies_s) < wanted:
-            assert time.monotonic() < deadline_s, "the clients make no progress"
-            time.sleep(0.02)
+        wait_for(lambda: len(self._load.latencies_s) >= wanted, "answers", 120, 0.02)
 
     def _get(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

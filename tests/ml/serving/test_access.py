@@ -8,7 +8,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,17 +15,16 @@ from typing import Any
 
 import grpc
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, Start
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.rest_client import RestClient
 from airflow_hops.core.serving_api.server_address import TlsFiles
-from airflow_hops.serving.access import RIGHTS, Access, Right, right_of, warnings_of
+from airflow_hops.serving.access import RIGHTS, Access, Right, TokenFile, right_of, warnings_of
 from airflow_hops.serving.api.grpc_methods import service
 from airflow_hops.serving.routes import Routes
-from airflow_hops.serving.tokens import TokenFile
 
 ROWS = [[1.0, 2.0, 3.0]]
 MAY = {
@@ -42,17 +40,9 @@ ELSEWHERE = {"GET /v1/workers"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(certificates: Path) -> Path:
     """Keys, certificates and tokens."""
-    folder = tmp_path_factory.mktemp("access")
-    request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=guarded"
-    for name in ("server", "client"):
-        files = ["-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt"]
-        extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
-        subprocess.run(["openssl", *request.split(), *files, *extension], check=True, capture_output=True)
-    fields = {"server_key": "server.key", "server_cert": "server.crt", "custom_ca": "client.crt"}
-    lines = [f"{field}: {json.dumps((folder / name).read_text())}" for field, name in fields.items()]
-    (folder / "ssl.config").write_text("\n".join([*lines, "client_verify: true\n"]))
+    folder = certificates
     (folder / "monitoring.config").write_text("prometheus_config { enable: true }")
     (folder / "control").write_text("# of operators\ncontrol-1\n\ncontrol-2\n")
     for name in ("prediction", "feedback"):
@@ -190,9 +180,7 @@ def test_a_body_of_whoever_may_not_ask_is_not_waited_for(guarded: ServerProcess,
     assert b"Connection: close" in received
 
 
-def test_upstreams_are_asked_by_tls_with_a_token(
-    guarded: ServerProcess, folder: Path, start_server: Callable[..., ServerProcess]
-) -> None:
+def test_upstreams_are_asked_by_tls_with_a_token(guarded: ServerProcess, folder: Path, start_server: Start) -> None:
     files = {"ca": "server.crt", "cert": "client.crt", "key": "client.key", "token": "control"}
     flags = {f"upstream_{name}_file": folder / file for name, file in files.items()}
     gateway = start_server(upstream=guarded.address, **flags)
@@ -237,7 +225,7 @@ def test_tokens_are_read_again_and_what_is_none_keeps_those_there_were(
     assert file.holds(b"newer")
 
 
-def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Callable[..., ServerProcess]) -> None:
+def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Start) -> None:
     control, prediction = (TokenFile(name, str(folder / name)) for name in ("control", "prediction"))
     plain = ["REST port (--rest_api_enable_ssl)"]
     nobody, some, all_of_them = Access(None), Access(control), Access(control, prediction)
@@ -251,15 +239,6 @@ def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Ca
     assert unencrypted == "--host=::: tokens can be read on their way to the REST port (--rest_api_enable_ssl)"
     server = start_server(host="0.0.0.0", upstream="127.0.0.1:1")
     assert "--host=0.0.0.0: clients without a token may predict" in server.log()
-
-
-@pytest.mark.parametrize("name", ["prediction", "feedback"])
-def test_a_token_for_a_part_alone_would_leave_the_rest_open(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from airflow_hops.serving.flag_parser import parse_flags
-
-    with pytest.raises(SystemExit):
-        parse_flags(["--upstream=a:1", f"--{name}_token_file=/t"])
-    assert f"--{name}_token_file is set without --control_token_file" in capsys.readouterr().err
 
 
 def test_rest_needs_key_and_certificate_that_match(folder: Path, tmp_path: Path) -> None:

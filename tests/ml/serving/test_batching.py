@@ -6,7 +6,7 @@ import math
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from server_process import ServerProcess
+from server_process import Publish, Start, write_models
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from waiting import wait_for
 
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.batching import Batcher, BatchSlots
-from airflow_hops.serving.models.batching_options import BatchingOptions, batching_options, read_batching_parameters
+from airflow_hops.serving.models.batching import Batcher
+from airflow_hops.serving.models.model_options import BatchingOptions, batching_options, read_batching_parameters
 from airflow_hops.serving.models.servable import Signature
 
 SIGNATURE = Signature("serving_default", "", {"x": "x:0"}, {"x": None}, {"y": "y:0"})
@@ -35,7 +35,7 @@ class Doubling:
         self.sizes: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.batcher = Batcher(self._double, BatchingOptions(num_batch_threads=1, **options), BatchSlots(1))
+        self.batcher = Batcher(self._double, BatchingOptions(**options), ThreadPoolExecutor(1))
 
     def _double(self, signature: Any, feeds: Any, aliases: Any, deadline_s: float) -> list[Any]:
         self.gate.wait(20)
@@ -106,9 +106,12 @@ def test_full_queue_long_wait_and_outputs_without_rows_are_refused() -> None:
     slow.gate.set()
     holder.join(20)
 
+    patient = Doubling(batch_timeout_micros=10**9)
+    given_up = patient.ask([2], time.monotonic() + 0.05)
+    wait_for(lambda: patient._waiting() == 0, "the end of the batch")
     timed = Doubling(batch_timeout_micros=20_000, max_batch_size=4)
-    scalar = ask(Batcher(lambda *call: [np.array(1)], BatchingOptions(), BatchSlots(1)), [1])
-    short = ask(Batcher(lambda *call: [np.array([1])], BatchingOptions(), BatchSlots(1)), [1, 2])
+    scalar = ask(Batcher(lambda *call: [np.array(1)], BatchingOptions()), [1])
+    short = ask(Batcher(lambda *call: [np.array([1])], BatchingOptions()), [1, 2])
     parts = Doubling(max_batch_size=6, enable_large_batch_splitting=True, max_execution_batch_size=2)
     assert refused == [
         "UNAVAILABLE",
@@ -116,6 +119,7 @@ def test_full_queue_long_wait_and_outputs_without_rows_are_refused() -> None:
         "max_enqueued_batches is 1",
     ]
     assert late == ["RESOURCE_EXHAUSTED", "Run() timeout exceeded while waiting in batching queue"]
+    assert (given_up, patient.sizes) == (late, [])
     assert slow.ask([3]) == [6]
     assert (timed.ask([1]), timed.sizes) == ([2], [1])
     assert scalar == ["FAILED_PRECONDITION", "Batched output tensor has 0 dimensions"]
@@ -125,10 +129,7 @@ def test_full_queue_long_wait_and_outputs_without_rows_are_refused() -> None:
 
 
 def test_server_batches_clients_and_keeps_their_rows_apart(
-    start_server: Callable[..., ServerProcess],
-    publish: Callable[..., Path],
-    saved_models: Path,
-    tmp_path: Path,
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     parameters = tmp_path / "batching.config"
     parameters.write_text(
@@ -138,15 +139,7 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
         """
     )
     (tmp_path / "monitoring.config").write_text("prometheus_config { enable: true }")
-    config = tmp_path / "models.config"
-    config.write_text(
-        f"""
-        model_config_list {{
-          config {{ name: "flights" base_path: "{saved_models}/flights" model_platform: "tensorflow" }}
-          config {{ name: "vectors" base_path: "{saved_models}/vectors" model_platform: "tensorflow" }}
-        }}
-        """
-    )
+    config = write_models(tmp_path, flights=saved_models / "flights", vectors=saved_models / "vectors")
     server = start_server(
         model_config_file=config,
         enable_batching="true",
@@ -185,18 +178,15 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
         thread.start()
     for thread in threads:
         thread.join()
-    wrong, oversize, unequal, scalar, strings = [
-        wrong,
-        ask("vectors", "serving_default", x=[[1.0, 1.0, 1.0]] * 17),
-        ask("flights", "", carrier=["AA", "UA"], distance=[[1.0]], hour=hours),
-        ask("vectors", "slow", rounds=tf.constant(1, tf.int64)),
-        str(ask("vectors", "strings", text=["a", "b"])["upper"]),
-    ]
     assert wrong == []
-    assert oversize == ["INVALID_ARGUMENT", "Task size 17 is larger than maximum input batch size 16"]
-    assert unequal == ["INVALID_ARGUMENT", "Batching Run() input tensors must have equal 0th-dimension size"]
-    assert scalar == ["INVALID_ARGUMENT", "Batching Run() input tensors must have at least one dimension"]
-    assert strings == "[b'A', b'B']"
+    invalid = "INVALID_ARGUMENT"
+    oversize = ask("vectors", "serving_default", x=[[1.0, 1.0, 1.0]] * 17)
+    assert oversize == [invalid, "Task size 17 is larger than maximum input batch size 16"]
+    unequal = ask("flights", "", carrier=["AA", "UA"], distance=[[1.0]], hour=hours)
+    assert unequal == [invalid, "Batching Run() input tensors must have equal 0th-dimension size"]
+    scalar = ask("vectors", "slow", rounds=tf.constant(1, tf.int64))
+    assert scalar == [invalid, "Batching Run() input tensors must have at least one dimension"]
+    assert ask("vectors", "strings", text=["a", "b"])["upper"] == [b"A", b"B"]
     with urllib.request.urlopen(f"{server.url}/monitoring/prometheus/metrics") as response:
         metrics = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines() if line[:1] == ":")
     waited = float(metrics[':tensorflow:serving:batching_session:queuing_latency_count{thread_pool_name="batches"}'])
@@ -208,18 +198,13 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
 
 
 def test_version_with_parameters_of_its_own_is_batched_by_them_and_one_without_not_at_all(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+    start_server: Start, publish: Publish, tmp_path: Path
 ) -> None:
     own = publish("vectors", 7, tmp_path / "own")
     (own / "batching_params.pbtxt").write_text("max_batch_size { value: 2 }")
     publish("vectors", 7, tmp_path / "none")
     (publish("vectors", 7, tmp_path / "wrong") / "batching_params.pbtxt").write_text("max_rows { value: 2 }")
-    config = tmp_path / "models.config"
-    models = "".join(
-        f'config {{ name: "{name}" base_path: "{tmp_path}/{name}" model_platform: "tensorflow" }}\n'
-        for name in ("own", "none", "wrong")
-    )
-    config.write_text(f"model_config_list {{\n{models}}}\n")
+    config = write_models(tmp_path, **{name: tmp_path / name for name in ("own", "none", "wrong")})
     server = start_server(
         model_config_file=config,
         enable_batching="true",
@@ -240,36 +225,27 @@ def test_version_with_parameters_of_its_own_is_batched_by_them_and_one_without_n
     assert 'no field named "max_rows"' in status["status"]["error_message"]
 
 
-def test_parameters_that_cannot_be_taken_are_one_line(tmp_path: Path) -> None:
+def test_parameters_that_do_not_fit_are_named(tmp_path: Path) -> None:
     path = tmp_path / "batching.config"
+    for text, message in (
+        ("max_batch_size { value: 0 }", "max_batch_size must be positive; was 0"),
+        ("batch_timeout_micros { value: -1 }", "batch_timeout_micros must be non-negative; was -1"),
+        (
+            "max_batch_size { value: 8 } allowed_batch_sizes: 4",
+            "Last entry in allowed_batch_sizes must match max_batch_size; last entry was 4; expected 8",
+        ),
+        (
+            "max_batch_size { value: 8 } allowed_batch_sizes: 8 allowed_batch_sizes: 8",
+            "allowed_batch_sizes entries must be monotonically increasing; got (8, 8)",
+        ),
+    ):
+        path.write_text(text)
+        with pytest.raises(ServingError) as refused:
+            read_batching_parameters(path)
+        assert refused.value.message == f"{path}: {message}"
+    path.write_text("pad_variable_length_inputs: true max_batch_size { value: 8 }")
+    assert read_batching_parameters(path).pad_variable_length_inputs
     path.write_text("max_batch_size { value: }")
     flags, _ = parse_flags(["--model_base_path=/m", "--enable_batching", f"--batching_parameters_file={path}"])
     with pytest.raises(StartError, match=f"--batching_parameters_file: Invalid protobuf file: '{path}'"):
         batching_options(flags)
-
-
-def test_parameters_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    path = str(tmp_path / "batching.config")
-
-    def read(text):
-        Path(path).write_text(text)
-        try:
-            read_batching_parameters(path)
-        except ServingError as error:
-            return error.message
-
-    messages = [
-        read("max_batch_size { value: 0 }"),
-        read("batch_timeout_micros { value: -1 }"),
-        read("max_batch_size { value: 8 } allowed_batch_sizes: 4"),
-        read("max_batch_size { value: 8 } allowed_batch_sizes: 8 allowed_batch_sizes: 8"),
-        read("pad_variable_length_inputs: true max_batch_size { value: 8 }"),
-    ]
-    named = f"{tmp_path}/batching.config: "
-    assert messages == [
-        named + "max_batch_size must be positive; was 0",
-        named + "batch_timeout_micros must be non-negative; was -1",
-        named + "Last entry in allowed_batch_sizes must match max_batch_size; last entry was 4; expected 8",
-        named + "allowed_batch_sizes entries must be monotonically increasing; got (8, 8)",
-        None,
-    ]

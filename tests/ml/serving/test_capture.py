@@ -19,11 +19,12 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from server_process import ServerProcess, runtime_environment
-from waiting import wait_for
+from server_process import ServerProcess, Start, predict_request, runtime_environment, write_models
+from waiting import is_gone, wait_for
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
@@ -32,8 +33,7 @@ from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
-from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool
-from airflow_hops.serving.capture.state import WriterState
+from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool, WriterState
 from airflow_hops.serving.capture.warmup import write_warmup_requests
 from airflow_hops.serving.prediction_log import read_prediction_logs
 from airflow_hops.serving.request_kind import RequestKind
@@ -50,24 +50,9 @@ def captured(folder: Path) -> pa.Table:
 
 def writers_of(spool_root: Path) -> list[int]:
     """Process ids of the writers of the spools below a folder."""
-    results = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"airflow_hops.serving.capture.writer" in arguments and arguments[-2].startswith(bytes(spool_root)):
-                results.append(int(entry.name))
-    return results
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process holds nothing any more: it is gone, or a zombie that nobody has waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    commands = {process.pid: process.info["cmdline"] or [""] for process in psutil.process_iter(["cmdline"])}
+    module, root = "airflow_hops.serving.capture.writer", str(spool_root)
+    return [pid for pid, command in commands.items() if module in command and command[-1].startswith(root)]
 
 
 def kill_writers(spool_root: Path) -> int:
@@ -87,17 +72,9 @@ def capture_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(
-    start_server: Callable[..., ServerProcess],
-    saved_models: Path,
-    format_models: Path,
-    capture_path: Path,
-    tmp_path: Path,
-) -> Callable[..., ServerProcess]:
-    config = tmp_path / "models.config"
+def start(start_server: Start, saved_models: Path, format_models: Path, capture_path: Path, tmp_path: Path) -> Start:
     folders = (saved_models / "flights", saved_models / "vectors", format_models / "examples")
-    models = " ".join(f'config {{ name: "{folder.name}" base_path: "{folder}" }}' for folder in folders)
-    config.write_text(f"model_config_list {{ {models} }}")
+    config = write_models(tmp_path, **{folder.name: folder for folder in folders})
     return lambda **flags: start_server(model_config_file=config, capture_base_path=capture_path, **flags)
 
 
@@ -130,6 +107,9 @@ class CaptureProcess:
         self.process.wait()
 
 
+StartCapture = Callable[..., CaptureProcess]
+
+
 @pytest.fixture
 def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterator[Callable[..., CaptureProcess]]:
     """Starts captures; they and their writers end with the test."""
@@ -144,12 +124,10 @@ def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterato
         process.kill()
     writers = writers_of(tmp_path)
     kill_writers(tmp_path)
-    wait_for(lambda: all(map(has_ended, writers)), "the writers have ended")
+    wait_for(lambda: all(map(is_gone, writers)), "the writers have ended")
 
 
-def test_flush_writes_each_row_with_features_and_outputs(
-    start: Callable[..., ServerProcess], capture_path: Path, tmp_path: Path
-) -> None:
+def test_flush_writes_each_row_with_features_and_outputs(start: Start, capture_path: Path, tmp_path: Path) -> None:
     monitoring = tmp_path / "monitoring.config"
     monitoring.write_text("prometheus_config { enable: true }")
     server = start(capture_format="both", monitoring_config_file=monitoring)
@@ -165,11 +143,8 @@ def test_flush_writes_each_row_with_features_and_outputs(
     body = {"signature_name": "value", "examples": [{"x": 1.5}, {"x": 0.5, "n": [1, 2]}]}
     assert server.call("/v1/models/examples:regress", body)[0] == 200
     server.error("/v1/models/flights:predict", {"instances": [1]})
-    request = PredictRequest()
-    request.model_spec.name = "flights"
-    tensors.fill_proto(request.inputs["carrier"], np.array(["AA"], object))
-    tensors.fill_proto(request.inputs["distance"], np.array([[7.5]], np.float32))
-    tensors.fill_proto(request.inputs["hour"], np.array([1]))
+    inputs = {"carrier": np.array(["AA"], object), "distance": np.array([[7.5]], np.float32), "hour": [1]}
+    request = predict_request("flights", **inputs)
     predict = grpc.insecure_channel(server.address).unary_unary(Method.PREDICT)
     answers = []
     for metadata in (), [("x-request-id", "")], [("x-request-id", "third")]:
@@ -203,15 +178,8 @@ def test_flush_writes_each_row_with_features_and_outputs(
     )
     rows = table.to_pylist()
     # The one whose client did not ask is captured a moment later, under an id that nobody was told.
-    rows.append(
-        rows.pop(
-            next(
-                i
-                for i, row in enumerate(rows)
-                if row["api"] == "grpc" and row["request_id"] not in (made["x-request-id"], "third")
-            )
-        )
-    )
+    ids = ("first", made["x-request-id"], "third")
+    rows.sort(key=lambda row: row["request_id"] not in ids)
     assert [row["request_id"] for row in rows][:4] == ["first", "first", made["x-request-id"], "third"]
     assert [row["row"] for row in rows] == [0, 1, 0, 0, 0]
     assert [row["api"] for row in rows] == ["rest", "rest", "grpc", "grpc", "grpc"]
@@ -246,7 +214,7 @@ def test_flush_writes_each_row_with_features_and_outputs(
     assert (count, sorted(hours)) == (2, [1, 5])
 
 
-def test_modes_sampling_rolls_and_sigterm(start: Callable[..., ServerProcess], capture_path: Path) -> None:
+def test_modes_sampling_rolls_and_sigterm(start: Start, capture_path: Path) -> None:
     server = start(
         capture_mode="predictions", capture_sampling_percent=50, capture_roll_rows=10, capture_roll_seconds=0.5
     )
@@ -267,7 +235,7 @@ def test_modes_sampling_rolls_and_sigterm(start: Callable[..., ServerProcess], c
 
 
 def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknowledged_is_lost(
-    start: Callable[..., ServerProcess], capture_path: Path
+    start: Start, capture_path: Path
 ) -> None:
     capture_path.mkdir()
     obstacle = capture_path / "flights"
@@ -294,9 +262,7 @@ def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknow
     assert "output.score" not in table.column_names
 
 
-def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(
-    start: Callable[..., ServerProcess], capture_path: Path
-) -> None:
+def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(start: Start, capture_path: Path) -> None:
     acknowledged: set[str] = set()
     server = start(capture_roll_seconds=3600)
     for with_writer in (False, True):
@@ -343,9 +309,7 @@ def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(
     assert len(found_ids) == len(set(found_ids))
 
 
-def test_a_row_is_in_one_file_whenever_the_writer_is_killed(
-    capture: Callable[..., CaptureProcess], capture_path: Path
-) -> None:
+def test_a_row_is_in_one_file_whenever_the_writer_is_killed(capture: StartCapture, capture_path: Path) -> None:
     # A spool that cannot be read, as a power cut leaves it, keeps nobody else's from being written.
     unreadable = capture_path / ".spool" / "0123456789ab"
     unreadable.mkdir(parents=True)
@@ -401,23 +365,17 @@ def test_a_request_that_cannot_be_decoded_costs_no_other_its_row() -> None:
     files = [pa.BufferReader(part.encode()) for part in batch.parts]
     # Threads of pyarrow that are still starting when the program ends abort it.
     tables = [pq.read_table(file, use_threads=False) for file in files]
-    names = ["request_id", "input.b"]
-    rows, failed, folder = [
-        [t.select(names).to_pylist() for t in tables],
-        batch.failed_rows[model],
-        batch.parts[0].folder,
-    ]
     assert not endless.parts
     assert endless.failed_rows == {model: 10**12}
-    assert rows == [[{"request_id": f"r{n}", "input.b": float(n)} for n in (1, 1, 3, 3)]]
-    assert failed == 4
-    assert folder.startswith("%E6%A8%A1%E6")
-    assert len(folder) <= 255
+    assert [table.select(["request_id", "input.b"]).to_pylist() for table in tables] == [
+        [{"request_id": f"r{n}", "input.b": float(n)} for n in (1, 1, 3, 3)]
+    ]
+    assert batch.failed_rows[model] == 4
+    assert batch.parts[0].folder.startswith("%E6%A8%A1%E6")
+    assert len(batch.parts[0].folder) <= 255
 
 
-def test_a_full_disk_drops_and_counts(
-    small_folder: Path, capture: Callable[..., CaptureProcess], capture_path: Path
-) -> None:
+def test_a_full_disk_drops_and_counts(small_folder: Path, capture: StartCapture, capture_path: Path) -> None:
     ask = capture(spool_path=str(small_folder), spool_bytes=800_000, roll_seconds=3600.0)
     accepted = ask(offer=2000)
     counts = ask(status=True)
@@ -430,11 +388,7 @@ def test_a_full_disk_drops_and_counts(
     wait_for(lambda: ask(offer=1), "a request is captured again")
 
 
-def test_files_in_s3_appear_whole_and_old_ones_go(
-    capture: Callable[..., CaptureProcess],
-    s3_endpoint: str,
-    tmp_path: Path,
-) -> None:
+def test_files_in_s3_appear_whole_and_old_ones_go(capture: StartCapture, s3_endpoint: str, tmp_path: Path) -> None:
     import s3fs
 
     fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
@@ -461,7 +415,7 @@ def test_files_in_s3_appear_whole_and_old_ones_go(
 
 
 def test_the_oldest_files_of_a_model_go_beyond_a_size_and_names_stay_in_order(
-    capture: Callable[..., CaptureProcess], capture_path: Path
+    capture: StartCapture, capture_path: Path
 ) -> None:
     folder = capture_path / "m0"
     folder.mkdir(parents=True)

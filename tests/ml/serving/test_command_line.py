@@ -16,22 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, predict_request, write_models
 from waiting import wait_for
 
-from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.__main__ import main
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_logs
 
 
-def test_taken_port_is_one_line_that_names_flag_and_port(
-    start_server: Callable[..., ServerProcess], shared_server: ServerProcess
-) -> None:
+def test_taken_port_is_one_line_that_names_flag_and_port(start_server: Start, shared_server: ServerProcess) -> None:
     flags = {"upstream": "127.0.0.1:1", "wait": False}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -65,6 +61,20 @@ def test_taken_port_is_one_line_that_names_flag_and_port(
         (["--capture_mode=some", "--model_base_path=/m"], "--capture_mode: invalid choice: 'some'"),
         (["--enable_profiler", "--model_base_path=/m"], "--enable_profiler is set without --profiler_log_dir"),
         (["--capture_sampling_percent=101", "--model_base_path=/m"], "expected a percent from 0 to 100"),
+        (["--upstream=localhost"], "argument --upstream: value is 'localhost'; expected host:port or unix:path"),
+        (["--upstream=h:1,h:x"], "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
+        (["--upstream=h:1", "--model_base_path=/m"], "--model_base_path and --upstream are both given"),
+        (["--upstream=h:1", "--prediction_token_file=/t"], "--prediction_token_file is set without --control_token"),
+        (["--upstream=h:1", "--feedback_token_file=/t"], "--feedback_token_file is set without --control_token_file"),
+        (["--workers=2", "--upstream=h:1"], "--workers=2 and --upstream are both given"),
+        (
+            ["--workers=2", "--model_base_path=/m", "--grpc_socket_path=s"],
+            "--workers=2 and --grpc_socket_path are both",
+        ),
+        (
+            ["--workers=2", "--model_base_path=/m", "--profiler_log_dir=p", "--enable_profiler=true"],
+            "--workers=2 and --enable_profiler are both given",
+        ),
     ],
 )
 def test_wrong_flag_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,19 +86,42 @@ def test_wrong_flag_is_one_line(arguments: list[str], message: str, capsys: pyte
     assert len(said.splitlines()) == 1
 
 
-def test_config_file_that_is_missing_or_wrong_is_one_line(
-    start_server: Callable[..., ServerProcess], tmp_path: Path
+UNPARSED = "Invalid protobuf file: '{path}': Error parsing text-format tensorflow.serving."
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "message"),
+    [
+        ("model_config_file", None, "airflow_hops.serving: {path}: no such file"),
+        ("model_config_file", "model_config_list { config { name: 7 } }", f"{UNPARSED}ModelServerConfig: 1:36"),
+        ("monitoring_config_file", "prometheus_config { enable: maybe }", f"{UNPARSED}MonitoringConfig: 1:29"),
+        (
+            "monitoring_config_file",
+            'prometheus_config { enable: true path: "metrics" }',
+            "{path}: path is 'metrics'; expected one that begins with /",
+        ),
+        ("ssl_config_file", 'server_key: "no key"', "{path}: field 'server_key' is not in PEM"),
+        ("ssl_config_file", 'server_keys: ""', 'has no field named "server_keys"'),
+        (
+            "traffic_config_file",
+            '{"models": {"flights": {"one": 100}}}',
+            "{path}: models.flights names version 'one'; expected a positive integer",
+        ),
+        ("control_token_file", "two words", "--control_token_file={path}: expected a token on each line"),
+    ],
+)
+def test_file_that_is_missing_or_wrong_is_one_line(
+    start_server: Start, tmp_path: Path, flag: str, text: str | None, message: str
 ) -> None:
-    wrong = tmp_path / "wrong.config"
-    wrong.write_text("model_config_list { config { name: 7 } }")
-    missing = start_server(model_config_file=f"{tmp_path}/none.config", wait=False)
-    unparsed = start_server(model_config_file=wrong, wait=False)
-    assert (missing.process.wait(60), unparsed.process.wait(60)) == (1, 1)
-    assert missing.log().splitlines() == [f"airflow_hops.serving: {tmp_path}/none.config: no such file"]
-    assert (
-        f"Invalid protobuf file: '{wrong}': Error parsing text-format tensorflow.serving.ModelServerConfig: 1:36"
-        in unparsed.log()
-    )
+    path = tmp_path / "file"
+    if text is not None:
+        path.write_text(text)
+    server = start_server(upstream="127.0.0.1:1", wait=False, **{flag: path})
+    assert server.process.wait(60) == 1
+    (line,) = server.log().splitlines()
+    assert line.startswith("airflow_hops.serving: ")
+    assert str(path) in line
+    assert message.format(path=path) in line
 
 
 # Every flag of TensorFlow Serving's 2.16 that its specification names.
@@ -124,21 +157,14 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert [line.partition(" has no effect here: ")[0] for line in lines] == [f"flag --{name}" for name in not_shown]
 
 
-def test_unknown_flag_is_printed_and_ignored(start_server: Callable[..., ServerProcess], saved_models: Path) -> None:
-    server = start_server(
-        model_name="vectors", model_base_path=saved_models / "vectors", no_such_flag=1, num_tflite_pools=4
-    )
-    assert "unknown argument: --no_such_flag=1\n" in server.log()
+def test_unknown_flags_are_ignored_and_an_empty_config_serves_nothing(start_server: Start, tmp_path: Path) -> None:
     (note,) = parse_flags(["--model_base_path=/m", "--captur_base_path=/c"])[1]
     assert note.startswith("unknown argument: --captur_base_path=/c; did you mean --capture_base_path")
-    assert "flag --num_tflite_pools has no effect here: each request thread has its own interpreter" in server.log()
-    assert server.versions("vectors") == {7: "AVAILABLE"}
-
-
-def test_empty_config_serves_nothing_and_is_ready(start_server: Callable[..., ServerProcess], tmp_path: Path) -> None:
     config = tmp_path / "models.config"
     config.write_text("")
-    server = start_server(model_config_file=config)
+    server = start_server(model_config_file=config, no_such_flag=1, num_tflite_pools=4)
+    assert "unknown argument: --no_such_flag=1\n" in server.log()
+    assert "flag --num_tflite_pools has no effect here: each request thread has its own interpreter" in server.log()
     assert server.call("/readyz") == (200, {"ready": True, "models": {}, "unavailable": []})
     assert server.terminate() == 0
 
@@ -166,9 +192,7 @@ def first_answer(server: ServerProcess, ask: Callable[[], Any]) -> Any:
 def slow_model(saved_models: Path, folder: Path, rounds: int) -> Path:
     """A copy of a model, with a request to warm up with that takes milliseconds for each round."""
     version = shutil.copytree(saved_models / "vectors" / "7", folder / "7")
-    request = protocol.PredictRequest()
-    request.model_spec.name, request.model_spec.signature_name = folder.name, "slow"
-    tensors.fill_proto(request.inputs["rounds"], np.array(rounds))
+    request = predict_request(folder.name, "slow", rounds=rounds)
     path = version / "assets.extra" / "tf_serving_warmup_requests"
     write_prediction_logs(path, [LoggedCall(protocol.Method.PREDICT, request.SerializeToString())])
     return folder
@@ -176,19 +200,15 @@ def slow_model(saved_models: Path, folder: Path, rounds: int) -> Path:
 
 @pytest.mark.parametrize("mode", [{}, {"workers": 2}], ids=["one process", "workers"])
 def test_ports_open_once_models_answer(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, mode: dict[str, int]
+    start_server: Start, saved_models: Path, tmp_path: Path, mode: dict[str, int]
 ) -> None:
-    config = tmp_path / "models.config"
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         port, rest_port = one.getsockname()[1], other.getsockname()[1]
     slow_model(saved_models, tmp_path / "vectors", 600)
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"no model")
-    labels = 'version_labels { key: "stable" value: 7 }'
-    config.write_text(
-        f'model_config_list {{ config {{ name: "broken" base_path: "{tmp_path}/broken" }}'
-        f' config {{ name: "vectors" base_path: "{tmp_path}/vectors" {labels} }} }}'
-    )
+    vectors = tmp_path / "vectors", 'version_labels { key: "stable" value: 7 }'
+    config = write_models(tmp_path, broken=tmp_path / "broken", vectors=vectors)
     server = start_server(wait=False, port=port, rest_api_port=rest_port, model_config_file=config, **mode)
     server.ports = {"port": port, "rest_api_port": rest_port}
     wait_for(lambda: "model broken version 1 did not load" in server.log(), server.log)
@@ -220,7 +240,7 @@ def test_ports_open_once_models_answer(
 @pytest.mark.parametrize("taken", ["port", "rest_api_port"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_port_that_is_taken_while_models_load_is_one_line(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, taken: str, workers: int
+    start_server: Start, saved_models: Path, tmp_path: Path, taken: str, workers: int
 ) -> None:
     path = slow_model(saved_models, tmp_path / "vectors", 600)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -241,14 +261,10 @@ def is_held(port: int) -> bool:
 
 
 def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
-    config = tmp_path / "models.config"
     slow_model(saved_models, tmp_path / "slow", 10**12)
-    config.write_text(
-        f'model_config_list {{ config {{ name: "slow" base_path: "{tmp_path}/slow" }}'
-        f' config {{ name: "vectors" base_path: "{saved_models}/vectors" }} }}'
-    )
+    config = write_models(tmp_path, slow=tmp_path / "slow", vectors=saved_models / "vectors")
     server = start_server(model_config_file=config, first_load_timeout_seconds=2)
     assert server.predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {"outputs": [[2.0, 4.0, 6.0]]}
     assert server.error("/v1/models/slow:predict", {"inputs": 1})[0] == 503
@@ -256,10 +272,9 @@ def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
 
 
 def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
-    path, config = slow_model(saved_models, tmp_path / "vectors", 200), tmp_path / "models.config"
-    config.write_text(f'model_config_list {{ config {{ name: "vectors" base_path: "{path}" }} }}')
+    config = write_models(tmp_path, vectors=slow_model(saved_models, tmp_path / "vectors", 200))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     gateway = start_server(wait=False, upstream=f"127.0.0.1:{port}", model_config_file=config)
@@ -271,7 +286,7 @@ def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
 
 
 def test_server_that_is_ready_takes_the_socket_of_another_over(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "grpc.sock"
     before, connection = listener_at(path), socket.socket(socket.AF_UNIX)
@@ -303,24 +318,18 @@ def test_ready_file_tells_pid_and_ports_and_goes_with_the_server(
     assert not server.ready_file.exists()
 
 
-def worked_s(server: ServerProcess) -> float:
-    """Seconds of a core that the server has taken."""
-    taken = psutil.Process(server.process.pid).cpu_times()
-    return taken.user + taken.system
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_answers_what_is_in_flight_and_exits_with_zero(
-    start_server: Callable[..., ServerProcess], saved_models: Path, number: signal.Signals
+    start_server: Start, saved_models: Path, number: signal.Signals
 ) -> None:
     server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
     slow = {"signature_name": "slow", "inputs": 600}
     server.predict("vectors", {**slow, "inputs": 1})
     answers: list[object] = []
     client = threading.Thread(target=lambda: answers.append(server.predict("vectors", slow)))
-    began_s = worked_s(server)
+    began_s = server.cpu_s()
     client.start()
-    wait_for(lambda: worked_s(server) > began_s + 0.1, "the request is answered")
+    wait_for(lambda: server.cpu_s() > began_s + 0.1, "the request is answered")
     server.process.send_signal(number)
     assert server.process.wait(60) == 0
     client.join()

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import urllib.parse
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf import text_format
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, versions, write_models
 
-from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.answers import ModelServerError, TrafficSplit
 from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.core.serving_api.config import parse_config, read_config
 from airflow_hops.serving.monitoring.logs import LogBuffer
 
 TRAFFIC = "/v1/models/flights:traffic"
@@ -33,21 +31,13 @@ def answered_by(server: ServerProcess) -> dict[int, int]:
     return counts
 
 
-def config_text(saved_models: Path, *versions: int) -> str:
-    named = " ".join(f"versions: {version}" for version in versions)
-    return (
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
-        f'model_platform: "tensorflow" model_version_policy {{ specific {{ {named} }} }} }} }}'
-    )
-
-
 @pytest.fixture
 def files(tmp_path: Path, saved_models: Path) -> dict[str, object]:
     """Flags of a server of flights, versions 1 and 2, and of the files that control it."""
-    (tmp_path / "models.config").write_text(config_text(saved_models, 1, 2))
+    config = write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2)))
     (tmp_path / "token").write_text("open-sesame\n")
     return {
-        "model_config_file": tmp_path / "models.config",
+        "model_config_file": config,
         "traffic_config_file": tmp_path / "traffic.json",
         "control_token_file": tmp_path / "token",
         "log_file": tmp_path / "logs" / "server.log",
@@ -55,7 +45,7 @@ def files(tmp_path: Path, saved_models: Path) -> dict[str, object]:
 
 
 def test_traffic_is_set_by_rest_and_grpc_and_outlives_the_server(
-    start_server: Callable[..., ServerProcess], files: dict[str, object], tmp_path: Path
+    start_server: Start, files: dict[str, object], tmp_path: Path
 ) -> None:
     server = start_server(**files)
     server.token = "open-sesame"
@@ -107,19 +97,19 @@ def test_traffic_is_set_by_rest_and_grpc_and_outlives_the_server(
 
 
 def test_config_in_effect_is_shown_and_replaced_by_those_who_may(
-    start_server: Callable[..., ServerProcess], files: dict[str, object], saved_models: Path, tmp_path: Path
+    start_server: Start, files: dict[str, object], saved_models: Path, tmp_path: Path
 ) -> None:
     server = start_server(**{**files, "traffic_config_file": None})
     assert server.error("/v1/config")[0] == server.error("/v1/logs")[0] == 401
     server.token = "open-sesame"
     status, shown = server.call("/v1/config")
     assert (status, shown["source"]) == (200, str(tmp_path / "models.config"))
-    wanted = text_format.Parse(config_text(saved_models, 1, 2), protocol.ModelServerConfig())
-    assert text_format.Parse(shown["text"], protocol.ModelServerConfig()) == wanted
+    assert parse_config(shown["text"], "shown") == read_config(tmp_path / "models.config")
     model = shown["config"]["model_config_list"]["config"][0]
     assert model["model_version_policy"] == {"specific": {"versions": ["1", "2"]}}
 
-    config = text_format.Parse(config_text(saved_models, 2, 3), protocol.ModelServerConfig())
+    (tmp_path / "other").mkdir()
+    config = read_config(write_models(tmp_path / "other", flights=(saved_models / "flights", versions(2, 3))))
     with ModelServerClient(server.address) as stranger, pytest.raises(ModelServerError) as refused:
         stranger.reload_config(config)
     assert refused.value.code is grpc.StatusCode.UNAUTHENTICATED
@@ -135,7 +125,7 @@ def test_config_in_effect_is_shown_and_replaced_by_those_who_may(
     after = server.call("/v1/config")[1]
     assert after["source"] == "HandleReloadConfigRequest"
     assert after["applied_at"] > shown["applied_at"]
-    assert text_format.Parse(after["text"], protocol.ModelServerConfig()) == config
+    assert parse_config(after["text"], "shown") == config
 
     lines = server.call("/v1/logs?model=flights&version=3")[1]["lines"]
     assert [line["message"].split(" in ")[0] for line in lines] == ["model flights version 3 loaded"]
@@ -148,15 +138,6 @@ def test_config_in_effect_is_shown_and_replaced_by_those_who_may(
     assert server.call("/v1/logs?model=trains")[1] == {"lines": []}
     assert server.error("/v1/logs?since=yesterday")[0] == 400
     assert "model flights version 3 loaded" in (tmp_path / "logs" / "server.log").read_text()
-
-
-def test_token_file_that_holds_none_is_one_line(
-    start_server: Callable[..., ServerProcess], files: dict[str, object], tmp_path: Path
-) -> None:
-    (tmp_path / "token").write_text("two words")
-    server = start_server(**files, upstream="127.0.0.1:1", wait=False)
-    assert server.process.wait(60) == 1
-    assert f"--control_token_file={tmp_path}/token: expected a token on each line" in server.log()
 
 
 def test_a_record_of_a_level_without_a_name_is_shown_where_no_level_is_asked_for() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from server_process import ServerProcess
+from server_process import Start
 
 from airflow_hops.ml.monitoring.captured.feedback import join_feedback, read_feedback
 
 
 def test_labels_are_joined_with_the_rows_that_they_are_of(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     captured = tmp_path / "captured [1]"
     server = start_server(model_name="flights", model_base_path=saved_models / "flights", capture_base_path=captured)

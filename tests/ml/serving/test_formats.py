@@ -6,7 +6,6 @@ import json
 import operator
 import re
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, write_models
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
@@ -279,18 +278,15 @@ def test_a_model_that_cannot_be_opened_says_why(
 
 
 def test_flags_change_what_is_trusted_and_how_answers_are_written(
-    start_server: Callable[..., ServerProcess], format_models: Path, tmp_path: Path
+    start_server: Start, format_models: Path, tmp_path: Path
 ) -> None:
     models = ("native", "pickled", "negated", "both", "types", "wrong_type", "torn")
     for name, content in (("wrong_type", json.dumps({"columns": [{"name": "a", "type": "date"}]})), ("torn", "{")):
         shutil.copytree(format_models / "matrix", tmp_path / name)
         (tmp_path / name / "1" / "signature.json").write_text(content)
     folders = {name: tmp_path / name if (tmp_path / name).exists() else format_models / name for name in models}
-    config = tmp_path / "models.config"
-    entries = "".join(f'config {{ name: "{name}" base_path: "{path}" }}' for name, path in folders.items())
-    config.write_text(f"model_config_list {{ {entries} }}")
     server = start_server(
-        model_config_file=config,
+        model_config_file=write_models(tmp_path, **folders),
         max_num_load_retries=0,
         allow_pickled_models="true",
         enable_signature_method_name_check="true",

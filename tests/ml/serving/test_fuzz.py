@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, predict_request, versions, write_models
 
 from airflow_hops.core.serving_api import protocol
 
@@ -65,14 +66,9 @@ def server(runtime_python: Path, saved_models: Path, tmp_path_factory: pytest.Te
     """A server that captures nothing, with a token that nobody here has."""
     folder = tmp_path_factory.mktemp("fuzzed")
     (folder / "token").write_text("unknown")
-    models = "".join(
-        f'config {{ name: "{name}" base_path: "{saved_models}/{name}" model_platform: "tensorflow" '
-        f"model_version_policy {{ all {{}} }} }}"
-        for name in ("flights", "vectors")
-    )
-    (folder / "models.config").write_text(f"model_config_list {{ {models} }}")
+    models = {name: (saved_models / name, versions()) for name in ("flights", "vectors")}
     flags = {
-        "model_config_file": folder / "models.config",
+        "model_config_file": write_models(folder, **models),
         "control_token_file": folder / "token",
         "max_request_bytes": 60_000_000,
         "max_request_memory_bytes": 3_000_000_000,
@@ -253,7 +249,7 @@ def tensor(random_: random.Random) -> Any:
     return proto
 
 
-def predict_request(random_: random.Random) -> Any:
+def random_request(random_: random.Random) -> Any:
     request = protocol.PredictRequest()
     request.model_spec.name = random_.choice(["flights"] * 4 + ["vectors"] * 4 + ["", "none", "\x00"])
     if random_.random() < 0.3:
@@ -269,11 +265,7 @@ def predict_request(random_: random.Random) -> Any:
 
 def valid_requests() -> dict[str, bytes]:
     """A request that succeeds, or is refused for its model alone, for each method."""
-    predict = protocol.PredictRequest()
-    predict.model_spec.name = "vectors"
-    predict.inputs["x"].CopyFrom(protocol.TensorProto(dtype=1, float_val=[1, 2, 3]))
-    for size in (1, 3):
-        predict.inputs["x"].tensor_shape.dim.add(size=size)
+    predict = predict_request("vectors", x=np.array([[1, 2, 3]], np.float32))
     classify = protocol.ClassificationRequest()
     classify.model_spec.name = "flights"
     classify.input.example_list.examples.add().features.feature["carrier"].bytes_list.value.append(b"AA")
@@ -312,7 +304,7 @@ def test_random_messages(unharmed: ServerProcess, requests: int) -> None:
         methods: dict[str, Callable[..., Any]] = {method: channel.unary_unary(method) for method in valid}
         for _ in range(requests):
             if random_.random() < 0.6:
-                method, message = str(protocol.Method.PREDICT), predict_request(random_).SerializeToString()
+                method, message = str(protocol.Method.PREDICT), random_request(random_).SerializeToString()
             else:
                 method = random_.choice(list(valid))
                 content = bytearray(valid[method])

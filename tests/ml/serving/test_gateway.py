@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from server_process import ServerProcess
+from server_process import Publish, ServerProcess, Start, write_models
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
@@ -35,6 +33,8 @@ from waiting import is_stopped, wait_for
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
+
+from .test_predict import with_spec
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
@@ -65,20 +65,8 @@ def test_gateway_answers_as_its_upstream_does(gateway: ServerProcess, shared_ser
     addresses = [shared_server.address, gateway.address]
 
     # What every client of TensorFlow Serving may ask, with its own stubs: the answer, or code and message.
-    def spec_of(request, name, version=None, label=None, signature=""):
-        request.model_spec.name = name
-        request.model_spec.signature_name = signature
-        if version is not None:
-            request.model_spec.version.value = version
-        if label is not None:
-            request.model_spec.version_label = label
-        return request
-
     def predict(target, inputs):
-        request = spec_of(predict_pb2.PredictRequest(), *target)
-        for alias, value in inputs.items():
-            request.inputs[alias].CopyFrom(tf.make_tensor_proto(value))
-        return request
+        return with_spec(predict_pb2.PredictRequest(), *target, **inputs)
 
     def answer(call, request):
         try:
@@ -112,23 +100,17 @@ def test_gateway_answers_as_its_upstream_does(gateway: ServerProcess, shared_ser
         models = model_service_pb2_grpc.ModelServiceStub(channel)
         answers = [answer(prediction.Predict, request) for request in predicts]
         for target in metadata:
-            request = spec_of(get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"]), *target)
-            answers.append(answer(prediction.GetModelMetadata, request))
+            request = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+            answers.append(answer(prediction.GetModelMetadata, with_spec(request, *target)))
         for target in states:
-            request = spec_of(get_model_status_pb2.GetModelStatusRequest(), *target)
+            request = with_spec(get_model_status_pb2.GetModelStatusRequest(), *target)
             answers.append(answer(models.GetModelStatus, request))
         return answers
 
     direct, through = [ask_all(address) for address in addresses]
     assert through == direct
-    for path in (
-        "flights",
-        "flights/versions/1",
-        "flights/labels/stable",
-        "flights/labels/none",
-        "no-model",
-        "vectors",
-    ):
+    flights_paths = ("flights", "flights/versions/1", "flights/labels/stable", "flights/labels/none")
+    for path in (*flights_paths, "no-model", "vectors"):
         body = ROW if "vectors" not in path else {"inputs": [[1.0, 2.0, 3.0]]}
         verb = f"/v1/models/{path}:predict"
         assert gateway.call(verb, body) == shared_server.call(verb, body)
@@ -136,9 +118,7 @@ def test_gateway_answers_as_its_upstream_does(gateway: ServerProcess, shared_ser
             assert gateway.call(plain) == shared_server.call(plain)
 
 
-def test_classify_regress_and_multi_inference_go_through_it(
-    start_server: Callable[..., ServerProcess], formats_server: ServerProcess
-) -> None:
+def test_classify_regress_and_multi_inference_go_through_it(start_server: Start, formats_server: ServerProcess) -> None:
     gateway = start_server(upstream=formats_server.address)
     rows = {"examples": [{"x": 1.5}, {"x": [-0.25], "bias": 2.0}]}
     for verb, body in (("classify", rows), ("regress", {"signature_name": "value", **rows}), ("classify", {})):
@@ -150,9 +130,7 @@ def test_classify_regress_and_multi_inference_go_through_it(
         made = inference_pb2.MultiInferenceRequest()
         for signature, method in signatures:
             task = made.tasks.add(method_name=f"tensorflow/serving/{method}")
-            task.model_spec.name, task.model_spec.signature_name = "examples", signature
-            if version:
-                task.model_spec.version.value = version
+            with_spec(task, "examples", version, signature=signature)
         example = made.input.example_list.examples.add()
         example.features.feature["x"].float_list.value.append(1.5)
         return made
@@ -214,21 +192,21 @@ def test_gateway_splits_counts_and_captures_by_version(gateway: ServerProcess) -
 
 
 def test_versions_that_come_and_go_upstream_are_learnt_and_reloads_are_handed_on(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+    start_server: Start, publish: Publish, tmp_path: Path
 ) -> None:
     publish("flights", 1, tmp_path / "flights")
-    config = tmp_path / "models.config"
-    config.write_text(f'model_config_list {{ config {{ name: "flights" base_path: "{tmp_path}/flights" }} }}')
+    config = write_models(tmp_path, flights=tmp_path / "flights")
     upstream = start_server(model_config_file=config, file_system_poll_wait_seconds=0.2)
     gateway = start_server(upstream=upstream.address, model_config_file=config)
     gateway.wait_for_versions("flights", {1: "AVAILABLE"})
     # The upstream unloads version 1 once 2 is there, and the gateway learns of it later: no request fails for that.
     publish("flights", 2, tmp_path / "flights")
-    deadline_s = time.monotonic() + 30
-    while (
-        gateway.predict("flights", ROW)["predictions"][0]["score"] != [2000.0] or len(upstream.versions("flights")) < 2
-    ):
-        assert time.monotonic() < deadline_s, gateway.log()
+
+    def is_learnt() -> bool:
+        answered = gateway.predict("flights", ROW)["predictions"][0]["score"]
+        return answered == [2000.0] and len(upstream.versions("flights")) > 1
+
+    wait_for(is_learnt, gateway.log, 30, 0)
     publish("vectors", 7, tmp_path / "vectors")
     assert gateway.error("/v1/models/vectors:predict", {"inputs": [[1.0, 2.0, 3.0]]})[0] == 404
     values = f'model_config_list {{ config {{ name: "vectors" base_path: "{tmp_path}/vectors" }} }}'
@@ -245,7 +223,7 @@ def test_versions_that_come_and_go_upstream_are_learnt_and_reloads_are_handed_on
 
 
 def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     flights = {"model_name": "flights", "model_base_path": saved_models / "flights"}
     both = [start_server(wait=False, grpc_socket_path=tmp_path / f"{number}.sock", **flights) for number in range(2)]
@@ -270,10 +248,7 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
         return int(server.call("/v1/stats")[1]["models"]["flights"]["versions"]["3"]["requests"])
 
     # The one that is slow with its first request gets fewer until then.
-    deadline_s = time.monotonic() + 60
-    while min(counted(first), counted(second)) < 10:
-        assert time.monotonic() < deadline_s, gateway.log()
-        wait_for_answers(20)
+    wait_for(lambda: min(counted(first), counted(second)) >= 10, gateway.log, 60)
     first.close()
     wait_for_answers(100)
     stop.set()
@@ -296,23 +271,4 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     assert f"{second.address}: " in message
     port = second.address.rpartition(":")[2]
     start_server(port=port, **flights)
-    deadline_s = time.monotonic() + 30
-    while gateway.call("/v1/models/flights:predict", ROW)[0] != 200:
-        assert time.monotonic() < deadline_s, gateway.log()
-        time.sleep(0.1)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"upstream": "localhost"}, "argument --upstream: value is 'localhost'; expected host:port or unix:path"),
-        ({"upstream": "h:1,h:x"}, "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
-        ({"upstream": "h:1", "model_base_path": "/m"}, "--model_base_path and --upstream are both given"),
-    ],
-)
-def test_wrong_upstream_is_one_line(
-    start_server: Callable[..., ServerProcess], flags: dict[str, object], message: str
-) -> None:
-    server = start_server(wait=False, **flags)
-    assert server.process.wait(60) == 2
-    assert message in server.log()
+    wait_for(lambda: gateway.call("/v1/models/flights:predict", ROW)[0] == 200, gateway.log)

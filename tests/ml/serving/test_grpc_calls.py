@@ -16,7 +16,7 @@ import pytest
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod, _Call
 from airflow_hops.serving.api.grpc_internals import KNOWN, UnknownGrpc
-from airflow_hops.serving.monitoring.run_times import RunTimes
+from airflow_hops.serving.monitoring.stats import RunTimes
 from airflow_hops.serving.request_memory import RequestMemory
 
 PATH = "/t.Service/Method"
@@ -31,7 +31,8 @@ class Echo:
         calls = UnaryCalls(self.server, 1, MOST, RequestMemory(100_000), receive_s)
         self.running, self.may_end = threading.Semaphore(0), threading.Event()
         self.answered: list[bytes] = []
-        calls.add(UnaryMethod(PATH, lambda message: message, lambda message: message == b"quick", self._answer))
+        functions = {"read": lambda message: message, "is_quick": lambda message: message == b"quick"}
+        calls.add(UnaryMethod(PATH, answer=self._answer, check=lambda metadata: None, **functions))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         calls.start()
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
@@ -139,7 +140,9 @@ def test_calls_of_every_stage_count_against_the_limit(echo: Echo) -> None:
         pass
     assert (refused.code(), refused.details()) == (grpc.StatusCode.UNAVAILABLE, "Too many requests in flight")
     echo.may_end.set()
+    # The one whose message does not come holds none of the threads, of which there is one.
     assert [call.code() for call in calls] == [grpc.StatusCode.OK, grpc.StatusCode.OK, grpc.StatusCode.UNIMPLEMENTED]
+    assert calls[2].details() == f'"{PATH}" requires exactly one request message.'
 
 
 @pytest.mark.parametrize("echo", [0.2], indirect=True)

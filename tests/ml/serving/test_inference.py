@@ -16,6 +16,8 @@ from tensorflow_serving.apis import classification_pb2, inference_pb2, predictio
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.client import ModelServerClient
 
+from .test_predict import refusal, with_spec
+
 CLASSIFY = "/v1/models/examples:classify"
 REGRESS = "/v1/models/examples:regress"
 ROWS = [{"x": 1.5}, {"x": [-0.25], "bias": 2.0}]
@@ -139,107 +141,94 @@ TWO_EXAMPLES = (example(x=1.5), example(x=0.5))
 
 def test_tensorflow_servings_own_stubs_are_answered(formats_server: ServerProcess) -> None:
     stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(formats_server.address))
-
-    def refused(call, request):
-        try:
-            return repr(call(request))
-        except grpc.RpcError as error:
-            return [error.code().name, error.details()]
+    classify, regress = classification_pb2.ClassificationRequest, regression_pb2.RegressionRequest
 
     def request(kind, signature="", examples=TWO_EXAMPLES, context=None, model="examples"):
-        made = kind()
-        if model is not None:
-            made.model_spec.name = model
-        made.model_spec.signature_name = signature
+        made = with_spec(kind(), model, signature=signature)
         if context is not None:
             made.input.example_list_with_context.context.CopyFrom(context)
             made.input.example_list_with_context.examples.extend(examples)
-        elif examples:
+        elif examples is not None:
             made.input.example_list.examples.extend(examples)
         return made
-
-    classify, regress = classification_pb2.ClassificationRequest, regression_pb2.RegressionRequest
 
     def multi(*tasks, examples=TWO_EXAMPLES[:1]):
         made = inference_pb2.MultiInferenceRequest()
         for model, signature, method in tasks:
             task = made.tasks.add(method_name=f"tensorflow/serving/{method}")
-            task.model_spec.name = model
-            task.model_spec.signature_name = signature
+            with_spec(task, model, signature=signature)
         made.input.example_list.examples.extend(examples)
         return made
 
     def spec(message):
-        return [message.name, message.signature_name, message.version.value]
+        return [message.model_spec.name, message.model_spec.signature_name, message.model_spec.version.value]
+
+    def classes(result):
+        return [[(one.label, one.score) for one in row.classes] for row in result.classifications]
 
     classified = stub.Classify(request(classify))
+    assert classes(classified.result) == [[("up", 3.0), ("down", -3.0)], [("up", 1.0), ("down", -1.0)]]
+    assert spec(classified) == ["examples", "serving_default", 1]
     regressed = stub.Regress(request(regress, "value", context=example(bias=10.0)))
-    both = stub.MultiInference(multi(("examples", "", "classify"), ("examples", "value", "regress")))
-    native = stub.MultiInference(multi(("native", "", "classify"), ("native", "value", "regress")))
-    nothing = classification_pb2.ClassificationRequest()
-    nothing.model_spec.name = "examples"
+    assert [row.value for row in regressed.result.regressions] == [13.0, 11.0]
+    assert spec(regressed) == ["examples", "value", 1]
+    for model, labels in (("examples", ["up", "down"]), ("native", ["", ""])):
+        both = stub.MultiInference(multi((model, "", "classify"), (model, "value", "regress"))).results
+        assert classes(both[0].classification_result) == [[(labels[0], 3.0), (labels[1], -3.0)]]
+        assert both[1].regression_result.regressions[0].value == 3.0
+        assert [spec(result) for result in both] == [[model, "serving_default", 1], [model, "value", 1]]
 
-    def m(*tasks, **keywords):
-        return refused(stub.MultiInference, multi(*tasks, **keywords))
-
-    one = ("examples", "", "classify")
-    answers = {
-        "classes": [[[c.label, c.score] for c in row.classes] for row in classified.result.classifications],
-        "classify spec": spec(classified.model_spec),
-        "values": [r.value for r in regressed.result.regressions],
-        "regress spec": spec(regressed.model_spec),
-        "multi": [
-            [c.label for c in both.results[0].classification_result.classifications[0].classes],
-            both.results[1].regression_result.regressions[0].value,
-        ],
-        "multi specs": [spec(r.model_spec) for r in both.results],
-        "empty": refused(stub.Classify, nothing),
-        "empty list": refused(stub.Regress, request(regress, "value", examples=())),
-        "no spec": refused(stub.Classify, classification_pb2.ClassificationRequest()),
-        "no model": refused(stub.Regress, request(regress, model="nope")),
-        "no signature": refused(stub.Classify, request(classify, "odd")),
-        "method": refused(stub.Regress, request(regress, "serving_default")),
-        "bad example": refused(stub.Classify, request(classify, examples=[example(y=1.0)]))[0],
-        "m no task": m(),
-        "m two models": m(one, ("native", "", "classify")),
-        "m twice": m(one, ("examples", "serving_default", "classify")),
-        "m unnamed": m(one, ("", "value", "regress")),
-        "m signature": m(one, ("examples", "odd", "regress")),
-        "m method": m(("examples", "predict", "predict")),
-        "native": [
-            [c.score for c in native.results[0].classification_result.classifications[0].classes],
-            native.results[1].regression_result.regressions[0].value,
-        ],
-        "m empty": m(one, examples=()),
-        "m batch": m(one, ("examples", "one_value_less", "regress")),
-        "m unsuitable": m(one, ("examples", "pairs", "classify"))[1][:40],
-    }
-    invalid = "INVALID_ARGUMENT"
-    assert answers == {
-        "classes": [[["up", 3.0], ["down", -3.0]], [["up", 1.0], ["down", -1.0]]],
-        "classify spec": ["examples", "serving_default", 1],
-        "values": [13.0, 11.0],
-        "regress spec": ["examples", "value", 1],
-        "multi": [["up", "down"], 3.0],
-        "multi specs": [["examples", "serving_default", 1], ["examples", "value", 1]],
-        "empty": [invalid, "Input is empty."],
-        "empty list": [invalid, "Input is empty."],
-        "no spec": [invalid, "Missing ModelSpec"],
-        "no model": ["NOT_FOUND", "Servable not found for request: Latest(nope)"],
-        "no signature": [invalid, "No signature was found with the name: odd"],
-        "method": [invalid, "Expected one output Tensor."],
-        "bad example": invalid,
-        "m no task": [invalid, "ModelSpec has no name specified."],
-        "m two models": [invalid, "All ModelSpecs in a MultiInferenceRequest must access the same model name."],
-        "m twice": [invalid, "Duplicate evaluation of signature: serving_default"],
-        "m unnamed": [invalid, "Found ModelSpec with an empty model name."],
-        "m signature": [invalid, "Requested signature not found in model graph: odd"],
-        "m method": ["UNIMPLEMENTED", "Unsupported signature method_name: tensorflow/serving/predict"],
-        "native": [[3.0, -3.0], 3.0],
-        "m empty": [invalid, "Input is empty."],
-        "m batch": [invalid, "Input batch size did not match output batch size: 1 vs. 0"],
-        "m unsuitable": "Expected classification signature output",
-    }
+    invalid, one = "INVALID_ARGUMENT", ("examples", "", "classify")
+    for call, asked, *expected in (
+        (stub.Classify, request(classify, examples=None), invalid, "Input is empty."),
+        (stub.Regress, request(regress, "value", examples=()), invalid, "Input is empty."),
+        (stub.Classify, classify(), invalid, "Missing ModelSpec"),
+        (stub.Regress, request(regress, model="nope"), "NOT_FOUND", "Servable not found for request: Latest(nope)"),
+        (stub.Classify, request(classify, "odd"), invalid, "No signature was found with the name: odd"),
+        (stub.Regress, request(regress, "serving_default"), invalid, "Expected one output Tensor."),
+        (stub.MultiInference, multi(), invalid, "ModelSpec has no name specified."),
+        (
+            stub.MultiInference,
+            multi(one, ("native", "", "classify")),
+            invalid,
+            "All ModelSpecs in a MultiInferenceRequest must access the same model name.",
+        ),
+        (
+            stub.MultiInference,
+            multi(one, ("examples", "serving_default", "classify")),
+            invalid,
+            "Duplicate evaluation of signature: serving_default",
+        ),
+        (
+            stub.MultiInference,
+            multi(one, ("", "value", "regress")),
+            invalid,
+            "Found ModelSpec with an empty model name.",
+        ),
+        (
+            stub.MultiInference,
+            multi(one, ("examples", "odd", "regress")),
+            invalid,
+            "Requested signature not found in model graph: odd",
+        ),
+        (
+            stub.MultiInference,
+            multi(("examples", "predict", "predict")),
+            "UNIMPLEMENTED",
+            "Unsupported signature method_name: tensorflow/serving/predict",
+        ),
+        (stub.MultiInference, multi(one, examples=()), invalid, "Input is empty."),
+        (
+            stub.MultiInference,
+            multi(one, ("examples", "one_value_less", "regress")),
+            invalid,
+            "Input batch size did not match output batch size: 1 vs. 0",
+        ),
+    ):
+        assert refusal(call, asked) == expected
+    assert refusal(stub.Classify, request(classify, examples=[example(y=1.0)]))[0] == invalid
+    unsuitable = refusal(stub.MultiInference, multi(one, ("examples", "pairs", "classify")))
+    assert unsuitable[1].startswith("Expected classification signature output")
 
 
 def test_the_client_classifies_and_regresses(formats_server: ServerProcess) -> None:

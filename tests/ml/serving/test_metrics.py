@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 from prometheus_client.utils import floatToGoString
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, versions, write_models
+from waiting import wait_for
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -48,15 +47,11 @@ def labels(version: int | str, entrypoint: str, method: str = "Predict", model: 
 
 
 @pytest.fixture
-def server(start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path) -> ServerProcess:
+def server(start_server: Start, saved_models: Path, tmp_path: Path) -> ServerProcess:
     (tmp_path / "monitoring.config").write_text("prometheus_config { enable: true }")
-    config = (
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
-        f'model_platform: "tensorflow" model_version_policy {{ specific {{ versions: 1 versions: 2 }} }} }} }}'
-    )
-    (tmp_path / "models.config").write_text(config)
+    config = write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2)))
     return start_server(
-        model_config_file=tmp_path / "models.config",
+        model_config_file=config,
         monitoring_config_file=tmp_path / "monitoring.config",
         request_log=tmp_path / "requests" / "log.jsonl",
         request_log_sampling_percent=50,
@@ -110,8 +105,7 @@ def test_metrics_and_request_log_tell_what_was_asked(server: ServerProcess, tmp_
 
     log = tmp_path / "requests" / "log.jsonl"
     # Of the 14 answered every second one, and every error.
-    while len(log.read_text().splitlines()) < 10:
-        time.sleep(0.05)
+    wait_for(lambda: len(log.read_text().splitlines()) >= 10, log.read_text)
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     codes = [entry["code"] for entry in entries]
     assert (codes.count("OK"), codes.count("INVALID_ARGUMENT"), codes.count("NOT_FOUND")) == (7, 1, 2)
@@ -121,26 +115,3 @@ def test_metrics_and_request_log_tell_what_was_asked(server: ServerProcess, tmp_
         ("flights", "Predict", "GRPC", 2)
     }
     assert all(entry["latency_ms"] > 0 for entry in entries)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "prometheus_config { enable: maybe }",
-            "Invalid protobuf file: '{path}': Error parsing text-format tensorflow.serving.MonitoringConfig: 1:29",
-        ),
-        (
-            'prometheus_config { enable: true path: "metrics" }',
-            "{path}: path is 'metrics'; expected one that begins with /",
-        ),
-    ],
-)
-def test_wrong_monitoring_file_is_one_line(
-    start_server: Callable[..., ServerProcess], tmp_path: Path, text: str, message: str
-) -> None:
-    path = tmp_path / "monitoring.config"
-    path.write_text(text)
-    server = start_server(upstream="127.0.0.1:1", monitoring_config_file=path, wait=False)
-    assert server.process.wait(60) == 1
-    assert f"airflow_hops.serving: {message.format(path=path)}" in server.log()

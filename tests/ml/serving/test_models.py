@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import shutil
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
-from server_process import ServerProcess
+from server_process import Publish, Start, versions, write_models
 from tensorflow_serving.apis import model_management_pb2, model_service_pb2_grpc
+from waiting import wait_for
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -28,46 +27,8 @@ from airflow_hops.serving.models.traffic import TrafficTable
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
 
-def model_config(name: str, base_path: Path | str, rest: str = "") -> str:
-    return f'config {{ name: "{name}" base_path: "{base_path}" model_platform: "tensorflow" {rest} }}\n'
-
-
-def write_config(file: Path, *models: str) -> Path:
-    file.write_text(f"model_config_list {{\n{''.join(models)}}}\n")
-    return file
-
-
-def test_new_version_replaces_the_old_one_without_a_failed_request(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
-) -> None:
-    base_path = tmp_path / "flights"
-    publish("flights", 1, base_path)
-    server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
-    answers: list[float] = []
-    failures: list[object] = []
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            status, answer = server.call("/v1/models/flights:predict", ROW)
-            (answers if status == 200 else failures).append(
-                answer["predictions"][0]["score"][0] if status == 200 else answer
-            )
-
-    client = threading.Thread(target=ask)
-    client.start()
-    publish("flights", 2, base_path)
-    server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
-    time.sleep(0.2)
-    stop.set()
-    client.join()
-    assert not failures
-    assert set(answers) == {1000.0, 2000.0}
-    assert answers == sorted(answers)
-
-
 def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+    start_server: Start, publish: Publish, tmp_path: Path
 ) -> None:
     base_path = tmp_path / "flights"
     publish("flights", 1, base_path)
@@ -86,9 +47,7 @@ def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
     )
 
 
-def test_version_that_is_still_being_written_waits(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_version_that_is_still_being_written_waits(start_server: Start, publish: Publish, tmp_path: Path) -> None:
     base_path = tmp_path / "flights"
     publish("flights", 1, base_path)
     server = start_server(model_name="flights", model_base_path=base_path, file_system_poll_wait_seconds=0.1)
@@ -109,7 +68,7 @@ def test_version_that_is_still_being_written_waits(
 
 
 def test_half_copied_version_is_loaded_once_the_copy_is_complete(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+    start_server: Start, publish: Publish, tmp_path: Path
 ) -> None:
     base_path = tmp_path / "flights"
     publish("flights", 1, base_path)
@@ -124,17 +83,13 @@ def test_half_copied_version_is_loaded_once_the_copy_is_complete(
 
 
 def test_corrupt_version_and_missing_base_path_do_not_stop_the_others(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], saved_models: Path, tmp_path: Path
+    start_server: Start, publish: Publish, saved_models: Path, tmp_path: Path
 ) -> None:
     base_path = tmp_path / "flights"
     publish("flights", 1, base_path)
     (publish("flights", 2, base_path) / "saved_model.pb").write_bytes(b"this is no protobuf")
-    config = write_config(
-        tmp_path / "models.config",
-        model_config("flights", base_path, "model_version_policy { all {} }"),
-        model_config("missing", tmp_path / "nowhere"),
-        model_config("vectors", saved_models / "vectors"),
-    )
+    vectors = saved_models / "vectors"
+    config = write_models(tmp_path, flights=(base_path, versions()), missing=tmp_path / "nowhere", vectors=vectors)
     server = start_server(model_config_file=config, max_num_load_retries=0)
     assert server.versions("flights") == {2: "END", 1: "AVAILABLE"}
     assert server.versions("vectors") == {7: "AVAILABLE"}
@@ -144,19 +99,21 @@ def test_corrupt_version_and_missing_base_path_do_not_stop_the_others(
     assert "Cannot parse file" in status["error_message"]
     assert server.predict("flights", ROW)["predictions"][0]["score"] == [1000.0]
     assert f"Could not find base path {tmp_path}/nowhere for servable missing" in server.log()
+    with ModelServerClient(server.address) as client:
+        client.wait_until_available("flights", 1, 10)
+        refused = f"model server {server.address} does not load model 'flights' version 2: .*Cannot parse file"
+        with pytest.raises(ModelServerError, match=refused):
+            client.wait_until_available("flights", 2, 10)
+        unseen = "version 5 is not available after 0.3 s \\(the server has not seen it\\)"
+        with pytest.raises(ModelServerError, match=unseen):
+            client.wait_until_available("flights", 5, 0.3)
 
 
-def test_version_policies_choose_what_is_loaded(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
-) -> None:
+def test_version_policies_choose_what_is_loaded(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     flights = saved_models / "flights"
-    config = write_config(
-        tmp_path / "models.config",
-        model_config("latest", flights),
-        model_config("two", flights, "model_version_policy { latest { num_versions: 2 } }"),
-        model_config("all", flights, "model_version_policy { all {} }"),
-        model_config("specific", flights, "model_version_policy { specific { versions: 1 versions: 3 versions: 8 } }"),
-    )
+    two = flights, "model_version_policy { latest { num_versions: 2 } }"
+    specific = {"all": (flights, versions()), "specific": (flights, versions(1, 3, 8))}
+    config = write_models(tmp_path, latest=flights, two=two, **specific)
     server = start_server(model_config_file=config)
     loaded = {name: sorted(server.versions(name)) for name in ("latest", "two", "all", "specific")}
     assert loaded == {"latest": [3], "two": [2, 3], "all": [1, 2, 3], "specific": [1, 3]}
@@ -164,43 +121,36 @@ def test_version_policies_choose_what_is_loaded(
 
 
 def test_polled_config_is_the_whole_truth_and_one_that_does_not_parse_changes_nothing(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
-    config = write_config(
-        tmp_path / "models.config",
-        model_config("flights", saved_models / "flights"),
-        model_config("vectors", saved_models / "vectors"),
-    )
+    config = write_models(tmp_path, flights=saved_models / "flights", vectors=saved_models / "vectors")
     server = start_server(model_config_file=config, model_config_file_poll_wait_seconds=0.1)
     config.write_text("model_config_list { config { nome: 'flights' } }")
-    deadline_s = time.monotonic() + 10
-    while "model config file ignored" not in server.log():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    wait_for(lambda: "model config file ignored" in server.log(), server.log)
     assert (
         f"Invalid protobuf file: '{config}': Error parsing text-format tensorflow.serving.ModelServerConfig"
         in server.log()
     )
     assert 'no field named "nome"' in server.log()
     assert server.versions("vectors") == {7: "AVAILABLE"}
-    write_config(config, model_config("flights", saved_models / "flights"))
+    write_models(tmp_path, flights=saved_models / "flights")
     server.wait_for_versions("vectors", {7: "END"})
     assert server.error("/v1/models/vectors:predict", {"instances": [[1, 2, 3]]})[0] == 404
     assert server.versions("flights") == {3: "AVAILABLE"}
 
 
 def test_polled_label_follows_as_soon_as_its_version_is_available(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
+    start_server: Start, publish: Publish, tmp_path: Path
 ) -> None:
     """TensorFlow Serving refuses a label on a version that is still loading; a polled file has nobody to refuse."""
     base_path = tmp_path / "flights"
     publish("flights", 1, base_path)
-    policy = "model_version_policy { all {} } version_labels { key: 'live' value: "
-    config = write_config(tmp_path / "models.config", model_config("flights", base_path, policy + "1 }"))
+    policy = versions() + " version_labels { key: 'live' value: "
+    config = write_models(tmp_path, flights=(base_path, policy + "1 }"))
     server = start_server(
         model_config_file=config, model_config_file_poll_wait_seconds=0.1, file_system_poll_wait_seconds=0.1
     )
-    write_config(config, model_config("flights", base_path, policy + "2 }"))
+    write_models(tmp_path, flights=(base_path, policy + "2 }"))
     time.sleep(0.3)
     assert server.predict("flights/labels/live", ROW)["predictions"][0]["score"] == [1000.0]
     publish("flights", 2, base_path)
@@ -209,7 +159,7 @@ def test_polled_label_follows_as_soon_as_its_version_is_available(
 
 
 def test_reload_by_rpc_waits_for_the_models_and_refuses_labels_of_unavailable_versions(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"rubbish")
@@ -258,36 +208,10 @@ def test_reload_by_rpc_waits_for_the_models_and_refuses_labels_of_unavailable_ve
     assert server.versions("vectors") == {7: "END"}
 
 
-def test_wait_until_available_tells_the_servers_own_load_error(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], tmp_path: Path
-) -> None:
-    base_path = tmp_path / "flights"
-    publish("flights", 1, base_path)
-    (publish("flights", 2, base_path) / "saved_model.pb").write_bytes(b"rubbish")
-    config = write_config(
-        tmp_path / "models.config", model_config("flights", base_path, "model_version_policy { all {} }")
-    )
-    server = start_server(model_config_file=config, max_num_load_retries=0)
-    client = ModelServerClient(server.address)
-
-    def wait(*arguments):
-        try:
-            client.wait_until_available(*arguments)
-        except ModelServerError as error:
-            return str(error)
-
-    answers = [wait("flights", 1, 10), wait("flights", 2, 10), wait("flights", 5, 0.3)]
-    assert answers[0] is None
-    refused = f"model server {server.address} does not load model 'flights' version 2: Could not load SavedModel"
-    assert answers[1].startswith(refused)
-    assert "Cannot parse file" in answers[1]
-    assert "version 5 is not available after 0.3 s (the server has not seen it)" in answers[2]
-
-
 def test_config_that_came_by_rpc_is_kept_for_the_next_start(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
-    config = write_config(tmp_path / "models.config", model_config("flights", saved_models / "flights"))
+    config = write_models(tmp_path, flights=saved_models / "flights")
     flags = {"model_config_file": config, "write_back_model_config": "true"}
     server = start_server(**flags)
     flights = str(saved_models / "flights")

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,11 +15,10 @@ import onnx
 import pyarrow.parquet as pq
 import pytest
 from onnx import helper
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, predict_request, versions, write_models
 
-from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.client import ModelServerClient
-from airflow_hops.core.serving_api.protocol import Method, PredictRequest
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -66,21 +64,14 @@ def test_a_graph_without_a_signature_file_goes_by_its_own_names(formats_server: 
     assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
 
 
-def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back(
-    start_server: Callable[..., ServerProcess], tmp_path: Path
-) -> None:
+def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back(start_server: Start, tmp_path: Path) -> None:
     for version in (1, 2):
         write_onnx(tmp_path / "models", version, shift=10.0 * (version - 1))
-    config = tmp_path / "models.config"
-    policy = "model_version_policy { specific { versions: 1 versions: 2 } }"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "litres" base_path: "{tmp_path}/models/litres" '
-        f'model_platform: "onnx" {policy} }} }}'
-    )
     server = start_server(
-        model_config_file=config, enable_batching="true", capture_base_path=tmp_path / "captured",
-        capture_sampling_percent=100,
-    )  # fmt: skip
+        model_config_file=write_models(tmp_path, litres=(tmp_path / "models" / "litres", versions(1, 2))),
+        enable_batching="true",
+        capture_base_path=tmp_path / "captured",
+    )
     traffic = "/v1/models/litres:traffic"
 
     def ask(_: int) -> int:
@@ -118,9 +109,7 @@ def test_a_deadline_ends_a_graph_with_a_loop(tmp_path: Path) -> None:
     servable = open_model("loop", 1, tmp_path, ModelOptions(warmup_iterations=0))
 
     def ask(count: int, deadline_s: float) -> bytes:
-        request = PredictRequest()
-        tensors.fill_proto(request.inputs["count"], np.array(count))
-        tensors.fill_proto(request.inputs["x"], np.ones(1, np.float32))
+        request = predict_request("loop", count=count, x=np.ones(1, np.float32))
         return servable.answer(Call(Method.PREDICT, request.SerializeToString(), deadline_s)).message
 
     assert ask(3, math.inf)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import re
 import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import grpc
 import numpy as np
@@ -176,6 +178,7 @@ TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
         ),
         ("flights", {"signature_name": 1, "instances": [ROW]}, 400, "'signature_name' key must be a string value."),
         ("flights", {"inputs": [1]}, 400, "inputs is a plain value/list, but expecting an object"),
+        ("flights", {"inputs": {**COLUMNS, "distance": [[1.0], [2.0], [3.0]]}}, 400, "Incompatible shapes"),
         ("vectors", {"inputs": [[1, 2, 3], [1, 2]]}, 400, "Encountered list at unexpected size: 2 at level: 1"),
         ("vectors", {"inputs": [[1, 2, 3], 1]}, 400, "JSON Value: 1 found at incorrect level: 2 in the JSON DOM."),
         ("vectors", {"inputs": [1, [2]]}, 400, "Encountered list at unexpected level: 1 expected < 1"),
@@ -200,11 +203,6 @@ def test_wrong_rest_request_gets_tensorflow_servings_message(
     found_status, result = shared_server.error(f"/v1/models/{path}:predict", body)
     assert found_status == status
     assert message in result
-
-
-def test_shape_that_the_graph_refuses_is_an_invalid_argument(shared_server: ServerProcess) -> None:
-    body = {"inputs": {"carrier": ["AA"], "distance": [[1.0], [2.0], [3.0]], "hour": [1, 2]}}
-    assert shared_server.error("/v1/models/flights:predict", body)[0] == 400
 
 
 def test_paths_and_verbs_are_read_in_any_case(shared_server: ServerProcess) -> None:
@@ -255,134 +253,109 @@ def test_messages_are_cut_at_1024_characters(shared_server: ServerProcess) -> No
     assert len(message) <= 1024
 
 
+def with_spec(
+    request: Any, name: str, version: int | None = None, label: str | None = None, signature: str = "", **inputs: Any
+) -> Any:
+    """Fills a request of TensorFlow Serving's own messages; inputs are values or ``TensorProto`` messages."""
+    request.model_spec.name = name
+    request.model_spec.signature_name = signature
+    if version is not None:
+        request.model_spec.version.value = version
+    if label is not None:
+        request.model_spec.version_label = label
+    for alias, value in inputs.items():
+        proto = value if isinstance(value, tf.make_tensor_proto(0).__class__) else tf.make_tensor_proto(value)
+        request.inputs[alias].CopyFrom(proto)
+    return request
+
+
+def refusal(call: Callable[[Any], Any], request: Any) -> list[str]:
+    """Code and message of a request that is refused."""
+    with pytest.raises(grpc.RpcError) as refused:
+        call(request)
+    return [refused.value.code().name, refused.value.details()]
+
+
 def test_a_client_of_tensorflow_servings_own_stubs_is_served(shared_server: ServerProcess) -> None:
     """``tf.make_tensor_proto`` and the wheel's stubs, as in TensorFlow Serving's tutorials."""
     channel = grpc.insecure_channel(shared_server.address)
     prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     models = model_service_pb2_grpc.ModelServiceStub(channel)
+    hour = tf.constant([3, 4], tf.int64)
+    inputs = {"carrier": [b"AA", b"UA"], "distance": [[1.0], [2.0]], "hour": hour}
 
-    def refused(call, request):
-        try:
-            return repr(call(request))
-        except grpc.RpcError as error:
-            return [error.code().name, error.details()]
+    def request(model: str = "flights", output_filter: Sequence[str] = (), **spec: Any) -> Any:
+        return with_spec(predict_pb2.PredictRequest(output_filter=output_filter), model, **spec)
 
-    def request(model="flights", version=None, label=None, signature="", output_filter=(), **inputs):
-        made = predict_pb2.PredictRequest(output_filter=output_filter)
-        made.model_spec.name = model
-        made.model_spec.signature_name = signature
-        if version is not None:
-            made.model_spec.version.value = version
-        if label is not None:
-            made.model_spec.version_label = label
-        for alias, value in inputs.items():
-            made.inputs[alias].CopyFrom(value)
-        return made
+    def status(*spec: Any) -> Any:
+        return with_spec(get_model_status_pb2.GetModelStatusRequest(), *spec)
 
-    carrier = tf.make_tensor_proto([b"AA", b"UA"])
-    distance = tf.make_tensor_proto([[1.0], [2.0]], tf.float32)
-    hour = tf.make_tensor_proto([3, 4], tf.int64)
-    inputs = {"carrier": carrier, "distance": distance, "hour": hour}
     response = prediction.Predict(request(**inputs))
-    lying = tf.make_tensor_proto([3, 4], tf.int64)
-    lying.tensor_shape.dim[0].size = 3
-    huge = tf.make_tensor_proto([3], tf.int64)
-    huge.tensor_shape.dim[0].size = 2**40
-    status = get_model_status_pb2.GetModelStatusRequest()
-    status.model_spec.name = "flights"
-    unknown = get_model_status_pb2.GetModelStatusRequest()
-    unknown.model_spec.name = "nope"
-    unknown_version = get_model_status_pb2.GetModelStatusRequest()
-    unknown_version.model_spec.name = "flights"
-    unknown_version.model_spec.version.value = 7
-    metadata = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
-    metadata.model_spec.name = "vectors"
-    described = prediction.GetModelMetadata(metadata)
+    score, spec = response.outputs["score"], response.model_spec
+    assert tf.make_ndarray(score).ravel().tolist() == [2004.0, 2006.0]
+    assert (len(score.float_val), score.tensor_content) == (2, b"")
+    assert (spec.name, spec.signature_name, spec.version.value) == ("flights", "serving_default", 2)
+    assert prediction.Predict(request(label="stable", **inputs)).model_spec.version.value == 1
+    assert list(prediction.Predict(request(output_filter=["score"], **inputs)).outputs) == ["score"]
+    for asked in (status("flights"), status("flights", None, "stable")):
+        entries = models.GetModelStatus(asked).model_version_status
+        assert [(entry.version, entry.state) for entry in entries] == [(2, 30), (1, 30)]
+    described = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     signatures = get_model_metadata_pb2.SignatureDefMap()
-    described.metadata["signature_def"].Unpack(signatures)
-    labelled = get_model_status_pb2.GetModelStatusRequest()
-    labelled.model_spec.name = "flights"
-    labelled.model_spec.version_label = "stable"
-    many = {**inputs, "odd": hour}
-    misnamed = {"carrier": carrier, "distance": distance, "odd": hour}
-    answers = {
-        "scores": tf.make_ndarray(response.outputs["score"]).ravel().tolist(),
-        "typed fields": [len(response.outputs["score"].float_val), len(response.outputs["score"].tensor_content)],
-        "spec": [
-            response.model_spec.name,
-            response.model_spec.signature_name,
-            response.model_spec.version.value,
-        ],
-        "label": prediction.Predict(request(label="stable", **inputs)).model_spec.version.value,
-        "filtered": sorted(prediction.Predict(request(output_filter=["score"], **inputs)).outputs),
-        "status label": [entry.version for entry in models.GetModelStatus(labelled).model_version_status],
-        "cut": len(refused(prediction.Predict, request(signature="s" * 5000, **inputs))[1]),
-        "statuses": [[entry.version, entry.state] for entry in models.GetModelStatus(status).model_version_status],
-        "signatures": sorted(signatures.signature_def),
-        "no spec": refused(prediction.Predict, predict_pb2.PredictRequest()),
-        "no name": refused(prediction.Predict, request(model="")),
-        "no model": refused(prediction.Predict, request(model="nope")),
-        "no version": refused(prediction.Predict, request(version=7, **inputs)),
-        "no label": refused(prediction.Predict, request(label="odd", **inputs)),
-        "no signature": refused(prediction.Predict, request(signature="odd", **inputs)),
-        "too many": refused(prediction.Predict, request(**many)),
-        "misnamed": refused(prediction.Predict, request(**misnamed)),
-        "no output": refused(prediction.Predict, request(output_filter=["odd"], **inputs)),
-        "twice": refused(prediction.Predict, request(output_filter=["score", "score"], **inputs)),
-        "dtype": refused(prediction.Predict, request(**{**inputs, "hour": distance})),
-        "lying": refused(prediction.Predict, request(**{**inputs, "hour": lying})),
-        "huge": refused(prediction.Predict, request(**{**inputs, "hour": huge})),
-        "status": refused(models.GetModelStatus, unknown),
-        "status version": refused(models.GetModelStatus, unknown_version),
-        "multi": refused(prediction.MultiInference, inference_pb2.MultiInferenceRequest())[0],
-    }
-    assert answers == {
-        "scores": [2004.0, 2006.0],
-        "typed fields": [2, 0],
-        "spec": ["flights", "serving_default", 2],
-        "label": 1,
-        "filtered": ["score"],
-        "status label": [2, 1],
-        "cut": 1024,
-        "statuses": [[2, 30], [1, 30]],
-        "signatures": ["divide", "serving_default", "slow", "strings"],
-        "no spec": ["INVALID_ARGUMENT", "Missing ModelSpec"],
-        "no name": ["INVALID_ARGUMENT", "ModelSpec has no name specified."],
-        "no model": ["NOT_FOUND", "Servable not found for request: Latest(nope)"],
-        "no version": ["NOT_FOUND", "Servable not found for request: Specific(flights, 7)"],
-        "no label": ["INVALID_ARGUMENT", "Unrecognized servable version label: odd"],
-        "no signature": ["FAILED_PRECONDITION", 'Serving signature key "odd" not found.'],
-        "too many": [
-            "INVALID_ARGUMENT",
+    prediction.GetModelMetadata(with_spec(described, "vectors")).metadata["signature_def"].Unpack(signatures)
+    assert sorted(signatures.signature_def) == ["divide", "serving_default", "slow", "strings"]
+
+    lying, huge = tf.make_tensor_proto(hour), tf.make_tensor_proto([3], tf.int64)
+    lying.tensor_shape.dim[0].size, huge.tensor_shape.dim[0].size = 3, 2**40
+    misnamed = {"carrier": [b"AA", b"UA"], "distance": [[1.0], [2.0]], "odd": hour}
+    invalid, missing = "INVALID_ARGUMENT", "NOT_FOUND"
+    for asked, code, message in (
+        (predict_pb2.PredictRequest(), invalid, "Missing ModelSpec"),
+        (request(""), invalid, "ModelSpec has no name specified."),
+        (request("nope"), missing, "Servable not found for request: Latest(nope)"),
+        (request(version=7, **inputs), missing, "Servable not found for request: Specific(flights, 7)"),
+        (request(label="odd", **inputs), invalid, "Unrecognized servable version label: odd"),
+        (request(signature="odd", **inputs), "FAILED_PRECONDITION", 'Serving signature key "odd" not found.'),
+        (
+            request(**inputs, odd=hour),
+            invalid,
             "input size does not match signature: 4!=3 len({carrier,distance,hour,odd}) != "
             "len({carrier,distance,hour}). Sent extra: {odd}. Missing but required: {}.",
-        ],
-        "misnamed": [
-            "INVALID_ARGUMENT",
+        ),
+        (
+            request(**misnamed),
+            invalid,
             "Signature input alias: hour(feed name: serving_default_hour:0) not found in request and no default value "
             "provided. Inputs expected to be in the request {carrier,distance,odd}, or default input alias set: ",
-        ],
-        "no output": [
-            "INVALID_ARGUMENT",
+        ),
+        (
+            request(output_filter=["odd"], **inputs),
+            invalid,
             "output tensor alias not found in signature: odd Outputs expected to be in the set {carrier_id,score}.",
-        ],
-        "twice": ["INVALID_ARGUMENT", "duplicate output tensor alias: score"],
-        "dtype": [
-            "INVALID_ARGUMENT",
+        ),
+        (request(output_filter=["score"] * 2, **inputs), invalid, "duplicate output tensor alias: score"),
+        (
+            request(**{**inputs, "hour": [[1.0], [2.0]]}),
+            invalid,
             "Expects arg[2] to be int64 but float is provided (input alias: hour)",
-        ],
-        "lying": [
-            "INVALID_ARGUMENT",
+        ),
+        (
+            request(**{**inputs, "hour": lying}),
+            invalid,
             "tensor parsing error: hour (16 bytes of content for shape [3] of int64)",
-        ],
-        "huge": [
-            "INVALID_ARGUMENT",
+        ),
+        (
+            request(**{**inputs, "hour": huge}),
+            invalid,
             "tensor parsing error: hour (shape [1099511627776] of int64 is larger than 2147483648 bytes)",
-        ],
-        "status": ["NOT_FOUND", "Could not find any versions of model nope"],
-        "status version": ["NOT_FOUND", "Could not find version 7 of model flights"],
-        "multi": "INVALID_ARGUMENT",
-    }
+        ),
+    ):
+        assert refusal(prediction.Predict, asked) == [code, message]
+    assert len(refusal(prediction.Predict, request(signature="s" * 5000, **inputs))[1]) == 1024
+    assert refusal(models.GetModelStatus, status("nope")) == [missing, "Could not find any versions of model nope"]
+    unknown = refusal(models.GetModelStatus, status("flights", 7))
+    assert unknown == [missing, "Could not find version 7 of model flights"]
+    assert refusal(prediction.MultiInference, inference_pb2.MultiInferenceRequest())[0] == invalid
 
 
 def test_health_over_grpc_and_http(shared_server: ServerProcess) -> None:

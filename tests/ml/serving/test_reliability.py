@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, versions, write_models
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -38,18 +38,11 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 @pytest.mark.parametrize("requests", [1_500, pytest.param(None, marks=LONG)])
 def test_requests_while_versions_come_and_go(
-    start_server: Callable[..., ServerProcess],
-    saved_models: Path,
-    tmp_path: Path,
-    requests: int | None,
-    request: pytest.FixtureRequest,
+    start_server: Start, saved_models: Path, tmp_path: Path, requests: int | None, request: pytest.FixtureRequest
 ) -> None:
     requests = requests or request.config.getoption("--requests")
-    config = tmp_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
-        'model_version_policy { specific { versions: 1 } } version_labels { key: "stable" value: 1 } } }'
-    )
+    label = 'version_labels { key: "stable" value: 1 }'
+    config = write_models(tmp_path, flights=(saved_models / "flights", f"{versions(1)} {label}"))
     server = start_server(
         model_config_file=config,
         model_config_file_poll_wait_seconds=0.2,
@@ -133,13 +126,9 @@ class Kills:
 
 
 @pytest.fixture
-def upstream(start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path) -> Iterator[ServerProcess]:
+def upstream(start_server: Start, saved_models: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     """A server of flights 1, 2 and 3, which is never killed."""
-    config = tmp_path / "upstream.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
-        "model_version_policy { all {} } } }"
-    )
+    config = write_models(tmp_path, flights=(saved_models / "flights", versions()))
     return start_server(model_config_file=config)
 
 
@@ -163,7 +152,7 @@ def captured_ids(folder: Path) -> Counter[str]:
 
 @pytest.mark.parametrize("kills", [3, pytest.param(None, marks=LONG)], indirect=True)
 def test_gateway_that_is_killed_restarts_with_the_last_split_and_loses_no_captured_row(
-    start_server: Callable[..., ServerProcess], upstream: ServerProcess, tmp_path: Path, kills: int
+    start_server: Start, upstream: ServerProcess, tmp_path: Path, kills: int
 ) -> None:
     traffic = tmp_path / "traffic.json"
     traffic.write_text(json.dumps({"models": {"flights": {"1": 100}}}))
@@ -197,20 +186,16 @@ def test_gateway_that_is_killed_restarts_with_the_last_split_and_loses_no_captur
 
 @pytest.mark.parametrize("kills", [8, pytest.param(None, marks=LONG)], indirect=True)
 def test_server_that_is_killed_restarts_with_the_last_config_and_reads_no_half_file(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path, kills: int
+    start_server: Start, saved_models: Path, tmp_path: Path, kills: int
 ) -> None:
-    config = tmp_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
-        "model_version_policy { specific { versions: 1 } } } }"
-    )
+    config = write_models(tmp_path, flights=(saved_models / "flights", versions(1)))
 
     def start() -> ServerProcess:
         return start_server(model_config_file=config, write_back_model_config=True)
 
-    def reload(server: ServerProcess, versions: list[int]) -> None:
+    def reload(server: ServerProcess, numbers: list[int]) -> None:
         values = tmp_path / "given.config"
-        set_model(values, "flights", saved_models / "flights", versions=versions)
+        set_model(values, "flights", saved_models / "flights", versions=numbers)
         with ModelServerClient(server.address, timeout_s=60) as client:
             client.reload_config(read_config(values))
 

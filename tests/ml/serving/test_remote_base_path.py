@@ -14,16 +14,16 @@ from typing import Any
 
 import fsspec
 import pytest
-from server_process import REPOSITORY, ServerProcess
+from server_process import REPOSITORY, Publish, ServerProcess, Start, write_models
 from waiting import wait_for
 
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models import remote_polls, remote_storage
+from airflow_hops.serving.models import remote_storage
 from airflow_hops.serving.models.model_cache import ModelCache
 
-from .test_models import ROW, model_config, write_config
+from .test_models import ROW
 from .test_workers import wait_for_two, workers
 
 POLL = {"file_system_poll_wait_seconds": 0.2}
@@ -59,12 +59,7 @@ def bucket_name(folder: Path) -> str:
 
 
 @pytest.fixture
-def bucket(
-    s3_endpoint: str,
-    saved_models: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Bucket:
+def bucket(s3_endpoint: str, saved_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket that servers find by their environment."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     return Bucket(s3_endpoint, bucket_name(tmp_path), saved_models)
@@ -80,7 +75,7 @@ def score(server: ServerProcess, path: str = "flights") -> float:
 
 
 def test_version_in_a_store_is_served_until_the_next_is_and_leaves_no_copy(
-    start_server: Callable[..., ServerProcess], bucket: Bucket, tmp_path: Path
+    start_server: Start, bucket: Bucket, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     bucket.publish("flights", 1)
@@ -104,7 +99,7 @@ def test_version_in_a_store_is_served_until_the_next_is_and_leaves_no_copy(
 
 
 def test_version_that_is_still_uploaded_waits_and_one_that_came_to_a_halt_is_tried_again(
-    start_server: Callable[..., ServerProcess], bucket: Bucket
+    start_server: Start, bucket: Bucket
 ) -> None:
     bucket.publish("flights", 1)
     server = start_server(model_name="flights", model_base_path=f"{bucket.url}/flights", **POLL)
@@ -127,21 +122,21 @@ def test_version_that_is_still_uploaded_waits_and_one_that_came_to_a_halt_is_tri
 
 
 def test_what_is_wrong_with_one_base_path_is_said_and_stops_no_other(
-    start_server: Callable[..., ServerProcess], bucket: Bucket, publish: Callable[..., Path], tmp_path: Path
+    start_server: Start, bucket: Bucket, publish: Publish, tmp_path: Path
 ) -> None:
     bucket.publish("vectors", 7)
     bucket.fs.pipe_file(f"{bucket.url}/corrupt/1/saved_model.pb", b"this is no protobuf")
     bucket.fs.pipe_file(f"{bucket.url}/empty/1/readme.txt", b"no model")
     bucket.fs.pipe_file(f"{bucket.url}/named/latest/saved_model.pb", b"no number")
     publish("flights", 1, tmp_path / "flights")
-    config = write_config(
-        tmp_path / "models.config",
-        *(model_config(name, f"{bucket.url}/{name}") for name in ("vectors", "corrupt", "empty", "named", "nothing")),
-        model_config("nowhere", f"{bucket.url}-nowhere/models"),
-        model_config("google", "gs://bucket/models"),
-        model_config("unknown", "nosuch://bucket/models"),
-        model_config("folder", f"local://{tmp_path}/flights"),
-        model_config("flights", tmp_path / "flights"),
+    config = write_models(
+        tmp_path,
+        **{name: f"{bucket.url}/{name}" for name in ("vectors", "corrupt", "empty", "named", "nothing")},
+        nowhere=f"{bucket.url}-nowhere/models",
+        google="gs://bucket/models",
+        unknown="nosuch://bucket/models",
+        folder=f"local://{tmp_path}/flights",
+        flights=tmp_path / "flights",
     )
     server = start_server(model_config_file=config, max_num_load_retries=0, **POLL)
     assert server.versions("flights") == server.versions("folder") == {1: "AVAILABLE"}
@@ -163,7 +158,7 @@ def test_what_is_wrong_with_one_base_path_is_said_and_stops_no_other(
 
 
 def test_full_disk_is_the_versions_error_and_leaves_nothing_half(
-    small_folder: Path, start_server: Callable[..., ServerProcess], bucket: Bucket
+    small_folder: Path, start_server: Start, bucket: Bucket
 ) -> None:
     bucket.publish("flights", 2)
     flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": small_folder}
@@ -215,10 +210,7 @@ def own_s3(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str, tmp_path: Path) ->
 
 
 def test_store_that_goes_away_unloads_nothing_and_holds_up_no_reload(
-    start_server: Callable[..., ServerProcess],
-    own_s3: Callable[[], Any],
-    saved_models: Path,
-    tmp_path: Path,
+    start_server: Start, own_s3: Callable[[], Any], saved_models: Path, tmp_path: Path
 ) -> None:
     s3 = own_s3()
     bucket = Bucket(os.environ["AWS_ENDPOINT_URL"], bucket_name(tmp_path), saved_models)
@@ -248,17 +240,13 @@ def test_store_that_goes_away_unloads_nothing_and_holds_up_no_reload(
 
 
 def test_store_that_never_answers_keeps_the_server_from_ready_for_ten_seconds_at_most(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         away = f"http://127.0.0.1:{silent.getsockname()[1]}/models"
-        config = write_config(
-            tmp_path / "models.config",
-            model_config("away", away),
-            model_config("vectors", saved_models / "vectors"),
-        )
+        config = write_models(tmp_path, away=away, vectors=saved_models / "vectors")
         server = start_server(model_config_file=config, wait=False, **POLL)
         wait_for(lambda: "model vectors version 7 loaded" in server.log(), server.log, 60)
         started_s = time.monotonic()
@@ -278,10 +266,10 @@ def test_look_that_takes_too_long_has_failed_and_the_next_one_counts(
     answers = threading.Event()
     ls = type(store).ls
     monkeypatch.setattr(type(store), "ls", lambda *given, **options: answers.wait() and ls(*given, **options))
-    monkeypatch.setattr(remote_polls, "_SLOW_S", 0.1)
-    monkeypatch.setattr(remote_polls, "_LONGEST_S", 0.2)
+    monkeypatch.setattr(remote_storage, "_SLOW_S", 0.1)
+    monkeypatch.setattr(remote_storage, "_LONGEST_S", 0.2)
     changed, said = threading.Condition(), []
-    looks = remote_polls.RemoteLooks(changed, ModelCache(tmp_path), lambda path, found: said.append(found))
+    looks = remote_storage.RemoteLooks(changed, ModelCache(tmp_path), lambda path, found: said.append(found))
     result = []
     for wait_s in (0.15, 0.15, 0.0):
         with changed:
@@ -295,9 +283,7 @@ def test_look_that_takes_too_long_has_failed_and_the_next_one_counts(
     assert result == [[True, 0], [False, 0], [False, 1], False, "no answer for 0.2 s", [1], 2]
 
 
-def test_workers_share_one_copy_which_outlives_them(
-    start_server: Callable[..., ServerProcess], bucket: Bucket, tmp_path: Path
-) -> None:
+def test_workers_share_one_copy_which_outlives_them(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     bucket.publish("flights", 1)
     flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache, **POLL}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import json
 import math
 import time
 import tracemalloc
@@ -106,21 +105,3 @@ def test_nothing_is_done_for_a_client_that_has_its_504() -> None:
                 result.append(error.code.name)
         result += [model.runs, memory.taken_bytes > 3_000_000]
     assert result == ["done", "done", 1, True, "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", 1, False]
-
-
-@pytest.mark.parametrize("kind", ["float", "half", "int8", "uint32", "int64"])
-def test_few_numbers_of_a_request_are_read_as_many_are(kind: str) -> None:
-    """Each way of reading takes and refuses the same, with the same words."""
-
-    def read(values: list[object]) -> object:
-        try:
-            body = json.dumps({"inputs": values}).encode()
-            array = rest_tensors.read_tensors(rest_tensors.parse_body(body), {"x": tensors.BY_NAME[kind]})["x"]
-        except ServingError as error:
-            return error.message
-        return array[:2].tobytes()
-
-    numbers = [0, 1, -1, -0.0, 0.1, 127, 128, 2**11, 65504, 70000.0, 2**24, 1e39, 2**31, 2**63, 2**64, True, None, "a"]
-    for first in numbers:
-        for second in numbers:
-            assert read([first, second]) == read([first, second] + [0] * 20), (first, second)

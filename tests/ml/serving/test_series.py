@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from server_process import ServerProcess
+from waiting import wait_for
 
-from airflow_hops.serving.monitoring.batch_counts import BatchCounts
-from airflow_hops.serving.monitoring.series import STEPS, RequestSeries
+from airflow_hops.serving.monitoring.series import STEPS, BatchCounts, RequestSeries
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
 
@@ -57,14 +58,16 @@ def test_a_server_tells_every_request_in_one_of_its_steps(shared_server: ServerP
     before = server.call("/v1/stats/series?model=flights")[1]
     assert server.call("/v1/models/flights/versions/2:predict", {"instances": ["nothing"]})[0] == 400
     counted = server.call("/v1/stats")[1]["models"]["flights"]["versions"]["2"]
-    deadline_s = time.monotonic() + 60
-    while True:
-        result = server.call("/v1/stats/series?model=flights")[1]
-        asked = result["models"].get("flights", {"versions": {}})["versions"].get("2", {})
-        if sum(asked.get("requests", [])) == counted["requests"]:
-            break
-        assert time.monotonic() < deadline_s, (counted, result)
-        time.sleep(0.2)
+
+    def asked_of(result: dict[str, Any]) -> dict[str, Any]:
+        return dict(result["models"].get("flights", {"versions": {}})["versions"].get("2", {}))
+
+    def read() -> Any:
+        result = server.get("/v1/stats/series?model=flights")
+        return sum(asked_of(result).get("requests", [])) == counted["requests"] and result
+
+    result = wait_for(read, str(counted), 60)
+    asked = asked_of(result)
     for name in ("errors", "client_errors", "rows"):
         assert sum(asked[name]) == counted[name], name
     assert result["batching"] is None

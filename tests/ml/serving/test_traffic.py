@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from server_process import ServerProcess
+from server_process import Publish, ServerProcess, Start, versions, write_models
 from waiting import wait_for
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.serving.gateway.comparison import compare
+from airflow_hops.serving.gateway.shadow import compare
 from airflow_hops.serving.models.traffic import TrafficTable, deal_slots
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
@@ -32,15 +30,12 @@ def answering_version(server: ServerProcess, path: str = "flights", sticky_key: 
 
 
 def shares(server: ServerProcess) -> dict[str, float]:
-    versions = server.call("/v1/stats")[1]["models"]["flights"]["versions"]
-    return {version: result["traffic_percent"] for version, result in versions.items()}
+    counted = server.call("/v1/stats")[1]["models"]["flights"]["versions"]
+    return {version: result["traffic_percent"] for version, result in counted.items()}
 
 
 def wait_for_shares(server: ServerProcess, wanted: dict[str, float]) -> None:
-    deadline_s = time.monotonic() + 15
-    while (result := shares(server)) != wanted:
-        assert time.monotonic() < deadline_s, f"{result} is not {wanted}"
-        time.sleep(0.05)
+    wait_for(lambda: shares(server) == wanted, lambda: f"{shares(server)} is not {wanted}")
 
 
 @pytest.fixture
@@ -49,15 +44,9 @@ def traffic_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(
-    start_server: Callable[..., ServerProcess], saved_models: Path, traffic_file: Path, tmp_path: Path
-) -> ServerProcess:
+def server(start_server: Start, saved_models: Path, traffic_file: Path, tmp_path: Path) -> ServerProcess:
     """All three versions of flights, with 90 to 10 between the first two."""
-    config = tmp_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "flights" base_path: "{saved_models}/flights" '
-        "model_version_policy { specific { versions: 1 versions: 2 } } } }"
-    )
+    config = write_models(tmp_path, flights=(saved_models / "flights", versions(1, 2)))
     traffic_file.write_text(json.dumps({"models": {"flights": {"1": 90, "2": 10}}}))
     return start_server(
         model_config_file=config,
@@ -67,7 +56,7 @@ def server(
     )
 
 
-def test_shares_are_exact_over_a_hundred_requests_and_keys_are_sticky(server: ServerProcess) -> None:
+def test_shares_are_exact_keys_are_sticky_and_requests_are_counted(server: ServerProcess) -> None:
     assert Counter(answering_version(server) for _ in range(100)) == {1: 90, 2: 10}
     same_id = [server.predict("flights", ROW, headers={"x-request-id": "r"}) for _ in range(100)]
     assert Counter(int(answer["predictions"][0]["score"][0] / 1000) for answer in same_id) == {1: 90, 2: 10}
@@ -75,10 +64,26 @@ def test_shares_are_exact_over_a_hundred_requests_and_keys_are_sticky(server: Se
     again = [answering_version(server, sticky_key=f"k{n}") for n in range(200)]
     assert first == again
     assert 5 <= Counter(first)[2] <= 40
-
-
-def test_version_and_label_are_honoured_against_the_split(server: ServerProcess) -> None:
+    client, inputs = ModelServerClient(server.address), {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
+    over_grpc = [client.predict("flights", inputs, sticky_key=f"k{n}").version for n in range(40)]
+    assert over_grpc == first[:40]
     assert {answering_version(server, "flights/versions/2") for _ in range(20)} == {2}
+
+    def counted() -> dict[str, Any]:
+        models = server.call("/v1/stats")[1]["models"]
+        assert list(models) == ["flights"]
+        return dict(models["flights"]["versions"]["1"])
+
+    before = counted()
+    for _ in range(3):
+        server.predict("flights/versions/1", {"instances": ROW["instances"] * 4})
+    server.error("/v1/models/flights/versions/1:predict", {"instances": [1]})
+    server.error("/v1/models/odd:predict", {"instances": [1]})
+    after = counted()
+    assert {name: after[name] - before[name] for name in ("requests", "rows", "errors", "client_errors")} == {
+        "requests": 4, "rows": 12, "errors": 0, "client_errors": 1,
+    }  # fmt: skip
+    assert 0 < after["latency_ms_p50"] <= after["latency_ms_p99"]
 
 
 def test_changed_split_is_applied_and_a_wrong_one_is_not(server: ServerProcess, traffic_file: Path) -> None:
@@ -99,23 +104,6 @@ def test_share_of_a_version_that_is_not_loaded_goes_to_the_others(server: Server
     wait_for_shares(server, {"1": 75.0, "2": 25.0})
     assert Counter(answering_version(server) for _ in range(100)) == {1: 75, 2: 25}
     assert "versions (9,) have traffic but are not loaded" in server.log()
-
-
-def test_growing_share_moves_keys_only_to_the_version_that_grows(server: ServerProcess, traffic_file: Path) -> None:
-    before = [answering_version(server, sticky_key=f"k{n}") for n in range(100)]
-    traffic_file.write_text(json.dumps({"models": {"flights": {"1": 50, "2": 50}}}))
-    wait_for_shares(server, {"1": 50.0, "2": 50.0})
-    after = [answering_version(server, sticky_key=f"k{n}") for n in range(100)]
-    assert all(new == 2 for old, new in zip(before, after, strict=True) if old == 2)
-    assert Counter(after)[2] > Counter(before)[2]
-
-
-def test_grpc_metadata_chooses_as_the_http_header_does(server: ServerProcess) -> None:
-    over_http = [answering_version(server, sticky_key=f"k{n}") for n in range(40)]
-    client = ModelServerClient(server.address)
-    inputs = {"carrier": ["AA"], "distance": [[0.0]], "hour": [0]}
-    over_grpc = [client.predict("flights", inputs, sticky_key=f"k{n}").version for n in range(40)]
-    assert over_grpc == over_http
 
 
 def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow() -> None:
@@ -156,27 +144,14 @@ def test_two_versions_are_dealt_after_a_restart_as_before() -> None:
         assert grown == deal_slots({1: 100 - percent, 2: percent})
 
 
-def test_stats_count_requests_rows_and_errors_by_version(server: ServerProcess) -> None:
-    for _ in range(3):
-        server.predict("flights/versions/1", {"instances": ROW["instances"] * 4})
-    server.error("/v1/models/flights/versions/1:predict", {"instances": [1]})
-    server.error("/v1/models/odd:predict", {"instances": [1]})
-    models = server.call("/v1/stats")[1]["models"]
-    counted = models["flights"]["versions"]["1"]
-    assert list(models) == ["flights"]
-    assert (counted["requests"], counted["rows"], counted["errors"], counted["client_errors"]) == (4, 12, 0, 1)
-    assert 0 < counted["latency_ms_p50"] <= counted["latency_ms_p99"]
-
-
 def shadow_of(server: ServerProcess, version: str, requests: int, model: str = "flights") -> dict[str, Any]:
     """Returns the counts of a version's copies, once that many of them have been answered or dropped."""
-    deadline_s = time.monotonic() + 30
-    while True:
-        counted = server.call("/v1/stats")[1]["models"][model].get("shadow", {}).get(version, {})
-        if counted and counted["requests"] + counted["dropped"] >= requests:
-            return dict(counted)
-        assert time.monotonic() < deadline_s, (counted, server.log())
-        time.sleep(0.05)
+
+    def counted() -> dict[str, Any]:
+        counts = server.get("/v1/stats")["models"][model].get("shadow", {}).get(version, {})
+        return dict(counts) if counts and counts["requests"] + counts["dropped"] >= requests else {}
+
+    return wait_for(counted, server.log)
 
 
 def test_shadow_answers_are_compared_and_never_returned(server: ServerProcess, traffic_file: Path) -> None:
@@ -206,8 +181,8 @@ def test_shadow_answers_are_compared_and_never_returned(server: ServerProcess, t
             "mean_difference": 1000.0,
         },
     }
-    versions = server.call("/v1/stats")[1]["models"]["flights"]["versions"]
-    assert (versions["1"]["requests"], versions["2"]["requests"]) == (40, 0)
+    by_version = server.call("/v1/stats")[1]["models"]["flights"]["versions"]
+    assert (by_version["1"]["requests"], by_version["2"]["requests"]) == (40, 0)
     # What the shadow answers itself needs no copy.
     for _ in range(10):
         server.predict("flights/versions/2", ROW)
@@ -227,16 +202,13 @@ def test_shadow_answers_are_compared_and_never_returned(server: ServerProcess, t
 
 
 def test_shadow_that_cannot_keep_up_drops_copies_and_delays_no_answer(
-    start_server: Callable[..., ServerProcess], publish: Callable[..., Path], traffic_file: Path, tmp_path: Path
+    start_server: Start, publish: Publish, traffic_file: Path, tmp_path: Path
 ) -> None:
     base_path = tmp_path / "vectors"
     for version in (7, 8):
         publish("vectors", 7, base_path, version)
-    config = tmp_path / "models.config"
-    config.write_text(
-        f'model_config_list {{ config {{ name: "vectors" base_path: "{base_path}" '
-        'model_version_policy { all {} } version_labels { key: "canary" value: 8 } } }'
-    )
+    label = 'version_labels { key: "canary" value: 8 }'
+    config = write_models(tmp_path, vectors=(base_path, f"{versions()} {label}"))
     traffic_file.write_text(json.dumps({"models": {"vectors": {"7": 100}}, "shadow": {"vectors": {"canary": 100}}}))
     server = start_server(
         model_config_file=config,
@@ -325,12 +297,3 @@ def test_answers_are_compared_row_by_row_within_a_tolerance() -> None:
         "value": [1, 0, 0.0, 0.0],
         "classify": [0, 1, 0.25, 0.0],
     }
-
-
-def test_wrong_traffic_file_at_start_is_one_line_and_no_server(
-    start_server: Callable[..., ServerProcess], saved_models: Path, traffic_file: Path
-) -> None:
-    traffic_file.write_text('{"models": {"flights": {"one": 100}}}')
-    server = start_server(wait=False, model_base_path=saved_models / "flights", traffic_config_file=traffic_file)
-    assert server.process.wait(60) == 1
-    assert f"{traffic_file}: models.flights names version 'one'; expected a positive integer" in server.log()

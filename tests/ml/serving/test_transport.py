@@ -10,17 +10,17 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
-from server_process import ServerProcess
+from server_process import ServerProcess, Start, predict_request, versions, write_models
+from waiting import wait_for
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.answers import ModelServerError
@@ -28,31 +28,9 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.server_address import TlsFiles
 
 ROW = {"instances": [[1.0, 2.0, 3.0]]}
+VECTOR = predict_request("vectors", x=np.array(ROW["instances"], np.float32))
+FLIGHT = {"carrier": np.array(["AA"], object), "hour": [5], "distance": np.array([[7]], np.float32)}
 WATCH = "/grpc.health.v1.Health/Watch"
-
-
-def openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``server`` and ``client`` keys and certificates, each signed by itself."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for name in ("server", "client"):
-        openssl(
-            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
-            *("-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt", "-subj", f"/CN={name}"),
-            *("-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"),
-        )
-    return folder
-
-
-def ssl_config(folder: Path, **fields: str) -> Path:
-    path = folder / "ssl.config"
-    lines = [f"{name}: {json.dumps(value)}" for name, value in fields.items()]
-    path.write_text("\n".join([*lines, "client_verify: true\n"]))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -61,34 +39,21 @@ def strict_server(
 ) -> Any:
     """A server with TLS, a UNIX socket, CORS, and narrow limits."""
     folder = tmp_path_factory.mktemp("strict")
-    ssl = ssl_config(
-        folder,
-        server_key=(certificates / "server.key").read_text(),
-        server_cert=(certificates / "server.crt").read_text(),
-        custom_ca=(certificates / "client.crt").read_text(),
-    )
-    server = (
-        ServerProcess(
-            runtime_python,
-            folder,
-            {
-                "model_name": "vectors",
-                "model_base_path": saved_models / "vectors",
-                "ssl_config_file": ssl,
-                "grpc_socket_path": folder / "grpc.sock",
-                "grpc_channel_arguments": "grpc.max_connection_age_ms=3600000,grpc.primary_user_agent=test",
-                "rest_api_enable_cors_support": "true",
-                "rest_api_timeout_in_ms": 1500,
-                "rest_api_idle_seconds": 2,
-                "max_receive_seconds": 3,
-                "rest_api_connections_per_client": 60,
-                "max_request_bytes": 100_000,
-                "max_request_memory_bytes": 3_000_000,
-            },
-        )
-        .start()
-        .wait_until_ready()
-    )
+    flags = {
+        "model_name": "vectors",
+        "model_base_path": saved_models / "vectors",
+        "ssl_config_file": certificates / "ssl.config",
+        "grpc_socket_path": folder / "grpc.sock",
+        "grpc_channel_arguments": "grpc.max_connection_age_ms=3600000,grpc.primary_user_agent=test",
+        "rest_api_enable_cors_support": "true",
+        "rest_api_timeout_in_ms": 1500,
+        "rest_api_idle_seconds": 2,
+        "max_receive_seconds": 3,
+        "rest_api_connections_per_client": 60,
+        "max_request_bytes": 100_000,
+        "max_request_memory_bytes": 3_000_000,
+    }
+    server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()
     yield server
     server.close()
 
@@ -141,19 +106,6 @@ def test_unix_socket_and_size_of_a_grpc_request(strict_server: ServerProcess) ->
         with pytest.raises(ModelServerError, match="Received message larger than max") as refused:
             client.predict("vectors", {"x": [[1.0, 2.0, 3.0]] * 10_000})
         assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_wrong_tls_file_is_one_line(start_server: Callable[..., ServerProcess], tmp_path: Path) -> None:
-    for fields, message in (
-        ({"server_key": "no key"}, "field 'server_key' is not in PEM"),
-        ({"server_keys": ""}, 'has no field named "server_keys"'),
-    ):
-        ssl = ssl_config(tmp_path, **fields)
-        server = start_server(upstream="127.0.0.1:1", ssl_config_file=ssl, wait=False)
-        assert server.process.wait(60) == 1
-        assert str(ssl) in server.log()
-        assert message in server.log()
-        assert "Traceback" not in server.log()
 
 
 def test_pages_of_other_origins_may_ask(strict_server: ServerProcess) -> None:
@@ -266,12 +218,13 @@ def test_answer_that_takes_too_long_is_504_and_its_run_ends(strict_server: Serve
     status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 10**12})
     assert (status, answer) == (504, {"error": "Timed out waiting for notification"})
     assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
-    ended_s = time.monotonic() + 60
-    ticks = -100
-    while cpu_ticks(strict_server) - ticks > 10:
-        assert time.monotonic() < ended_s, "the run goes on for nobody"
-        ticks = cpu_ticks(strict_server)
+
+    def is_idle() -> bool:
+        taken_s = strict_server.cpu_s()
         time.sleep(0.5)
+        return strict_server.cpu_s() - taken_s <= 0.1
+
+    wait_for(is_idle, "the end of the run", 60)
 
 
 def test_a_request_counts_for_as_long_as_it_runs_even_if_it_was_answered(strict_server: ServerProcess) -> None:
@@ -300,10 +253,7 @@ def test_a_request_counts_for_as_long_as_it_runs_even_if_it_was_answered(strict_
         assert slow.result() == 504
     (message,) = refused
     assert message.startswith("Other requests under way leave too little memory (3000000 bytes for all")
-    ended_s = time.monotonic() + 60
-    while strict_server.call(path, small)[0] != 200:
-        assert time.monotonic() < ended_s
-        time.sleep(0.2)
+    wait_for(lambda: strict_server.call(path, small)[0] == 200, strict_server.log, 60)
 
 
 def test_a_client_has_so_many_connections_at_most(strict_server: ServerProcess) -> None:
@@ -335,41 +285,11 @@ def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: ServerProcess
     assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 31
 
 
-def test_clients_that_do_not_send_their_message_hold_no_thread(shared_server: ServerProcess) -> None:
-    done = threading.Event()
-
-    def nothing_yet() -> Iterator[bytes]:
-        done.wait()
-        yield from ()
-
-    with grpc.insecure_channel(shared_server.address) as channel:
-        begin = channel.stream_unary(str(protocol.Method.PREDICT))
-        calls = [begin.future(nothing_yet()) for _ in range(40)]
-        assert shared_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
-        predict = channel.unary_unary(str(protocol.Method.PREDICT))
-        request = protocol.PredictRequest()
-        request.model_spec.name = "vectors"
-        request.inputs["x"].CopyFrom(
-            protocol.TensorProto(dtype=1, float_val=[1, 2, 3], tensor_shape={"dim": [{"size": 1}, {"size": 3}]})
-        )
-        for _ in range(20):
-            assert predict(request.SerializeToString(), timeout=30)
-        done.set()
-        assert {call.code() for call in calls} == {grpc.StatusCode.UNIMPLEMENTED}
-        assert {call.details() for call in calls} == {
-            f'"{protocol.Method.PREDICT}" requires exactly one request message.'
-        }
-
-
-def test_more_in_flight_than_may_be_is_refused_when_it_comes(
-    start_server: Callable[..., ServerProcess], saved_models: Path
-) -> None:
+def test_more_in_flight_than_may_be_is_refused_when_it_comes(start_server: Start, saved_models: Path) -> None:
     server = start_server(
         model_name="vectors", model_base_path=saved_models / "vectors", max_in_flight=2, grpc_max_threads=1
     )
-    slow = protocol.PredictRequest()
-    slow.model_spec.name, slow.model_spec.signature_name = "vectors", "slow"
-    slow.inputs["rounds"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[400], tensor_shape={}))
+    slow = predict_request("vectors", "slow", rounds=400)
     with grpc.insecure_channel(server.address) as channel:
         predict = channel.unary_unary(str(protocol.Method.PREDICT))
         # One runs, one waits, and the others do not wait to be refused.
@@ -423,48 +343,19 @@ def raw_predict(server: ServerProcess, message: bytes, metadata: dict[bytes, byt
 
 @pytest.mark.parametrize("request_id", [b"r-1", "né".encode(), b"\xff\xfe", b"a\tb", b"\x7f"])
 def test_an_id_that_cannot_be_sent_back_costs_no_answer(shared_server: ServerProcess, request_id: bytes) -> None:
-    request = protocol.PredictRequest()
-    request.model_spec.name = "vectors"
-    request.inputs["x"].CopyFrom(
-        protocol.TensorProto(dtype=1, float_val=[1, 2, 3], tensor_shape={"dim": [{"size": 1}, {"size": 3}]})
-    )
-    frames = raw_predict(shared_server, request.SerializeToString(), {b"x-request-id": request_id})
+    frames = raw_predict(shared_server, VECTOR.SerializeToString(), {b"x-request-id": request_id})
     data = b"".join(payload for kind, payload in frames if kind == 0)
     assert list(protocol.PredictResponse.FromString(data[5:]).outputs["y"].float_val) == [2, 4, 6]
     assert (b"x-request-id" in frames[-1][1]) is (request_id == b"r-1")
 
 
-def one_flight(model: str) -> Any:
-    request = protocol.PredictRequest()
-    request.model_spec.name = model
-    row, column = {"dim": [{"size": 1}]}, {"dim": [{"size": 1}, {"size": 1}]}
-    request.inputs["carrier"].CopyFrom(protocol.TensorProto(dtype=7, string_val=[b"AA"], tensor_shape=row))
-    request.inputs["hour"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[5], tensor_shape=row))
-    request.inputs["distance"].CopyFrom(protocol.TensorProto(dtype=1, float_val=[7], tensor_shape=column))
-    return request
-
-
-def endless(model: str) -> Any:
-    request = protocol.PredictRequest()
-    request.model_spec.name, request.model_spec.signature_name = model, "slow"
-    request.inputs["rounds"].CopyFrom(protocol.TensorProto(dtype=9, int64_val=[10**12], tensor_shape={}))
-    return request
-
-
 def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(saved_models / "flights" / "1", tmp_path / "both" / "1")
     shutil.copytree(saved_models / "vectors" / "7", tmp_path / "both" / "2")
-    config = tmp_path / "models.config"
-    config.write_text(
-        f'''model_config_list {{ config {{
-            name: "both" base_path: "{tmp_path}/both" model_platform: "tensorflow"
-            model_version_policy {{ all {{}} }}
-        }} }}'''
-    )
-    server = start_server(model_config_file=config)
-    quick, slow = one_flight("both"), endless("both")
+    server = start_server(model_config_file=write_models(tmp_path, both=(tmp_path / "both", versions())))
+    quick, slow = predict_request("both", **FLIGHT), predict_request("both", "slow", rounds=10**12)
     quick.model_spec.version.value, slow.model_spec.version.value = 1, 2
     message = slow.SerializeToString()
     # Both of one size: what is missing goes into a field that nobody knows.
@@ -497,16 +388,11 @@ def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
 
 
 def test_a_run_that_waits_for_threads_of_tensorflow_keeps_nobody_else_waiting(
-    start_server: Callable[..., ServerProcess], saved_models: Path, tmp_path: Path
+    start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
-    config = tmp_path / "models.config"
-    models = "".join(
-        f'config {{ name: "{name}" base_path: "{saved_models}/{name}" model_platform: "tensorflow" }}'
-        for name in ("flights", "vectors")
-    )
-    config.write_text(f"model_config_list {{ {models} }}")
+    config = write_models(tmp_path, flights=saved_models / "flights", vectors=saved_models / "vectors")
     server = start_server(model_config_file=config, tensorflow_inter_op_parallelism=1)
-    quick, slow = one_flight("flights"), endless("vectors")
+    quick, slow = predict_request("flights", **FLIGHT), predict_request("vectors", "slow", rounds=10**12)
     status = protocol.GetModelStatusRequest()
     status.model_spec.name = "flights"
     with grpc.insecure_channel(server.address) as channel:
@@ -534,20 +420,13 @@ def slow_predict(server: ServerProcess, rounds: int) -> tuple[threading.Thread, 
 
 def in_flight(server: ServerProcess, client: threading.Thread | grpc.Future) -> None:
     """Waits until the slow request keeps the server busy."""
-    before = cpu_ticks(server)
-    while cpu_ticks(server) - before < 20:
+    before_s = server.cpu_s()
+    while server.cpu_s() - before_s < 0.2:
         assert client.is_alive() if isinstance(client, threading.Thread) else client.running()
         time.sleep(0.05)
 
 
-def cpu_ticks(server: ServerProcess) -> int:
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11])
-
-
-def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
-    start_server: Callable[..., ServerProcess], saved_models: Path
-) -> None:
+def test_drain_answers_what_is_in_flight_and_refuses_the_rest(start_server: Start, saved_models: Path) -> None:
     server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
     channel = grpc.insecure_channel(server.address)
     watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")
@@ -559,10 +438,8 @@ def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
     in_flight(server, client)
     server.process.send_signal(signal.SIGTERM)
     assert next(watch).status == 2
-    while server.call("/readyz")[0] != 503:
-        time.sleep(0.02)
-    while server.call("/v1/models/vectors")[0] != 503:
-        time.sleep(0.02)
+    for path in ("/readyz", "/v1/models/vectors"):
+        wait_for(lambda path=path: server.call(path)[0] == 503, path, poll_s=0.02)
     refused = http_call(server, "POST", "/v1/models/vectors:predict", json.dumps(ROW).encode())
     assert (refused.status, refused.headers["Retry-After"], refused.headers["Connection"]) == (503, "1", "close")
     assert json.loads(refused.read()) == {"error": "The server is shutting down"}
@@ -577,13 +454,12 @@ def test_drain_answers_what_is_in_flight_and_refuses_the_rest(
     assert server.process.wait(15) == 0
 
 
-def test_second_sigterm_ends_at_once(start_server: Callable[..., ServerProcess], saved_models: Path) -> None:
+def test_second_sigterm_ends_at_once(start_server: Start, saved_models: Path) -> None:
     server = start_server(
         model_name="vectors", model_base_path=saved_models / "vectors", drain_delay_seconds=60, drain_seconds=60
     )
     server.process.send_signal(signal.SIGTERM)
-    while server.call("/readyz")[0] != 503:
-        time.sleep(0.02)
+    wait_for(lambda: server.call("/readyz")[0] == 503, server.log, poll_s=0.02)
     # In the delay a load balancer takes to see that, requests are still answered.
     assert server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
     server.process.send_signal(signal.SIGTERM)

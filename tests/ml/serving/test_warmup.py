@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
-from server_process import ServerProcess
+from server_process import Publish, Start, write_models
 from tensorflow_serving.apis import prediction_log_pb2
 
 from airflow_hops.core.serving_api.protocol import Method
@@ -37,20 +36,11 @@ def predict(alias: str = "x") -> Any:
     return log
 
 
-def examples(log: Any, signature: str) -> None:
-    log.request.input.example_list.examples.add().features.feature["x"].float_list.value.append(1.0)
-    log.request.model_spec.signature_name = signature
-
-
-def classify() -> Any:
+def of_examples(field: str, signature: str) -> Any:
     log = prediction_log_pb2.PredictionLog()
-    examples(log.classify_log, "serving_default")
-    return log
-
-
-def regress() -> Any:
-    log = prediction_log_pb2.PredictionLog()
-    examples(log.regress_log, "value")
+    request = getattr(log, field).request
+    request.input.example_list.examples.add().features.feature["x"].float_list.value.append(1.0)
+    request.model_spec.signature_name = signature
     return log
 
 
@@ -66,10 +56,7 @@ def multi_inference() -> Any:
 
 
 def test_version_answers_its_warm_up_requests_or_is_not_served(
-    start_server: Callable[..., ServerProcess],
-    publish: Callable[..., Path],
-    format_models: Path,
-    tmp_path: Path,
+    start_server: Start, publish: Publish, format_models: Path, tmp_path: Path
 ) -> None:
     for name in ("good", "misfit", "session", "many", "garbage", "cut", "no_log"):
         publish("vectors", 7, tmp_path / name, as_version=1)
@@ -77,7 +64,8 @@ def test_version_answers_its_warm_up_requests_or_is_not_served(
     session_run, empty = prediction_log_pb2.PredictionLog(), prediction_log_pb2.PredictionLog()
     session_run.session_run_log.request.fetch.append("y")
     write(tmp_path / "good", predict(), empty, predict())
-    write(tmp_path / "examples", classify(), regress(), multi_inference())
+    classify, regress = of_examples("classify_log", "serving_default"), of_examples("regress_log", "value")
+    write(tmp_path / "examples", classify, regress, multi_inference())
     write(tmp_path / "misfit", predict(), predict("z"))
     write(tmp_path / "session", session_run)
     write(tmp_path / "many", *[predict()] * 1001)
@@ -87,11 +75,7 @@ def test_version_answers_its_warm_up_requests_or_is_not_served(
     with tf.io.TFRecordWriter(str(write(tmp_path / "no_log"))) as writer:
         writer.write(b"\xff\xff")
     names = ("good", "examples", "misfit", "session", "many", "garbage", "cut", "no_log")
-    models = "".join(
-        f'config {{ name: "{name}" base_path: "{tmp_path}/{name}" model_platform: "tensorflow" }}\n' for name in names
-    )
-    config = tmp_path / "models.config"
-    config.write_text(f"model_config_list {{\n{models}}}\n")
+    config = write_models(tmp_path, **{name: tmp_path / name for name in names})
     server = start_server(model_config_file=config, max_num_load_retries=0)
     results = {name: server.call(f"/v1/models/{name}")[1]["model_version_status"][0] for name in names}
     assert {name: status["state"] for name, status in results.items() if status["state"] != "END"} == {
@@ -123,7 +107,7 @@ def test_version_answers_its_warm_up_requests_or_is_not_served(
 
 
 def test_warm_up_is_asked_so_often_or_left_out(
-    publish: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, logs in (("misfit", [predict("z")]), ("good", [predict(), predict()])):
         publish("vectors", 7, tmp_path / name, as_version=1)
