@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,14 +20,14 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
-from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift
+from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift, Finding, Memory
 from airflow_hops.core.contract.retraining.decision import Decision, decide
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retraining import DecisionLog, claim_request
+from airflow_hops.core.store.retraining import DecisionLog, claim_request, newest_request
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
@@ -169,7 +171,9 @@ def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: 
             get_task_states=lambda *_, **__: {},
         )  # fmt: skip
         context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
-        return operator._situation(context, request_retraining.store, Artifact.from_dict(report), None)
+        artifact, store = Artifact.from_dict(report), request_retraining.store
+        newest = newest_request(store, "tests.retraining", report["properties"]["reference"]["model"])[1]
+        return operator._situation(context, store, artifact, None, newest)
 
     assert "no run has claimed it yet" in (situation(skew()).in_flight or "")
     other = skew()
@@ -177,6 +181,33 @@ def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: 
     assert situation(other).in_flight is None
     request_retraining.claim_request()
     assert situation(skew()).in_flight is None
+
+
+def test_two_monitors_that_decide_at_the_same_moment_make_one_request(
+    request_retraining: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, check = threading.Barrier(2), Drift.check
+    waited: set[int] = set()
+
+    def check_at_once(drift: Drift, situation: Situation, memory: Memory) -> Finding:
+        if threading.get_ident() not in waited:  # a second decision does not wait for the other monitor
+            waited.add(threading.get_ident())
+            both.wait(60)
+        return check(drift, situation, memory)
+
+    def decide_in(dag_id: str) -> Decision:
+        operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("at_once"))
+        ti = SimpleNamespace(
+            dag_id=dag_id, run_id="run", task_id="request", map_index=-1, try_number=1,
+            get_task_states=lambda *_, **__: {"run": {"request": "running"}},
+        )  # fmt: skip
+        context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
+        return operator._decided(context, Artifact.from_dict(skew()))[0].decision
+
+    monkeypatch.setattr(Drift, "check", check_at_once)
+    with ThreadPoolExecutor(2) as threads:
+        decisions = list(threads.map(decide_in, ("hourly", "daily")))
+    assert sorted(decision.why for decision in decisions) == ["", "in_flight"]
 
 
 def test_a_request_costs_what_the_run_that_took_it_up_has_made(request_retraining: Requests) -> None:
@@ -195,7 +226,7 @@ def test_a_request_costs_what_the_run_that_took_it_up_has_made(request_retrainin
     )
     context: Any = {"ti": ti, "dag_run": SimpleNamespace(logical_date=datetime.now(UTC))}
     previous = log.newest(log.names())[0].decision
-    situation = operator._situation(context, store, Artifact.from_dict(skew(day="2013-07-09")), previous)
+    situation = operator._situation(context, store, Artifact.from_dict(skew(day="2013-07-09")), previous, None)
     decision = decide(policy, situation, previous)
     assert (decision.why, decision.limits) == ("budget", ("budget 2 of 2 core hours spent in 90 days",))
 

@@ -134,8 +134,6 @@ class RequestRetrainingOperator(HopsTask):
                 informed.append("stop")
             raise skipped(context["ti"], decision.reason, why=decision.why, notified=informed, **facts, **grounds)
         skew = SkewProperties.of(report)
-        store = RuntimeHook(self.hops_conn_id).store
-        note_request(store, self.asset.name, skew.reference.model, decision.requests[-1])
         if notify(self.on_request, context, decision=decision):
             informed.append("request")
         start, end = decision.window
@@ -168,6 +166,7 @@ class RequestRetrainingOperator(HopsTask):
         producer = producer_of(context)
         store = RuntimeHook(self.hops_conn_id).store
         log = DecisionLog(store, producer)
+        model = SkewProperties.of(report).reference.model
         for _ in range(_AT_ONCE):
             names = log.names()
             mine = log.newest(names)
@@ -182,20 +181,28 @@ class RequestRetrainingOperator(HopsTask):
                 if mine:  # this run's counts are replaced; its requests stay
                     memory, requests = before.memory if before else Memory(), mine[0].decision.requests
                     previous = replace(before or mine[0].decision, memory=memory, requests=requests)
-                decision = decide(self.policy, self._situation(context, store, report, previous), previous)
+                number, others = newest_request(store, self.asset.name, model)
+                decision = decide(self.policy, self._situation(context, store, report, previous, others), previous)
                 began = _begins(report, before)
                 decision = self._answered(context, _made_by(decision, producer), began)
                 try:
+                    if decision.requested:
+                        note_request(store, self.asset.name, model, decision.requests[-1], number + 1)
                     recorded = log.append(names, decision)
                 except FileExistsError:
-                    continue  # another run has decided in the meantime
+                    continue  # another run, or another monitor of the model, has decided in the meantime
             decision = recorded.decision
             stopped = decision.why in _STOPS and not (before and before.why == decision.why)
             return recorded, _begins(report, before), stopped
         raise HopsError(f"{log.folder}: {_AT_ONCE} other decisions came in between; let one run decide at a time")
 
     def _situation(
-        self, context: Context, store: ArtifactStore, report: Artifact, previous: Decision | None
+        self,
+        context: Context,
+        store: ArtifactStore,
+        report: Artifact,
+        previous: Decision | None,
+        others: Request | None,
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
         known: dict[str, Any] = {"measured": None}
@@ -227,7 +234,6 @@ class RequestRetrainingOperator(HopsTask):
         coming = _under_way(context, store, last) if last is not None and not last.refused else ""
         if coming is None and last is not None:
             known["unsent"] = frozenset([last.cause])
-        others = newest_request(store, self.asset.name, model)
         if not coming and others is not None and others.cause != (last.cause if last else None):
             coming = _under_way(context, store, others)
         if coming:

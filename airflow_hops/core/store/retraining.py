@@ -2,7 +2,8 @@
 
 ``<store>/_state/<dag>/<task>/decisions/000001.json`` and so on are the decisions of a monitor, each written once and
 never changed. ``<store>/_state/claims/<cause>/<dag>.json`` names the run of a DAG that trains for a cause.
-``<store>/_state/requested/<asset>/<model>/newest.json`` is the newest request of any monitor.
+``<store>/_state/requested/<asset>/<model>/000001.json`` and so on are the requests of all monitors, which are noted
+before the decision is written, so that two monitors that decide at the same time do not both request a retraining.
 """
 
 from __future__ import annotations
@@ -77,21 +78,23 @@ class DecisionLog:
             ) from error
 
 
-def note_request(store: ArtifactStore, asset: str, model: str | None, request: Request) -> None:
-    """Records a request for other monitors of the model (None for two spans) that use the same asset."""
-    store.write_text(_requested(store, asset, model), json.dumps(request.to_dict()) + "\n")
+def note_request(store: ArtifactStore, asset: str, model: str | None, request: Request, number: int) -> None:
+    """Records a request for other monitors of the model (None for two spans) that use the same asset.
+
+    Raises:
+        FileExistsError: another monitor has made the request with this number.
+    """
+    uri = store.uri(*_REQUESTED, asset, *([model] if model else []), f"{number:06d}.json")
+    store.create_text(uri, json.dumps(request.to_dict()) + "\n")
 
 
-def newest_request(store: ArtifactStore, asset: str, model: str | None) -> Request | None:
-    """Returns the newest request of any monitor, from :func:`note_request`; None if there is none."""
-    try:
-        return Request.from_dict(store.read_json(_requested(store, asset, model)))
-    except FileNotFoundError:
-        return None
-
-
-def _requested(store: ArtifactStore, asset: str, model: str | None) -> str:
-    return store.uri(*_REQUESTED, asset, *([model] if model else []), "newest.json")
+def newest_request(store: ArtifactStore, asset: str, model: str | None) -> tuple[int, Request | None]:
+    """Returns the number of the newest request of any monitor, and the request; 0 and None if there is none."""
+    folder = store.uri(*_REQUESTED, asset, *([model] if model else []))
+    names = sorted(name for name in store.names(folder) if name.removesuffix(".json").isdecimal())
+    if not names:
+        return 0, None
+    return int(names[-1].removesuffix(".json")), Request.from_dict(store.read_json(f"{folder}/{names[-1]}"))
 
 
 def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:
