@@ -13,14 +13,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store.schema_history import has_schema, request_reset
 from airflow_hops.launchers.local import step_environment
 from demo.airflow_api import AirflowApi
@@ -48,7 +48,9 @@ class Demo:
     data: Path
     console: Console
     rate: float = 0
-    facts: Facts = field(default_factory=Facts)
+
+    def __post_init__(self) -> None:
+        self.facts = Facts(self.stack.artifact_store())
 
     def run(self) -> None:
         """The loop, start to end.
@@ -79,14 +81,14 @@ class Demo:
 
     def forget_schema(self) -> None:
         """Has the first run infer the schema anew, whatever an earlier showing approved; its versions stay."""
-        store = ArtifactStore(self.stack.store.as_uri())
+        store = self.stack.artifact_store()
         uri = store.uri(TRAINING, "_frozen", "schema", "schema")
         if has_schema(store, uri):
             request_reset(store, uri, by="make demo", note="the loop is shown from its beginning")
 
     def forget_decisions(self) -> None:
         """Lets the monitor decide as for the first time: an earlier showing requested at these same times."""
-        store = ArtifactStore(self.stack.store.as_uri())
+        store = self.stack.artifact_store()
         folder = store.uri("_state", MONITORING, "request_retraining", "decisions")
         for name in store.names(folder):
             store.remove_text(f"{folder}/{name}")
@@ -182,8 +184,9 @@ class Demo:
     def compare(self) -> None:
         """Scores both versions of this showing on the same flights, in the runtime environment."""
         python = str(self.stack.runtime / "bin" / "python")
+        store = self.facts.store
         models = [
-            f"{version}={tasks['train']['value']['uri'].removeprefix('file://')}/saved_model"
+            f"{version}={store.local(Artifact.from_dict(tasks['train']['value']))}/saved_model"
             for version, tasks in self.facts.deployed.items()
         ]
         answer = subprocess.run(

@@ -22,6 +22,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from airflow_hops.core.store import ArtifactStore
 from demo.airflow_api import AirflowApi
 from demo.follow import follow
 from demo.services import REPOSITORY, ServiceFailed, Stack
@@ -96,13 +97,14 @@ def perform(stack: Stack, api: AirflowApi, console: Console) -> Ending:
     asked = (
         f"Asked: {right} of {ASKED} pictures were answered with their class, {ASKED / seconds:,.0f} a second over REST"
     )
-    return Ending(DAG_ID, [*story(tasks), asked], lambda tables: print_tables(tasks, tables))
+    store = stack.artifact_store()
+    return Ending(DAG_ID, [*story(store, tasks), asked], lambda tables: print_tables(store, tasks, tables))
 
 
-def story(tasks: dict[str, Any]) -> list[str]:
+def story(store: ArtifactStore, tasks: dict[str, Any]) -> list[str]:
     """Tells the story of the pipeline."""
-    training = read_report(tasks["train"]["value"], "training.json")
-    figures = read_report(tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
+    training = read_report(store, tasks["train"]["value"], "training.json")
+    figures = read_report(store, tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
     prepared = tasks["images"]["value"]
     work = prepared["seconds"]["work"]
     rate = "" if prepared.get("cached") else f", {prepared['metrics']['images'] / work:,.0f} images/s on Spark"
@@ -115,10 +117,10 @@ def story(tasks: dict[str, Any]) -> list[str]:
     ]
 
 
-def print_tables(tasks: dict[str, Any], console: Console) -> None:
+def print_tables(store: ArtifactStore, tasks: dict[str, Any], console: Console) -> None:
     """Prints the tables: stages, classes, and which class was taken for which."""
     console.print(stages([(DAG_ID, tasks)]))
-    figures = read_report(tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
+    figures = read_report(store, tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
     console.print(f"Log loss on the test images: {figures['log_loss']:.4f}")
     classes = Table(title="Classes of the test images", title_justify="left")
     for name in ("class", "images", "recall", "precision", "most often taken for"):

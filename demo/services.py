@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import httpx
 
 from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import warm_command, warm_environment
 from demo.airflow_api import AirflowApi
@@ -112,6 +114,10 @@ class Stack:
         """Folder of the captured requests."""
         return self.serving / "capture"
 
+    def artifact_store(self) -> ArtifactStore:
+        """Opens the artifact store."""
+        return ArtifactStore(self.store.as_uri())
+
     def start(self) -> AirflowApi:
         """Starts everything; returns when all of it answers.
 
@@ -157,29 +163,37 @@ class Stack:
             "--max_num_load_retries=0",
             "--file_system_poll_wait_seconds=1",
             f"--traffic_config_file={self.serving / 'traffic.json'}",
-            f"--capture_base_path={self.capture}",
+            f"--capture_base_path={self.places()['serving_capture_path']}",
             "--capture_mode=all",
             f"--ready_file={ready}",
         )
-        return self._launch("model server", command, step_environment(self.runtime))
+        return self._launch("model server", command, self.server_environment())
+
+    def server_environment(self) -> dict[str, str]:
+        """The model server's environment variables."""
+        return step_environment(self.runtime)
+
+    def places(self) -> dict[str, str]:
+        """Where artifacts, runs, models and captured requests lie: fields of the connection."""
+        return {
+            "store": self.store.as_uri(),
+            "tracking_uri": f"sqlite:///{self.home}/mlflow.db",
+            "serving_base_path": str(self.serving / "models"),
+            "serving_config_file": str(self.serving / "models.config"),
+            "serving_traffic_file": str(self.serving / "traffic.json"),
+            "serving_capture_path": str(self.capture),
+        }
+
+    def connections(self) -> dict[str, dict[str, Any]]:
+        """The connections of the pipelines, by id."""
+        extra = {"runtime": str(self.runtime), "serving_rest_port": self.rest_port, **self.places()}
+        return {
+            "hops_default": {"conn_type": "hops", "host": "127.0.0.1", "port": self.grpc_port, "extra": extra},
+            "spark_default": {"conn_type": "spark", "host": "local[*]"},
+        }
 
     def airflow_environment(self, port: int) -> dict[str, str]:
         """Airflow's settings, as environment variables."""
-        connection = {
-            "conn_type": "hops",
-            "host": "127.0.0.1",
-            "port": self.grpc_port,
-            "extra": {
-                "store": self.store.as_uri(),
-                "runtime": str(self.runtime),
-                "tracking_uri": f"sqlite:///{self.home}/mlflow.db",
-                "serving_rest_port": self.rest_port,
-                "serving_base_path": str(self.serving / "models"),
-                "serving_config_file": str(self.serving / "models.config"),
-                "serving_traffic_file": str(self.serving / "traffic.json"),
-                "serving_capture_path": str(self.capture),
-            },
-        }
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         return {
             **kept,
@@ -208,8 +222,7 @@ class Stack:
             # seconds; until then it takes no other task, and a skipped one is not known to be over.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__TRIGGERER__CAPACITY": "50",
-            "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+            **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in self.connections().items()},
             "NO_PROXY": "127.0.0.1,localhost",
         }
 

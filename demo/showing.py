@@ -17,6 +17,7 @@ from rich.console import Console
 
 from demo.airflow_api import AirflowApi
 from demo.follow import RunFailed
+from demo.production import Production
 from demo.services import REPOSITORY, ServiceFailed, Stack
 
 LOG_WIDTH = 140
@@ -70,10 +71,14 @@ def show(given: argparse.Namespace, perform: Callable[[Stack, AirflowApi, Consol
     # A log has no width of its own; 80 columns would tear the tables apart.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     began = time.monotonic()
-    home = given.home.resolve()
+    home, services = given.home.resolve(), Stack
+    if os.environ.get("HOPS_DEMO_PRODUCTION", "") not in ("", "0"):
+        home, services = home / "production", Production
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
     forget_serving(home)
     try:
-        with Stack(home, given.runtime.resolve(), REPOSITORY / "dags", lambda text: console.print(text)) as stack:
+        with services(home, given.runtime.resolve(), REPOSITORY / "dags", lambda text: console.print(text)) as stack:
             console.print("[bold]Starting Airflow and the model server[/bold]")
             api = stack.start()
             console.print(f"ready after {time.monotonic() - began:.1f} s")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 from rich.console import Console
 from rich.table import Table
 
+from airflow_hops.core.store import ArtifactStore
 from demo.services import Stack
 
 
@@ -20,6 +19,7 @@ class Facts:
     """The observations of the demo: tasks by id for each DAG run, the client's totals by period, versions' figures.
 
     Attributes:
+        store: The artifact store.
         first: The first training.
         cheaper: The training of a single epoch.
         checks: The monitor's runs, in time order.
@@ -30,6 +30,7 @@ class Facts:
         serving: What the model server says of itself.
     """
 
+    store: ArtifactStore
     first: dict[str, Any] = field(default_factory=dict)
     cheaper: dict[str, Any] = field(default_factory=dict)
     checks: list[dict[str, Any]] = field(default_factory=list)
@@ -61,7 +62,8 @@ class Facts:
 def story(facts: Facts) -> list[str]:
     """Tells the story, a line for each decision."""
     first, cheaper = (
-        read_report(tasks["evaluate"]["value"], "evaluation.json") for tasks in (facts.first, facts.cheaper)
+        read_report(facts.store, tasks["evaluate"]["value"], "evaluation.json")
+        for tasks in (facts.first, facts.cheaper)
     )
     aucs = [f"{report['splits']['eval']['candidate']['auc']:.3f}" for report in (first, cheaper)]
     told = "Blessed" if cheaper["blessed"] else "Refused"
@@ -82,7 +84,7 @@ def story(facts: Facts) -> list[str]:
 
 
 def _drift(facts: Facts) -> str:
-    reports = [read_report(check["skew"]["value"], "report.json") for check in facts.checks]
+    reports = [read_report(facts.store, check["skew"]["value"], "report.json") for check in facts.checks]
     name = next(iter(reports[-1]["drifted"]), "temp")
     moved = ", ".join(f"{report['features'][name]['score']:.3g}" for report in reports)
     allowed = f"{reports[-1]['features'][name]['threshold']:.3g} allowed"
@@ -93,13 +95,13 @@ def _drift(facts: Facts) -> str:
 def print_tables(facts: Facts, console: Console) -> None:
     """Prints the tables."""
     console.print(stages(facts.runs))
-    console.print(_anomalies([(name, tasks) for name, tasks in facts.runs if "validate" in tasks]))
+    console.print(_anomalies(facts))
     for tasks in facts.checks:
         if tasks["skew"]["value"]:
-            console.print(_skew(tasks["skew"]["value"]))
+            console.print(_skew(facts.store, tasks["skew"]["value"]))
     console.print(_evaluation(facts))
     console.print(_versions(facts))
-    decision = read_report((facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
+    decision = read_report(facts.store, (facts.retraining.get("rollout") or {}).get("value"), "rollout.json")
     if decision:
         console.print(f"Rollout of version {decision['version']}: {decision['decision']}")
         for reason in decision["reasons"]:
@@ -143,10 +145,12 @@ def stages(runs: list[tuple[str, dict[str, Any]]]) -> Table:
     return table
 
 
-def _anomalies(runs: list[tuple[str, dict[str, Any]]]) -> Table:
+def _anomalies(facts: Facts) -> Table:
     table = Table("run", "split", "feature", "severity", "anomaly", title="Anomalies", title_justify="left")
-    for run, tasks in runs:
-        found = read_report(tasks["validate"]["value"], "anomalies.json") or {}
+    for run, tasks in facts.runs:
+        if "validate" not in tasks:
+            continue
+        found = read_report(facts.store, tasks["validate"]["value"], "anomalies.json") or {}
         rows = found.get("anomalies", [])
         for row in rows:
             table.add_row(run, *(str(row.get(name, "")) for name in ("split", "feature", "severity", "description")))
@@ -155,8 +159,8 @@ def _anomalies(runs: list[tuple[str, dict[str, Any]]]) -> Table:
     return table
 
 
-def _skew(artifact: Mapping[str, Any]) -> Table:
-    report = read_report(artifact, "report.json") or {}
+def _skew(store: ArtifactStore, artifact: Mapping[str, Any]) -> Table:
+    report = read_report(store, artifact, "report.json") or {}
     rows = artifact["rows"]["captured"]["rows_in"]
     until = artifact["properties"].get("window_end")
     table = Table(
@@ -200,7 +204,7 @@ def _evaluation(facts: Facts) -> Table:
     versions = {id(tasks): version for version, tasks in facts.deployed.items()}
     for tasks in (facts.first, facts.cheaper, facts.retraining):
         version = versions.get(id(tasks), "refused")
-        evaluation = read_report((tasks.get("evaluate") or {}).get("value"), "evaluation.json")
+        evaluation = read_report(facts.store, (tasks.get("evaluate") or {}).get("value"), "evaluation.json")
         for split, figures in (evaluation or {}).get("splits", {}).items():
             table.add_row(version, f"split {split}, at its evaluation", *_figures(figures["candidate"]))
             if figures.get("champion"):
@@ -249,9 +253,9 @@ def _versions(facts: Facts) -> Table:
     return table
 
 
-def read_report(artifact: Any, name: str) -> Any:
-    """A JSON file of an artifact on the local store; None where there is none."""
-    if not artifact:
+def read_report(store: ArtifactStore, artifact: Any, name: str) -> Any:
+    """A JSON file of an artifact; None where there is none."""
+    try:
+        return store.read_json(f"{artifact['uri']}/{name}") if artifact else None
+    except FileNotFoundError:
         return None
-    path = Path(artifact["uri"].removeprefix("file://")) / name
-    return json.loads(path.read_text()) if path.exists() else None
