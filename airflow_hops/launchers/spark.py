@@ -15,7 +15,7 @@ from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.environments.class_archive import jvm_options
 from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.base import Launcher
-from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
@@ -54,14 +54,13 @@ sys.exit(main())
 
 
 class SparkLauncher(Launcher):
-    """Runs a step as a Spark application in client mode: the driver is a step process like any other.
+    """Runs a step as a Spark application in client mode; with a local master, as a step that starts Spark itself.
 
     Args:
         runtime: Folder of the runtime environment, whose ``spark-submit`` and Python are used.
         conn_id: The Spark connection.
         conf: Spark properties.
-        warm: For Spark on this machine, forks the driver from a process that has imported the ML libraries; the driver
-            then starts spark-submit. If None, spark-submit starts the driver.
+        warm: As for :class:`~airflow_hops.launchers.local.LocalLauncher`, with a local master.
     """
 
     def __init__(
@@ -102,36 +101,34 @@ class SparkLauncher(Launcher):
             )
         conf = dict(_DEFAULTS)
         master = self._master()
-        on_this_machine = master.startswith("local")
-        if on_this_machine:
-            options = shlex.join(jvm_options(base))
-            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": options}
-        conf |= self.conf
+        if is_local := master.startswith("local"):
+            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
         folder = spec_path.parent
-        archive = folder / "code.zip"
-        _zip_sources([Path(path) for path in code_paths], archive)
-        # The stub is outside of the package: Spark puts the script's folder first on the path, and the package's stages
-        # have names of the standard library (statistics).
-        driver = folder / "driver" / "step.py"
-        driver.parent.mkdir(exist_ok=True)
-        driver.write_text(_DRIVER)
         environment = {**step_environment(self.runtime, code_paths), **variables}
+        archive = folder / "code.zip"
         hook = SparkSubmitHook(
             conn_id=self.conn_id,
-            conf=conf,
+            conf=conf | self.conf,
             name=f"hops-{folder.name}",
-            py_files=str(archive),
+            py_files=None if is_local else str(archive),
             application_args=[str(spec_path)],
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
         if master == THIS_MACHINE:
             hook._connection["master"] = master  # the hook uses YARN if the connection is missing
+        # The stub is outside of the package: Spark puts the script's folder first on the path, and the package's stages
+        # have names of the standard library (statistics).
+        driver = folder / "driver" / "step.py"
         command = hook._build_spark_submit_command(str(driver))
-        if on_this_machine and self.warm is not None:
+        if is_local:  # the step starts a JVM if it needs one
             arguments = shlex.join([*command[1 : command.index(str(driver))], "pyspark-shell"])
-            process = self.warm.start(spec_path, {**environment, "PYSPARK_SUBMIT_ARGS": arguments}, detached=detached)
-            if process is not None:
-                return process
+            variables = {**variables, "PYSPARK_SUBMIT_ARGS": arguments}
+            return LocalLauncher(self.runtime, self.warm).start(
+                spec_path, code_paths, variables=variables, detached=detached
+            )
+        _zip_sources([Path(path) for path in code_paths], archive)
+        driver.parent.mkdir(exist_ok=True)
+        driver.write_text(_DRIVER)
         return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
     def _master(self) -> str:

@@ -15,7 +15,7 @@ from benchmarks.measurement.timing import REPOSITORY, time_work
 WORK = REPOSITORY / ".hops" / "benchmarks" / "images"
 RUNTIME = REPOSITORY / ".venv-runtime"
 MODULE = "benchmarks.measurement.image_ways"
-WAYS = {"spark": "this project, on Spark, all cores", "tf_data": "tf.data, one core"}
+WAYS = {"own": "this project, all cores", "tf_data": "tf.data, one core"}
 
 
 def measure_images(images: int, rounds: int, console: Console) -> tuple[dict[str, float], dict[str, Any]]:
@@ -50,7 +50,7 @@ def measure_images(images: int, rounds: int, console: Console) -> tuple[dict[str
         table.add_row(name, f"{rates[way]:,.0f}", f"{median(cpu[way]):.1f}")
     console.print(table)
     return (
-        {"images_to_tfrecord": round(rates["spark"] / rates["tf_data"], 3)},
+        {"images_to_tfrecord": round(rates["own"] / rates["tf_data"], 3)},
         {"images": images, "images_per_second": rates, "images_runs": runs, "images_cpu_s": cpu},
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,28 +40,24 @@ def write_photos(folder: str, count: str) -> Work:
     return write
 
 
-def spark(folder: str) -> Work:
+def own(folder: str) -> Work:
     """This project's preparation, on ``local[cores]``; once before the clock starts, so that its workers run."""
-    from pyspark.sql import SparkSession
+
+    import tensorflow  # noqa: F401  # the processes are forks, which then need not import it
 
     from airflow_hops.core.contract.images import ImageSpec
     from airflow_hops.core.contract.sources import ImageSource
-    from airflow_hops.ml.spark.tasks import run_tasks
+    from airflow_hops.ml.spark.tasks import local_pool, run_tasks
     from airflow_hops.ml.stages.images.plan import name_classes, plan_images
     from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = SparkSession.builder.master(f"local[{len(os.sched_getaffinity(0))}]").config("spark.ui.enabled", "false")
-    context = session.getOrCreate().sparkContext
-
     def prepare() -> Mapping[str, Any]:
-        with tempfile.TemporaryDirectory() as target:
+        with tempfile.TemporaryDirectory() as target, local_pool(len(os.sched_getaffinity(0))) as pool:
             plan = plan_images({"train": ImageSource(folder)})
             preparation = ImagePreparation(target, ImageSpec(SIDE, SIDE, 3), name_classes(plan, None), "label")
-            summaries = run_tasks(context, prepare_task, preparation, plan.tasks, ImageSummary)
+            summaries = run_tasks(pool, prepare_task, preparation, plan.tasks, ImageSummary)
             return {"images": sum(sum(summary.files.values()) for summary in summaries)}
 
-    prepare()
     return prepare
 
 
@@ -103,4 +98,4 @@ def tf_data(folder: str) -> Work:
 
 
 if __name__ == "__main__":
-    perform({"write_photos": write_photos, "spark": spark, "tf_data": tf_data})
+    perform({"write_photos": write_photos, "own": own, "tf_data": tf_data})

@@ -313,9 +313,10 @@ def spark() -> Iterator[Any]:
 
     Its Python workers import this package and, by their names, the test modules beside this file.
     """
+    from pyspark import SparkContext
+
     from airflow_hops.environments.class_archive import jvm_options
     from airflow_hops.environments.java import find_java
-    from airflow_hops.ml.spark.context import spark_conf, start_spark_context
 
     runtime, tests = Path(sys.prefix), Path(__file__).parent
     java = find_java(runtime)
@@ -340,7 +341,7 @@ def spark() -> Iterator[Any]:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
         patch.setenv("PYSPARK_SUBMIT_ARGS", shlex.join([*arguments, "pyspark-shell"]))
-        context = start_spark_context(spark_conf())
+        context = SparkContext.getOrCreate()
     from pyspark.sql import SparkSession
 
     # What started it is no longer set: a stage that is run here does not prepare workers for one of its own.

@@ -17,7 +17,6 @@ ENTRIES = (
     "airflow_hops.ml.training.gang.agent",
     "airflow_hops.ml.queries.__main__",
     "airflow_hops.ml.step.probe",
-    "airflow_hops.ml.spark.daemon",
     "airflow_hops.ml.stages.prepare.rehearsal",
     "airflow_hops.ml.tracking.tensorboard",
     "airflow_hops.serving.__main__",

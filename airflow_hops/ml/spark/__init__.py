@@ -1,1 +1,1 @@
-"""Spark on this machine: a context that starts quickly, with workers that are forks."""
+"""Spark of a step: its context, and tasks in its executors or in processes of this machine."""

@@ -1,4 +1,4 @@
-"""Spark context of a step, which starts quickly on this machine, and Spark's errors."""
+"""Spark context of a step, and Spark's errors."""
 
 from __future__ import annotations
 
@@ -22,43 +22,25 @@ def let_workers_import() -> None:
     os.environ.update(with_package(os.environ))
 
 
-def on_this_machine() -> bool:
-    """Returns whether this process will start spark-submit itself, for Spark on this machine."""
+def is_local(master: str) -> bool:
+    """Returns whether a master is a thread pool of the driver: ``local``, ``local[2]``, ``local[*]``."""
+    return master == "local" or master.startswith("local[")
+
+
+def local_master() -> str | None:
+    """Returns the master of this step's Spark connection if it is this machine, or else None."""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    return any(a == "--master" and b.startswith("local") for a, b in pairwise(arguments))
+    masters = [b for a, b in pairwise(arguments) if a == "--master"]
+    return masters[-1] if masters and is_local(masters[-1]) else None
 
 
-def spark_conf() -> Any:
-    """Returns the configuration of spark-submit, with the daemon that starts Python workers with TensorFlow.
-
-    Imports PySpark in the main thread, as simultaneous imports in two threads can deadlock.
-    """
-    from pyspark import SparkConf, SparkContext
-
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    SparkContext._ensure_initialized()  # SparkConf knows spark-submit's properties only afterwards
-    conf = SparkConf()
-    if conf.get("spark.master", "").startswith("local"):
-        # On one machine, all Python workers can be forks of a process that has imported TensorFlow.
-        conf.set("spark.python.daemon.module", "airflow_hops.ml.spark.daemon")
-    return conf
-
-
-def start_spark_context(conf: Any) -> Any:
-    """Returns the Spark context of this process, with its Python workers started."""
-    from pyspark import SparkContext
-
-    context = SparkContext.getOrCreate(conf)
-    # An empty job, which starts the Python workers while the driver does other work.
-    workers = context.defaultParallelism
-    context.parallelize(range(workers), workers).map(abs).count()
-    return context
-
-
-def start_spark_context_of(context: StepContext) -> Any:
-    """Starts the Spark context of a step."""
+def start_spark_context(context: StepContext) -> Any:
+    """Starts the Spark context of a step, which counts as its start-up."""
     with context.starting():
-        return start_spark_context(spark_conf())
+        from pyspark import SparkContext
+
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        return SparkContext.getOrCreate()
 
 
 @contextmanager

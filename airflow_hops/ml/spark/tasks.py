@@ -1,12 +1,16 @@
-"""Files that the tasks of a Spark job write, and summaries that tasks send to the driver."""
+"""Tasks of a step, in processes of this machine or in Spark's executors; the files and summaries that they write."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import json
+import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, RowCounts
-from airflow_hops.ml.spark.context import as_spark_failure
+from airflow_hops.core.processes.lifetime import end_with_parent
+from airflow_hops.ml.spark.context import as_spark_failure, local_master, start_spark_context
+from airflow_hops.ml.step.context import StepContext
+
+_POLL_S = 1.0
 
 
 @dataclass(kw_only=True)
@@ -82,18 +90,100 @@ class SplitSummary(TaskSummary):
 Summary = TypeVar("Summary", bound=TaskSummary)
 
 
+Pool = Callable[[Callable[[Any], str], Sequence[Any], Callable[[int], None]], list[str]]
+"""Runs a function for each task, several at once; returns the results, and reports the number of finished tasks."""
+
+
+@contextlib.contextmanager
+def task_pool(context: StepContext) -> Iterator[Pool]:
+    """Starts what runs tasks: processes on this machine, or the executors of a Spark connection with another master.
+
+    The process must not have used TensorFlow yet: see :func:`local_pool`.
+    """
+    master = local_master()
+    if master is None:
+        yield partial(_run_on_spark, start_spark_context(context))
+        return
+    slots = master[5:].strip("[]").partition(",")[0] or "1"  # of local, local[2], local[*], local[2, 3]
+    with local_pool(int(slots) if slots.isdecimal() else len(os.sched_getaffinity(0))) as pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def local_pool(workers: int) -> Iterator[Pool]:
+    """Starts processes on this machine: forks of this one, which would lack the threads of a TensorFlow in use."""
+    forking = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, forking, initializer=end_with_parent, initargs=(os.getpid(),)) as executor:
+        executor.submit(abs, 0).result()  # starts all processes
+        try:
+            yield partial(_run_here, executor)
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def _run_here(
+    executor: ProcessPoolExecutor, work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]
+) -> list[str]:
+    futures = [executor.submit(work, task) for task in tasks]
+    try:
+        for done, future in enumerate(as_completed(futures), 1):
+            future.result()
+            report(done)
+    except BrokenProcessPool:
+        raise HopsError(
+            "a process of this step was killed; if the machine ran out of memory, give the step more, or let fewer "
+            "tasks run at once (the Spark connection's host, local[1])"
+        ) from None
+    return [future.result() for future in futures]
+
+
+def _run_on_spark(
+    spark: Any, work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]
+) -> list[str]:
+    ended = threading.Event()
+
+    def poll() -> None:
+        tracker = spark.statusTracker()
+        while not ended.wait(_POLL_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            report(sum(stage.numCompletedTasks for stage in stages if stage is not None))
+
+    reporting = threading.Thread(target=poll, name="progress", daemon=True)
+    reporting.start()
+    try:
+        with as_spark_failure():
+            lines: list[str] = spark.parallelize(tasks, len(tasks)).map(work).collect()
+    finally:
+        ended.set()
+        reporting.join()
+    return lines
+
+
 def run_tasks(
-    spark: Any, work: Callable[[Any, Any], str], plan: Any, tasks: Sequence[Any], of: type[Summary]
+    pool: Pool,
+    work: Callable[[Any, Any], str],
+    plan: Any,
+    tasks: Sequence[Any],
+    of: type[Summary],
+    progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Summary]:
-    """Runs tasks in one Spark job, each by ``work`` with the common ``plan``; ``work`` returns its summary as JSON.
+    """Runs tasks in a pool, each by ``work`` with the common ``plan``; ``work`` returns its summary as JSON.
 
     Raises:
         BadInput: the input of a task is bad.
-        HopsError: Spark failed, or the disk is full.
+        HopsError: Spark failed, a process was killed, or the disk is full.
     """
-    with as_spark_failure():
-        lines = spark.parallelize(tasks, len(tasks)).map(partial(work, plan)).collect()
-    summaries = [of(**json.loads(line)) for line in lines]
+    if not tasks:
+        return []
+    reported = 0
+
+    def report(done: int) -> None:
+        nonlocal reported
+        if done > reported:
+            reported = done
+            progress(0.3 + 0.6 * done / len(tasks), f"{done} of {len(tasks)} tasks are done")
+
+    summaries = [of(**json.loads(line)) for line in pool(partial(work, plan), tasks, report)]
     for summary in summaries:
         if summary.error is not None:
             raise (HopsError if summary.no_space else BadInput)(summary.error)
@@ -154,7 +244,7 @@ class StagedFiles:
 
 
 def use_one_thread() -> None:
-    """Restricts TensorFlow to one thread, as Spark runs a Python worker for each core."""
+    """Restricts TensorFlow to one thread, as a task runs on each core."""
     import tensorflow as tf
 
     with contextlib.suppress(RuntimeError):  # TensorFlow is already in use in this process

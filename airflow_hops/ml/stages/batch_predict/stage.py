@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +14,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.ml.features.raw_features import example_files
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.spark.context import spark_conf, start_spark_context
-from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks
+from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks, task_pool
 from airflow_hops.ml.stages.batch_predict.batches import (
     PredictionPlan,
     SignatureModel,
@@ -30,7 +26,6 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.registry import deployed_model
 
 log = logging.getLogger(__name__)
-_LOOK_S = 1.0
 
 
 def run(
@@ -64,18 +59,17 @@ def run(
     there = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
     result = list(splits) if splits is not None else list(of.splits or there)
     files = {split: example_files(folder, split) for split in result}
-    loaded = SignatureModel(folder_of_model, signature)
-    retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
-    _check(loaded, files, retained)
-    with context.starting():
-        spark = start_spark_context(spark_conf())
-    context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
-    with context.output(model=model) as writer:
+    with task_pool(context) as pool, context.output(model=model) as writer:
+        loaded = SignatureModel(folder_of_model, signature)
+        retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
+        _check(loaded, files, retained)
+        context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
         schema = pq.read_schema(next(paths[0] for paths in files.values()))
         has_bytes = any(pa.types.is_binary(field.type) for field in schema)
         rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
         plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), retained, rows_at_once)
-        summaries = _run_on_spark(context, spark, plan, files)
+        tasks = plan_tasks([(split, path) for split, paths in files.items() for path in paths])
+        summaries = run_tasks(pool, predict_task, plan, tasks, SplitSummary, context.progress)
         for split, paths in files.items():
             _finish_split(writer.path / split, loaded, plan, paths[0])
         counts = count_rows(files, summaries)
@@ -124,40 +118,6 @@ def _check(model: SignatureModel, files: Mapping[str, Sequence[Path]], columns: 
         for name in columns:
             if name not in names:
                 raise BadInput(f"{path}: there is no column {name!r}, which columns name; there are {', '.join(names)}")
-
-
-def _run_on_spark(
-    context: StepContext, spark: Any, plan: PredictionPlan, files: Mapping[str, Sequence[Path]]
-) -> list[SplitSummary]:
-    """Runs one Spark job for all splits; each task predicts part of a file."""
-    tasks = plan_tasks([(split, path) for split, paths in files.items() for path in paths])
-    if not tasks:
-        return []
-    with _tell_progress(context, spark, len(tasks)):
-        return run_tasks(spark, predict_task, plan, tasks, SplitSummary)
-
-
-@contextlib.contextmanager
-def _tell_progress(context: StepContext, spark: Any, tasks: int) -> Iterator[None]:
-    """Reports the number of finished tasks while the job in its ``with`` block runs."""
-    done = threading.Event()
-
-    def look() -> None:
-        report, tracker = 0, spark.statusTracker()
-        while not done.wait(_LOOK_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            completed = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            if completed > report:
-                report = completed
-                context.progress(0.1 + 0.8 * completed / tasks, f"{completed} of {tasks} tasks are done")
-
-    watching = threading.Thread(target=look, name="progress", daemon=True)
-    watching.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watching.join()
 
 
 def _finish_split(folder: Path, model: SignatureModel, plan: PredictionPlan, example: Path) -> None:

@@ -19,8 +19,7 @@ from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.images import decode_images
 from airflow_hops.ml.features.transform_graph import TracedTransform
-from airflow_hops.ml.spark.context import start_spark_context_of
-from airflow_hops.ml.spark.tasks import run_tasks
+from airflow_hops.ml.spark.tasks import run_tasks, task_pool
 from airflow_hops.ml.stages.images.plan import name_classes, plan_images
 from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
 from airflow_hops.ml.step.context import StepContext
@@ -42,15 +41,14 @@ def run(context: StepContext, **options: Any) -> Artifact:
     """
     values = ImageOptions(**options)
     spec, label, eval_percent = values.spec, values.label, values.eval_percent
-    spark = start_spark_context_of(context)
-    plan = plan_images(values.sources)
-    names = name_classes(plan, values.classes)
-    context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
-    with context.output() as writer:
+    with task_pool(context) as pool, context.output() as writer:
+        plan = plan_images(values.sources)
+        names = name_classes(plan, values.classes)
+        context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
         preparation = ImagePreparation(
             str(writer.path), spec, names, label, eval_percent, values.encoding, values.jpeg_quality
         )
-        summaries = run_tasks(spark, prepare_task, preparation, plan.tasks, ImageSummary)
+        summaries = run_tasks(pool, prepare_task, preparation, plan.tasks, ImageSummary, context.progress)
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)
         splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in values.sources if split != TRAIN)]

@@ -1,15 +1,12 @@
-"""Transforms examples: traces the preprocessing function to a graph, and runs that graph in Spark executors."""
+"""Transforms examples: traces the preprocessing function to a graph, and runs the graph in parallel tasks."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,8 +18,7 @@ from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
 from airflow_hops.ml.features.raw_features import check_columns, example_files
 from airflow_hops.ml.features.transform_graph import Preprocess, trace_transform
-from airflow_hops.ml.spark.context import as_spark_failure, spark_conf, start_spark_context
-from airflow_hops.ml.spark.tasks import count_rows, remove_leftovers, run_tasks
+from airflow_hops.ml.spark.tasks import Pool, count_rows, remove_leftovers, run_tasks, task_pool
 from airflow_hops.ml.stages.transform.batches import (
     TransformPlan,
     TransformSummary,
@@ -50,9 +46,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     examples = context.input("examples")
     facts = ExamplesProperties.of(examples)
     target = facts.target
-    with ThreadPoolExecutor(1) as pool, context.output() as writer:
-        # The JVM creates its Spark context while this process imports TensorFlow and traces.
-        spark = pool.submit(start_spark_context, spark_conf())
+    with task_pool(context) as pool, context.output() as writer:
         specs = FeatureSpecs(
             read_raw_features(
                 context.local("schema") / "schema.pbtxt",
@@ -85,10 +79,9 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
             writer.path,
             specs,
             constants,
-            spark,
+            pool,
             name=preprocess,
             progress=context.progress,
-            starting=context.starting,
         )
         rows = count_rows(splits, summaries)
         not_finite: dict[str, int] = {}
@@ -127,27 +120,25 @@ def transform_examples(
     target: Path,
     specs: FeatureSpecs,
     constants: Constants,
-    spark: Future[Any] | Any,
+    pool: Pool,
     *,
     name: str = "preprocess",
-    progress: Callable[[float, str], None] = lambda fraction, text: None,
-    starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> tuple[FeatureSpecs, list[TransformSummary]]:
     """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits below ``target``.
 
     Args:
         preprocess: The preprocessing function.
         splits: Parquet files of examples by split.
-        target: Folder to write to; Spark's executors must see it under the same path.
+        target: Folder to write to; the tasks must see it under the same path.
         specs: Columns of the examples, without outputs.
         constants: Figures of the training split.
-        spark: A SparkContext, or a future of one.
+        pool: Runs the tasks.
         name: Name of the function in messages.
         progress: Called with the finished share and a message.
-        starting: Creates the context manager for waiting for Spark.
 
     Returns:
-        The columns with the outputs, and the summaries of the Spark tasks.
+        The columns with the outputs, and the summaries of the tasks.
 
     Raises:
         BadInput: as :func:`run`.
@@ -165,9 +156,7 @@ def transform_examples(
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
     plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.target)
-    with starting(), as_spark_failure():
-        context = spark.result() if isinstance(spark, Future) else spark
-    done = run_tasks(context, transform_task, plan, plan_tasks(files), TransformSummary)
+    done = run_tasks(pool, transform_task, plan, plan_tasks(files), TransformSummary, progress)
     summaries = [summary for summary in done if summary.rows]
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())

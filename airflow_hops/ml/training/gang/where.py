@@ -45,10 +45,10 @@ def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int =
             settings = {name: where[name] for name in names if where.get(name)}
             return SshRanks(parse_hosts(where["hosts"], where.get("hosts_from", "hosts")), SshSettings(**settings))
         case "spark":
-            from airflow_hops.ml.spark.context import start_spark_context_of
+            from airflow_hops.ml.spark.context import start_spark_context
             from airflow_hops.ml.training.gang.spark import SparkRanks
 
-            return SparkRanks(start_spark_context_of(context))
+            return SparkRanks(start_spark_context(context))
     raise BadInput(f"where is {dict(where)!r}, expected kind 'local', 'ssh' or 'spark'")
 
 
