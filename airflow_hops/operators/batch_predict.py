@@ -1,4 +1,4 @@
-"""Operator that predicts for whole examples on Spark."""
+"""Operator that predicts for whole examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class BatchPredictOperator(SparkOperator):
-    """Predicts for every row of ``examples`` with a model that takes raw features, in Spark's executors.
+    """Predicts for every row of ``examples`` with a model that takes raw features, here or on Spark.
 
     The artifact ``predictions`` holds ``<split>/*.parquet``: the requested columns and a column for each output.
 

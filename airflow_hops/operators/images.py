@@ -1,4 +1,4 @@
-"""Operator that prepares images as TFRecords of one size, on Spark."""
+"""Operator that prepares images as TFRecords of one size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ImageSource", "PrepareImagesOperator"]
 
 
 class PrepareImagesOperator(SparkOperator):
-    """Decodes, resizes and crops labelled images in Spark's executors, and sets aside files that are not images.
+    """Decodes, resizes and crops labelled images, on this machine or on Spark, and sets aside what is not an image.
 
     The artifact ``transformed_examples`` holds ``<split>/*.tfrecord`` and ``<split>/*.parquet``, the graph from encoded
     images to the model's input in ``transform_graph/``, which becomes part of the model, and ``features.json``. Train

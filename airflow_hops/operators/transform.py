@@ -1,4 +1,4 @@
-"""Operator that preprocesses examples with one TensorFlow graph in Spark executors."""
+"""Operator that preprocesses examples with one TensorFlow graph, on this machine or on Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_hops.operators.spark import SparkOperator
 
 
 class TransformOperator(SparkOperator):
-    """Runs a preprocessing function over every split of ``examples``, on Spark.
+    """Runs a preprocessing function over every split of ``examples``, on this machine or on Spark.
 
     The artifact ``transformed_examples`` holds ``<split>/*.parquet`` and ``<split>/*.tfrecord.gz``, the graph in
     ``transform_graph/``, which becomes part of the model, ``features.json`` and ``constants.json``.
