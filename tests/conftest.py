@@ -163,10 +163,10 @@ def store(tmp_path: Path) -> Any:
 class StepRunner:
     """Runs steps as real processes through the runtime hook, in one store."""
 
-    def __init__(self, root: str, runtime: Path) -> None:
+    def __init__(self, root: str, runtime: Path, storage_options: Mapping[str, Any] | None = None) -> None:
         from airflow_hops.core.store import ArtifactStore
 
-        self.store = ArtifactStore(root)
+        self.store = ArtifactStore(root, storage_options=storage_options)
         self.runtime = runtime
         self.lines: list[Any] = []
         self.count = 0
@@ -193,7 +193,7 @@ class StepRunner:
 
         self.count += 1
         hook = RuntimeHook()
-        settings = replace(hook.settings, store=self.store.root)
+        settings = replace(hook.settings, store=self.store.root, storage_options=self.store.storage_options)
         own = {name: settings.services[name] for name in ("tracking_uri", "serving_host", "serving_port")}
         settings = replace(settings, services={**own, **(services or {})})
         hook.__dict__["settings"] = settings

@@ -47,6 +47,7 @@ def own(folder: str) -> Work:
 
     from airflow_hops.core.contract.images import ImageSpec
     from airflow_hops.core.contract.sources import ImageSource
+    from airflow_hops.ml.readers.artifact_files import OutputFolder
     from airflow_hops.ml.spark.tasks import local_pool, run_tasks
     from airflow_hops.ml.stages.images.plan import name_classes, plan_images
     from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
@@ -54,7 +55,9 @@ def own(folder: str) -> Work:
     def prepare() -> Mapping[str, Any]:
         with tempfile.TemporaryDirectory() as target, local_pool(len(os.sched_getaffinity(0))) as pool:
             plan = plan_images({"train": ImageSource(folder)})
-            preparation = ImagePreparation(target, ImageSpec(SIDE, SIDE, 3), name_classes(plan, None), "label")
+            preparation = ImagePreparation(
+                OutputFolder(target), ImageSpec(SIDE, SIDE, 3), name_classes(plan, None), "label"
+            )
             summaries = run_tasks(pool, prepare_task, preparation, plan.tasks, ImageSummary)
             return {"images": sum(sum(summary.files.values()) for summary in summaries)}
 

@@ -79,10 +79,20 @@ class RemoteFiles:
             if path in last:
                 self.write(address, files[path].read_bytes())
                 continue
-            if self._renames:
-                self.fs.makedirs(address.rpartition("/")[0], exist_ok=True)
-            self.fs.put_file(str(files[path]), address)
+            self.put(files[path], address)
         self.fs.invalidate_cache()
+
+    def put(self, path: Path, address: str) -> None:
+        """Uploads a local file."""
+        if self._renames:
+            self.fs.makedirs(address.rpartition("/")[0], exist_ok=True)
+        self.fs.put_file(str(path), address)
+
+    def move(self, address: str, new: str) -> None:
+        """Moves a file: renames it, or has an object store copy it."""
+        if self._renames:
+            self.fs.makedirs(new.rpartition("/")[0], exist_ok=True)
+        self.fs.mv(address, new)
 
     def clear(self, folder: str, *, first: Collection[str] = (), kept: Collection[str] = ()) -> None:
         """Removes a folder's files except ``kept``; first those in ``first``, by which readers recognize it."""

@@ -33,6 +33,7 @@ _KINDS = (
     "mlflow",
     "models",
     "notebook",
+    "part",
     "rehearsal",
     "run-file",
     "step",

@@ -232,6 +232,24 @@ class ArtifactStore:
             return self.local(replace(artifact, uri=retained), without=without)
         raise DamagedArtifact(damage, manifest.producer, retryable=False)
 
+    def fetch(self, uri: str, entry: FileEntry, path: Path) -> None:
+        """Copies one file of a remote store's artifact to a local path.
+
+        Raises:
+            DamagedArtifact: the file is missing or differs from its entry.
+        """
+        self._check_inside(f"{uri}/{entry.path}")
+        assert isinstance(self.files, StoreFiles)
+        with contextlib.suppress(FileNotFoundError):
+            self.files.fetch(f"{uri}/{entry.path}", path)
+        checksum = None
+        if path.exists():
+            with path.open("rb") as stream:
+                checksum = sha256_of(stream)
+        if checksum != entry.sha256:
+            damage = Damage(uri, entry.path, entry.sha256, checksum)
+            raise DamagedArtifact(damage, self.manifest(uri).producer, retryable=True)
+
     def verify(self, artifact: Artifact) -> Manifest:
         """Reads every file of an artifact in the store again and compares its checksum with the manifest's.
 

@@ -199,6 +199,10 @@ class StoreFiles:
         """Copies a file to a local path. Raises FileNotFoundError if it does not exist."""
         self.remote().fs.get_file(uri, str(path))
 
+    def upload(self, path: Path, uri: str) -> None:
+        """Copies a local file to an address."""
+        self.remote().put(path, uri)
+
     def write(self, uri: str, content: bytes) -> None:
         """Writes a small file atomically."""
         self.remote().write(uri, content)
@@ -260,10 +264,17 @@ class StoreFiles:
         if lock is not None:
             os.close(lock)
 
-    def publish(self, staged: Path, uri: str, paths: Sequence[str]) -> None:
-        """Uploads a staging folder: removes the old manifest first, and uploads the new one last."""
+    def publish(
+        self, staged: Path, uri: str, paths: Sequence[str], *, parts: str = "", uploaded: Sequence[str] = ()
+    ) -> None:
+        """Uploads a staging folder: removes the old manifest first, and uploads the new one last.
+
+        ``uploaded`` are files in another folder of the store, ``parts``, which become the artifact's too.
+        """
         remote = self.remote()
         remote.clear(uri, first=(MANIFEST_NAME,))
+        for path in uploaded:
+            remote.move(f"{parts}/{path}", f"{uri}/{path}")
         remote.publish({path: staged / path for path in (*paths, MANIFEST_NAME)}, uri, last=(MANIFEST_NAME,))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, Manifest, Producer, RowCounts
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
 from airflow_hops.core.store import integrity
-from airflow_hops.core.store.files import Files
+from airflow_hops.core.store.files import Files, LocalFiles
 from airflow_hops.core.store.reaching import reaching_store
+
+_STAGING = ".staging-"
 
 
 class ArtifactWriter:
@@ -40,6 +43,8 @@ class ArtifactWriter:
         self._producer, self._inputs, self._parts = producer, inputs, cache_key_parts
         self.path = files.staging(uri)
         self.cost: Callable[[], Mapping[str, float]] = dict
+        self._parts_uri = ""
+        self._uploaded: list[FileEntry] = []
 
     def __enter__(self) -> ArtifactWriter:
         return self
@@ -50,8 +55,25 @@ class ArtifactWriter:
         self.discard()
 
     def discard(self) -> None:
-        """Removes the staging folder."""
+        """Removes the staging folder, and that of tasks."""
         self._files.discard(self.path)
+        if self._parts_uri:
+            self._files.remove_folder(self._parts_uri)
+            self._parts_uri = ""
+
+    def parts(self) -> str:
+        """Returns the address of a staging folder in a remote store, for files that tasks on other hosts write."""
+        if not self._parts_uri:
+            folder, _, name = self.uri.rpartition("/")
+            for other in self._files.names(folder):
+                if other.startswith(f"{name}{_STAGING}"):  # of a try that was killed
+                    self._files.remove_folder(f"{folder}/{other}")
+            self._parts_uri = f"{self.uri}{_STAGING}{uuid.uuid4().hex[:8]}"
+        return self._parts_uri
+
+    def add(self, entries: Iterable[FileEntry]) -> None:
+        """Adds files that tasks wrote to :meth:`parts`."""
+        self._uploaded += entries
 
     def commit(
         self,
@@ -77,7 +99,7 @@ class ArtifactWriter:
             kind=self.kind,
             producer=self._producer,
             inputs=self._inputs,
-            files=tuple(integrity.describe(self.path)),
+            files=tuple(sorted([*integrity.describe(self.path), *self._uploaded], key=lambda entry: entry.path)),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             rows=rows or {},
             metrics=metrics or {},
@@ -87,6 +109,11 @@ class ArtifactWriter:
         )
         (self.path / MANIFEST_NAME).write_text(manifest.to_json())
         with reaching_store(self._root):
-            self._files.publish(self.path, self.uri, [entry.path for entry in manifest.files])
+            uploaded = {entry.path for entry in self._uploaded}
+            staged = [entry.path for entry in manifest.files if entry.path not in uploaded]
+            if isinstance(self._files, LocalFiles):
+                self._files.publish(self.path, self.uri, staged)
+            else:
+                self._files.publish(self.path, self.uri, staged, parts=self._parts_uri, uploaded=sorted(uploaded))
         self.discard()
         return manifest.reference(self.uri)

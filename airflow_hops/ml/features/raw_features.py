@@ -11,17 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.artifact_files import opened
 from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
-
-
-def example_files(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files of a split of examples; raises ``BadInput`` if there are none."""
-    files = sorted((folder / split).glob("*.parquet"))
-    if not files:
-        splits = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
-        raise BadInput(f"{folder}: no Parquet files of split {split!r}; there are the splits {', '.join(splits)}")
-    return files
 
 
 def check_names(names: Iterable[str], where: str) -> None:
@@ -38,11 +30,11 @@ def check_names(names: Iterable[str], where: str) -> None:
         seen.add(name)
 
 
-def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
+def check_columns(path: Any, inputs: Mapping[str, str], *, of: str = "the schema") -> None:
     """Compares a file's columns with the inputs of a transform or a model.
 
     Args:
-        path: A Parquet file of examples.
+        path: A Parquet file of examples, a :data:`~airflow_hops.ml.readers.artifact_files.File`.
         inputs: Dtypes (int64, float32, float64, string, or a vector's ``float32[16]``) of the columns by name.
         of: Origin of the inputs, for messages: the schema, or a model's signature.
 
@@ -50,7 +42,7 @@ def check_columns(path: Path, inputs: Mapping[str, str], *, of: str = "the schem
         BadInput: the file cannot be read, or a column is missing or of another type.
     """
     with explained(str(path)):
-        schema = pq.read_schema(path)
+        schema = pq.read_schema(opened(path))
     for name, dtype in inputs.items():
         if name not in schema.names:
             raise BadInput(

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import platform
 import shlex
+import socket
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.processes.programs import with_package
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
 
 
@@ -35,12 +42,75 @@ def local_master() -> str | None:
 
 
 def start_spark_context(context: StepContext) -> Any:
-    """Starts the Spark context of a step, which counts as its start-up."""
+    """Starts the Spark context of a step, which counts as its start-up, and checks the executors of a cluster.
+
+    Raises:
+        BadInput: executors have other versions of libraries, or do not see the store.
+        HopsError: the master does not answer.
+    """
     with context.starting():
         from pyspark import SparkContext
 
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        return SparkContext.getOrCreate()
+        try:
+            spark = SparkContext.getOrCreate()
+        except Exception as error:  # of Py4J
+            raise HopsError(
+                f"Spark did not start; the connection's master may be down or out of reach:  {_last_words(error)}"
+            ) from error
+        if not is_local(spark.master):
+            check_executors(spark, context.store)
+        return spark
+
+
+def check_executors(spark: Any, store: ArtifactStore) -> None:
+    """Has executors compare their libraries with this process's, and look into the store.
+
+    Raises:
+        BadInput: a version differs, or an executor does not see the store.
+    """
+    versions = _versions()
+    with contextlib.ExitStack() as stack:
+        probe = ""
+        if store.is_local:
+            probe = store.uri("_state", f"seen-{uuid.uuid4().hex}")
+            store.write_text(probe, "")
+            stack.callback(store.remove_text, probe)
+        number = spark.defaultParallelism
+        with as_spark_failure():
+            answers = spark.parallelize(range(number), number).map(partial(_examine, store, probe)).collect()
+    for host, answer, failure in answers:
+        if differing := [name for name in versions if answer.get(name) != versions[name]]:
+            name = differing[0]
+            raise BadInput(
+                f"Spark's executor on {host} has {name} {answer.get(name)}, but this step {versions[name]}; give the "
+                "cluster's hosts the same runtime environment, and name its Python in spark.pyspark.python"
+            )
+        if failure:
+            what = "does not see the store's folder" if store.is_local else "cannot use the store"
+            advice = "use a store that all hosts reach, such as s3:// or hdfs://, or a folder that they share"
+            raise BadInput(f"Spark's executor on {host} {what} {store.root} ({failure}); {advice}")
+
+
+def _versions() -> dict[str, str]:
+    names = ("pyarrow", "numpy", "pyspark", "tensorflow")
+    return {"Python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[str, str], str]:
+    """Returns an executor's host, versions of libraries, and the error of looking into the store, if any."""
+    host, failure = socket.gethostname(), ""
+    try:
+        if probe:
+            store.read_text(probe)
+        else:
+            store.names(store.uri("_state"))
+    except Exception as error:  # of the file system's client
+        failure = f"{type(error).__name__}: {error}"
+    try:
+        return host, _versions(), failure
+    except PackageNotFoundError as error:
+        return host, {"Python": platform.python_version(), str(error.name): "missing"}, failure
 
 
 @contextmanager

@@ -20,9 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError, RowCounts
+from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
 from airflow_hops.core.processes.lifetime import end_with_parent
-from airflow_hops.ml.spark.context import as_spark_failure, local_master, start_spark_context
+from airflow_hops.core.store import ArtifactStore, ArtifactWriter
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_files, files_below, opened
+from airflow_hops.ml.spark.context import as_spark_failure, is_local, local_master, start_spark_context
 from airflow_hops.ml.step.context import StepContext
 
 _POLL_S = 1.0
@@ -35,10 +37,12 @@ class TaskSummary:
     Attributes:
         error: Problem with the input, or None.
         no_space: Whether the disk is full.
+        uploaded: Files that the task wrote to a remote store, as fields of their entries.
     """
 
     error: str | None = None
     no_space: bool = False
+    uploaded: list[Mapping[str, Any]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def recording_errors(self, folder: str, path: str | None = None) -> Iterator[None]:
@@ -90,8 +94,32 @@ class SplitSummary(TaskSummary):
 Summary = TypeVar("Summary", bound=TaskSummary)
 
 
-Pool = Callable[[Callable[[Any], str], Sequence[Any], Callable[[int], None]], list[str]]
-"""Runs a function for each task, several at once; returns the results, and reports the number of finished tasks."""
+@dataclass(frozen=True)
+class Pool:
+    """Runs tasks of a step, several at once.
+
+    Attributes:
+        run: Calls a function for each task; returns the results, and reports the number of finished tasks.
+        reads_store: Whether tasks run on other hosts, and read and write files of the remote store themselves.
+    """
+
+    run: Callable[[Callable[[Any], str], Sequence[Any], Callable[[int], None]], list[str]]
+    reads_store: bool = False
+
+    def splits(self, context: StepContext, role: str, names: Sequence[str]) -> dict[str, list[File]]:
+        """Returns the Parquet files of splits of an input, for tasks.
+
+        Raises:
+            BadInput: the artifact is missing, or a split has no files.
+        """
+        if self.reads_store:
+            return files_below(context.store, context.input(role), names)
+        folder = context.local(role)
+        return {name: list(example_files(folder, name)) for name in names}
+
+    def folder(self, context: StepContext, writer: ArtifactWriter) -> OutputFolder:
+        """Returns the folder that tasks write to."""
+        return OutputFolder(writer.parts(), context.store) if self.reads_store else OutputFolder(str(writer.path))
 
 
 @contextlib.contextmanager
@@ -99,14 +127,24 @@ def task_pool(context: StepContext) -> Iterator[Pool]:
     """Starts what runs tasks: processes on this machine, or the executors of a Spark connection with another master.
 
     The process must not have used TensorFlow yet: see :func:`local_pool`.
+
+    Raises:
+        BadInput: executors have other versions of libraries, or do not see the store.
+        HopsError: the master does not answer.
     """
     master = local_master()
     if master is None:
-        yield partial(_run_on_spark, start_spark_context(context))
+        spark = start_spark_context(context)
+        yield spark_pool(spark, context.store)
         return
     slots = master[5:].strip("[]").partition(",")[0] or "1"  # of local, local[2], local[*], local[2, 3]
     with local_pool(int(slots) if slots.isdecimal() else len(os.sched_getaffinity(0))) as pool:
         yield pool
+
+
+def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
+    """Returns the pool of a Spark context, whose executors were checked (:func:`check_executors`)."""
+    return Pool(partial(_run_on_spark, spark), reads_store=not (is_local(spark.master) or store.is_local))
 
 
 @contextlib.contextmanager
@@ -116,7 +154,7 @@ def local_pool(workers: int) -> Iterator[Pool]:
     with ProcessPoolExecutor(workers, forking, initializer=end_with_parent, initargs=(os.getpid(),)) as executor:
         executor.submit(abs, 0).result()  # starts all processes
         try:
-            yield partial(_run_here, executor)
+            yield Pool(partial(_run_here, executor))
         finally:
             executor.shutdown(cancel_futures=True)
 
@@ -183,21 +221,26 @@ def run_tasks(
             reported = done
             progress(0.3 + 0.6 * done / len(tasks), f"{done} of {len(tasks)} tasks are done")
 
-    summaries = [of(**json.loads(line)) for line in pool(partial(work, plan), tasks, report)]
+    summaries = [of(**json.loads(line)) for line in pool.run(partial(work, plan), tasks, report)]
     for summary in summaries:
         if summary.error is not None:
             raise (HopsError if summary.no_space else BadInput)(summary.error)
     return summaries
 
 
-def count_rows(splits: Mapping[str, Sequence[Path]], summaries: Sequence[SplitSummary]) -> dict[str, RowCounts]:
+def uploaded_files(summaries: Sequence[TaskSummary]) -> list[FileEntry]:
+    """Returns the entries of the files that tasks wrote to a remote store."""
+    return [FileEntry(**fields) for summary in summaries for fields in summary.uploaded]
+
+
+def count_rows(splits: Mapping[str, Sequence[File]], summaries: Sequence[SplitSummary]) -> dict[str, RowCounts]:
     """Returns the rows of each split, read (by the files' footers) and written (by the tasks' summaries)."""
     return {
         split: RowCounts(
-            sum(pq.read_metadata(path).num_rows for path in paths),
+            sum(pq.read_metadata(opened(file)).num_rows for file in files),
             sum(summary.rows for summary in summaries if summary.split == split),
         )
-        for split, paths in splits.items()
+        for split, files in splits.items()
     }
 
 

@@ -28,9 +28,10 @@ from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.ml.features.predictions import check_predictions
-from airflow_hops.ml.features.raw_features import example_files, read_rows
+from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)

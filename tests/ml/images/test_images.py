@@ -26,6 +26,7 @@ from airflow_hops.ml.features.images import decode_image, decode_pixels, fit_pix
 from airflow_hops.ml.features.transform_graph import export_serving_model, load_transform
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages import infra_validate
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.images.plan import plan_images
@@ -314,11 +315,11 @@ def test_repeated_task_writes_once(sources: Path, tmp_path: Path, small_folder: 
     (tmp_path / "noise").write_bytes(struct.pack(">4I", 0x0803, 200, 60, 60) + noise.tobytes())
     source = ImageSource(str(tmp_path / "noise"), labels=str(sources / "idx" / "labels"))
     (task,) = plan_images({"train": source}).tasks
-    preparation = ImagePreparation(str(small_folder), ImageSpec(60, 60, 1), tuple("abcd"), "label")
+    preparation = ImagePreparation(OutputFolder(str(small_folder)), ImageSpec(60, 60, 1), tuple("abcd"), "label")
     summary = json.loads(prepare_task(preparation, task))
     assert summary["no_space"] and "no space left on the device" in summary["error"]
     assert [path for path in small_folder.rglob("*") if path.is_file()] == []
-    elsewhere = replace(preparation, target=str(tmp_path / "elsewhere"))
+    elsewhere = replace(preparation, folder=OutputFolder(str(tmp_path / "elsewhere")))
     assert prepare_task(elsewhere, task) == prepare_task(elsewhere, task)
     files = sorted(path.name for path in (tmp_path / "elsewhere" / "train").iterdir())
     assert files == ["part-00000.parquet", "part-00000.tfrecord"]

@@ -19,8 +19,10 @@ from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
-from airflow_hops.ml.features.raw_features import example_files, read_rows
+from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
+from airflow_hops.ml.readers.artifact_files import OutputFolder, SentFolder, example_files
+from airflow_hops.ml.spark.tasks import Pool
 from airflow_hops.ml.stages.transform import batches, stage
 from airflow_hops.ml.stages.transform.batches import TransformPlan, TransformSummary, plan_tasks, transform_task
 from tests import flights_examples
@@ -150,7 +152,11 @@ def run_task(
         traced = trace_transform(getattr(preprocess_functions, function), specs.inputs, constants)
         traced.save(tmp_path / "graph")
         plan = TransformPlan(
-            str(tmp_path / "graph"), str(tmp_path / "out"), specs.inputs, traced.outputs, Target("late")
+            SentFolder(str(tmp_path / "graph")),
+            OutputFolder(str(tmp_path / "out")),
+            specs.inputs,
+            traced.outputs,
+            Target("late"),
         )
         monkeypatch.setattr(batches, "BATCH_ROWS", tables[0].num_rows)
         (summary,) = [
@@ -335,5 +341,13 @@ def test_examples_that_do_not_fit_the_schema_are_named_before_spark_runs(
         path.write_bytes(path.read_bytes()[:-100])
     preprocess = getattr(preprocess_functions, function)
     with pytest.raises(BadInput) as refused:
-        stage.transform_examples(preprocess, {"train": [path]}, tmp_path, specs, constants, None)
+        stage.transform_examples(
+            preprocess,
+            {"train": [path]},
+            tmp_path,
+            specs,
+            constants,
+            Pool(lambda work, tasks, report: pytest.fail("a task ran")),
+            folder=OutputFolder(str(tmp_path)),
+        )
     assert words in str(refused.value)

@@ -159,7 +159,7 @@ def files_of(folder: Path, split: str) -> list[RowsFile]:
     Raises:
         BadInput: there are none.
     """
-    from airflow_hops.ml.features.raw_features import example_files
+    from airflow_hops.ml.readers.artifact_files import example_files
 
     return [RowsFile.at(path) for path in example_files(folder, split)]
 

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
-from airflow_hops.ml.models.loaded_models import LoadedModel
+from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, fetched, opened
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles, use_one_thread
 from airflow_hops.ml.stages.transform.batches import TransformTask
@@ -28,15 +30,17 @@ class PredictionPlan:
     """Plan that every task gets.
 
     Attributes:
-        model: Folder of the model, readable by every executor.
-        target: Folder to write to, with a subfolder per split; writable by every executor.
+        model: The model's artifact.
+        store: Its store, from which executors fetch it.
+        folder: Folder to write to, with a subfolder per split.
         columns: Columns of the examples that are copied beside the predictions.
         batch_rows: Rows per call of the model.
     """
 
-    model: str
+    model: Artifact
+    store: ArtifactStore
     signature: str
-    target: str
+    folder: OutputFolder
     columns: tuple[str, ...]
     batch_rows: int
 
@@ -67,13 +71,13 @@ class SignatureModel:
             for name, spec in self._model.outputs.items()
         }
 
-    def check(self, file: Path) -> None:
+    def check(self, file: File) -> None:
         """Compares a file's columns with the inputs.
 
         Raises:
             BadInput: a column is missing or has another type.
         """
-        schema = pq.read_schema(file)
+        schema = pq.read_schema(opened(file))
         # If the signature leaves the width of lists open, the first row determines it.
         report = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
         check_columns(file, report, of="the model's signature")
@@ -119,22 +123,27 @@ class SignatureModel:
 def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
     """Runs one task; returns its :class:`~airflow_hops.ml.spark.tasks.SplitSummary` as JSON."""
     summary = SplitSummary(task.split)
-    with summary.recording_errors(plan.target, task.path):
-        key = (plan.model, plan.signature)
+    with summary.recording_errors(plan.folder.path, str(task.file)):
+        key = (plan.model.fingerprint, plan.signature)
         if key not in _loaded:
             use_one_thread()
             _loaded.clear()
-            _loaded[key] = SignatureModel(Path(plan.model), plan.signature, threads=1)
+            _loaded[key] = SignatureModel(model_folder(plan.store, plan.model), plan.signature, threads=1)
         model = _loaded[key]
-        target = Path(plan.target) / task.split / f"part-{task.part:05d}.parquet"
         writer: Any = None
-        with StagedFiles() as files, pq.ParquetFile(task.path) as file:
+        with (
+            fetched(task.file) as path,
+            pq.ParquetFile(path) as file,
+            plan.folder.writing(summary.uploaded) as folder,
+            StagedFiles() as files,
+        ):
+            target = folder / task.split / f"part-{task.part:05d}.parquet"
             columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
             groups = list(task.row_groups)
             for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
                 if not batch.num_rows:
                     continue
-                outputs = model.predict(batch, f"split {task.split!r} ({task.path})")
+                outputs = model.predict(batch, f"split {task.split!r} ({task.file})")
                 summary.count_not_finite(outputs)
                 retained = [batch.column(batch.schema.get_field_index(name)) for name in plan.columns]
                 made = [_as_column(values) for values in outputs.values()]
@@ -146,9 +155,9 @@ def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
     return summary.to_json()
 
 
-def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: Path) -> Any:
+def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: File) -> Any:
     """Returns an empty table with the columns of the predictions."""
-    schema = pq.read_schema(file)
+    schema = pq.read_schema(opened(file))
     fields = [schema.field(name) for name in plan.columns]
     for name, (dtype, scalar) in model.outputs.items():
         item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)

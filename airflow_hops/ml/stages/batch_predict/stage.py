@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
-from airflow_hops.ml.features.raw_features import example_files
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks, task_pool
+from airflow_hops.ml.readers.artifact_files import File, opened
+from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks, task_pool, uploaded_files
 from airflow_hops.ml.stages.batch_predict.batches import (
     PredictionPlan,
     SignatureModel,
@@ -55,23 +55,28 @@ def run(
         model, number = deployed_model(context.store, context.spec.services, model_name, version)
     folder_of_model = model_folder(context.store, model)
     trained = ModelProperties.of(context.store.manifest(model.uri))
-    folder = context.local("examples")
-    there = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+    paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
+    there = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
     result = list(splits) if splits is not None else list(of.splits or there)
-    files = {split: example_files(folder, split) for split in result}
     with task_pool(context) as pool, context.output(model=model) as writer:
+        files = pool.splits(context, "examples", result)
         loaded = SignatureModel(folder_of_model, signature)
         retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
         _check(loaded, files, retained)
         context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
-        schema = pq.read_schema(next(paths[0] for paths in files.values()))
+        schema = pq.read_schema(opened(next(those[0] for those in files.values())))
         has_bytes = any(pa.types.is_binary(field.type) for field in schema)
         rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
-        plan = PredictionPlan(str(folder_of_model), signature, str(writer.path), retained, rows_at_once)
-        tasks = plan_tasks([(split, path) for split, paths in files.items() for path in paths])
+        folder = pool.folder(context, writer)
+        plan = PredictionPlan(model, context.store, signature, folder, retained, rows_at_once)
+        tasks = plan_tasks([(split, file) for split, those in files.items() for file in those])
         summaries = run_tasks(pool, predict_task, plan, tasks, SplitSummary, context.progress)
-        for split, paths in files.items():
-            _finish_split(writer.path / split, loaded, plan, paths[0])
+        writer.add(uploaded_files(summaries))
+        for split, those in files.items():
+            if not any(summary.rows for summary in summaries if summary.split == split):
+                (writer.path / split).mkdir(parents=True, exist_ok=True)
+                pq.write_table(empty_predictions(loaded, plan, those[0]), writer.path / split / "part-00000.parquet")
+            remove_leftovers(writer.path / split)
         counts = count_rows(files, summaries)
         not_finite = _warn_of_not_finite(summaries)
         return writer.commit(
@@ -108,24 +113,16 @@ def _check_values(*, splits: Sequence[str] | None, columns: Sequence[str] | None
         raise BadInput(f"batch_rows is {batch_rows!r}; expected a whole number from 1 on, or None")
 
 
-def _check(model: SignatureModel, files: Mapping[str, Sequence[Path]], columns: Sequence[str]) -> None:
+def _check(model: SignatureModel, files: Mapping[str, Sequence[File]], columns: Sequence[str]) -> None:
     both = [name for name in columns if name in model.outputs]
     if both:
         raise BadInput(f"columns name {both[0]!r}, which is an output of the model too; leave it out")
-    for path in (path for paths in files.values() for path in paths):
-        model.check(path)
-        names = pq.read_schema(path).names
+    for file in (file for those in files.values() for file in those):
+        model.check(file)
+        names = pq.read_schema(opened(file)).names
         for name in columns:
             if name not in names:
-                raise BadInput(f"{path}: there is no column {name!r}, which columns name; there are {', '.join(names)}")
-
-
-def _finish_split(folder: Path, model: SignatureModel, plan: PredictionPlan, example: Path) -> None:
-    """Deletes leftovers of killed Python workers, and writes an empty file if the split has none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(folder)
-    if not any(folder.glob("*.parquet")):
-        pq.write_table(empty_predictions(model, plan, example), folder / "part-00000.parquet")
+                raise BadInput(f"{file}: there is no column {name!r}, which columns name; there are {', '.join(names)}")
 
 
 def _warn_of_not_finite(summaries: Sequence[SplitSummary]) -> dict[str, int]:

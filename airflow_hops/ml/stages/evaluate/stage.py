@@ -25,7 +25,6 @@ from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.ml.features.raw_features import example_files
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.custom_metrics import custom_metrics
 from airflow_hops.ml.metrics.judging import METRICS, Judge, names_of_figures
@@ -34,6 +33,7 @@ from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.leakage import TELLS, score_alone
+from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.stages.evaluate.by_split import figures_by_split
 from airflow_hops.ml.stages.evaluate.more_labels import evaluate_more_labels, minimum_by_label

@@ -19,7 +19,7 @@ from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.images import decode_images
 from airflow_hops.ml.features.transform_graph import TracedTransform
-from airflow_hops.ml.spark.tasks import run_tasks, task_pool
+from airflow_hops.ml.spark.tasks import run_tasks, task_pool, uploaded_files
 from airflow_hops.ml.stages.images.plan import name_classes, plan_images
 from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
 from airflow_hops.ml.step.context import StepContext
@@ -46,9 +46,10 @@ def run(context: StepContext, **options: Any) -> Artifact:
         names = name_classes(plan, values.classes)
         context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
         preparation = ImagePreparation(
-            str(writer.path), spec, names, label, eval_percent, values.encoding, values.jpeg_quality
+            pool.folder(context, writer), spec, names, label, eval_percent, values.encoding, values.jpeg_quality
         )
         summaries = run_tasks(pool, prepare_task, preparation, plan.tasks, ImageSummary, context.progress)
+        writer.add(uploaded_files(summaries))
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)
         splits = [*([TRAIN, EVAL] if eval_percent else [TRAIN]), *(split for split in values.sources if split != TRAIN)]
@@ -188,4 +189,5 @@ def _write_counts(folder: Path, summaries: Iterable[ImageSummary]) -> None:
             split, _, file = name.partition("/")
             if split == folder.name:
                 counts[file] = rows
+    folder.mkdir(exist_ok=True)
     (folder / COUNTS_FILE).write_text(json.dumps(dict(sorted(counts.items())), indent=1) + "\n")

@@ -20,6 +20,7 @@ from airflow_hops.core.contract.images import IMAGE, KEY, MAX_PIXELS, REJECTED, 
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.ml.features.images import decode_pixel_batch
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary, use_one_thread
 from airflow_hops.ml.stages.images.plan import ImageTask
 from airflow_hops.ml.stages.images.read import ImageBatch, read_images
@@ -34,14 +35,14 @@ class ImagePreparation:
     """Plan that every task gets.
 
     Attributes:
-        target: Folder to write to, with a subfolder per split; writable by every executor.
+        folder: Folder to write to, with a subfolder per split.
         classes: Names in the order of their numbers.
         label: Name of the label column.
         eval_percent: Percentage of the keys of source ``train`` that go to split ``eval``.
         encoding: ``png`` or ``jpeg``.
     """
 
-    target: str
+    folder: OutputFolder
     spec: ImageSpec
     classes: tuple[str, ...]
     label: str
@@ -83,7 +84,7 @@ class ImageSummary(TaskSummary):
 def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
     """Runs a task; returns its :class:`ImageSummary` as JSON."""
     summary = ImageSummary()
-    with summary.recording_errors(preparation.target):
+    with summary.recording_errors(preparation.folder.path):
         _Task(preparation, task, summary).run()
     return summary.to_json()
 
@@ -96,9 +97,9 @@ class _Task:
 
     def run(self) -> None:
         use_one_thread()
-        target = Path(self.preparation.target)
         splits = [TRAIN, EVAL] if self.task.source == TRAIN else [self.task.source]
         with ExitStack() as stack:
+            target = stack.enter_context(self.preparation.folder.writing(self.summary.uploaded))
             writers = {
                 split: stack.enter_context(ImageWriter(target / split, self.task.part, self.preparation.label))
                 for split in splits

@@ -21,8 +21,8 @@ from airflow_hops.core.contract.properties import (
 from airflow_hops.core.contract.redaction import redacted
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.ml.features.raw_features import example_files
 from airflow_hops.ml.features.transform_graph import SIGNATURE
+from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.stages.import_model.checks import check_model, more_labels, unzip_probabilities
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking

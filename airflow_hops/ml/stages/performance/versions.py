@@ -15,12 +15,12 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.core.contract.target import BINARY, REGRESSION
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import DamagedArtifact
-from airflow_hops.ml.features.raw_features import example_files
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.stages.performance.figures import Estimator, measure
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.registry import deployed_model

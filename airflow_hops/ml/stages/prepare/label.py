@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, REGRESSION, Problem, Target
+from airflow_hops.ml.readers.artifact_files import File, opened
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _WIDEN = ": widen the window, or look at how prepare() derives it"
 _EXACT = 2.0**53
 """Doubles represent every integer below it."""
 
-Files = Mapping[str, Sequence[Path]]
+Files = Mapping[str, Sequence[File]]
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
 def read_values(files: Files, label: str) -> LabelValues:
     """Counts the values of the label."""
     by_split: dict[str, Counter[Any]] = {split: Counter() for split in files}
-    for split, path in ((split, path) for split, paths in files.items() for path in paths):
+    for split, file in ((split, file) for split, those in files.items() for file in those):
         counts = by_split[split]
-        for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=[label]):
+        for batch in pq.ParquetFile(opened(file)).iter_batches(_BATCH_ROWS, columns=[label]):
             column = batch.column(0)
             if pa.types.is_floating(column.type):
                 whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), _EXACT))
@@ -144,7 +144,7 @@ def numbers(column: Any, target: Target) -> Any:
 
 
 def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
-    metadata = [pq.read_metadata(path) for path in files[TRAIN]]
+    metadata = [pq.read_metadata(opened(file)) for file in files[TRAIN]]
     groups = [each.row_group(index) for each in metadata for index in range(each.num_row_groups)]
     names = metadata[0].schema.to_arrow_schema().names
     results = [group.column(names.index(values.label)).statistics for group in groups if group.num_rows]

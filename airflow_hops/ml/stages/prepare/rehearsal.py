@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.prepare.classes import Splits, classify
 from airflow_hops.ml.stages.prepare.files import write_classes
 from airflow_hops.ml.stages.prepare.stage import read_table, start_spark
@@ -42,7 +43,9 @@ def rehearse() -> None:
             F.when(F.col("id") % 50 == 0, "rejected").alias("reject_reason"),
         )
         values = PrepareOptions("rehearsal", "label", "key", "time")
-        write_classes(classify(frame, values, Splits(20, 1_357_000_000)), values, folder / "examples")
+        write_classes(
+            classify(frame, values, Splits(20, 1_357_000_000)), values, OutputFolder(str(folder / "examples"))
+        )
         spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
 
 

@@ -8,19 +8,24 @@ target from the label column.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts, RowsNotConserved
 from airflow_hops.core.contract.prepare import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.core.contract.properties import ExamplesProperties, SnapshotProperties
+from airflow_hops.ml.readers.artifact_files import File, fetched, files_below, opened
+from airflow_hops.ml.spark.context import start_spark_context
+from airflow_hops.ml.spark.tasks import spark_pool
 from airflow_hops.ml.stages.prepare.classes import NO_CLASS, Splits, classify, latest_time
 from airflow_hops.ml.stages.prepare.files import count_rows, spark_path, write_classes, write_examples
 from airflow_hops.ml.stages.prepare.label import find_target, read_values
@@ -55,15 +60,18 @@ def run(context: StepContext, **options: Any) -> Artifact:
         raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
     rows_in = manifest.rows[main].rows_out
 
-    with context.starting():
-        spark = start_spark(context.spec.step)
+    spark = start_spark(context.spec.step, context)
+    pool = spark_pool(spark.sparkContext, context.store)
     # Every shuffle has as many parts as there will be files: one shuffle then serves both duplicates and files, and
     # equal rows get into the same files.
     spark.conf.set("spark.sql.shuffle.partitions", max(_PARTS, -(-rows_in // _FILE_ROWS)))
     spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
     context.progress(0.1, "Spark has started")
-    folder = context.store.local(ingested)
-    tables = {name: read_table(spark, folder / name) for name in names}
+    if pool.reads_store:
+        tables = {name: read_stored_table(spark, files_below(context.store, ingested, [name])[name]) for name in names}
+    else:
+        folder = context.store.local(ingested)
+        tables = {name: read_table(spark, folder / name) for name in names}
     frame = call_prepare(user_function, values.prepare, spark, tables)
     newest_from_s = None
     if values.newest_s is not None:
@@ -79,7 +87,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
     examples = classify(frame, values, splits)
     context.progress(0.2, "prepare() is planned")
     with context.output() as writer:
-        classified = write_classes(examples, values, writer.path)
+        target_folder = pool.folder(context, writer)
+        classified = write_classes(examples, values, target_folder)
         retained, rejected = count_rows(classified.splits), count_rows(classified.rejected)
         context.progress(0.9, "rows are counted")
         total = RowCounts(rows_in, sum(retained.values()), rejected)
@@ -109,7 +118,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 )
         target, *more = (find_target(classified.splits, each) for each in values.of_labels)
         target = replace(target, more=tuple(more))
-        write_examples(classified, target, writer.path)
+        writer.add(write_examples(classified, target, target_folder, pool, context.progress))
         context.progress(0.95, "examples are written")
         expected = [name for name in (TRAIN, EVAL, NEWEST) if name in retained]
         return writer.commit(
@@ -129,8 +138,10 @@ def run(context: StepContext, **options: Any) -> Artifact:
         )
 
 
-def start_spark(name: str) -> SparkSession:
+def start_spark(name: str, context: StepContext | None = None) -> SparkSession:
     """Returns the Spark session of this process: the one configured by spark-submit, or a local one."""
+    if context is not None:
+        start_spark_context(context)
     spark = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -144,6 +155,25 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     _tell_case_apart(spark, schema.names)
     # Arrow and Spark 3 use the same calendar, so dates are not rebased; Spark refuses to guess before 1582.
     return spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED").parquet(spark_path(folder))
+
+
+def read_stored_table(spark: SparkSession, files: Sequence[File]) -> DataFrame:
+    """Opens a table in a remote store, whose files executors read with Arrow, one partition each."""
+    schema = from_arrow_schema(pq.read_schema(opened(files[0])).remove_metadata(), prefer_timestamp_ntz=True)
+    _tell_case_apart(spark, schema.names)
+    read = partial(_read_files, list(files), to_arrow_schema(schema))
+    # Not spark.range: with a single file its rows would count as clustered already, and none be shuffled.
+    numbers = spark.sparkContext.parallelize([(number,) for number in range(len(files))], len(files))
+    return spark.createDataFrame(numbers, "number long").mapInArrow(read, schema)
+
+
+def _read_files(
+    files: Sequence[File], schema: pa.Schema, numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
+        with fetched(files[number]) as path:
+            for batch in pq.ParquetFile(path).iter_batches():
+                yield from pa.Table.from_batches([batch]).replace_schema_metadata().cast(schema).to_batches()
 
 
 def call_prepare(

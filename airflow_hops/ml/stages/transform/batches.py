@@ -20,6 +20,7 @@ from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder, fetched, opened
 from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles
 
 BATCH_ROWS = 16_384
@@ -33,7 +34,7 @@ TASK_ROWS = 500_000
 
 _PROBED_ROWS = 32
 _ENCODED_ROWS = 8_192  # per call: the encoder holds all examples in memory
-_loaded: dict[str, Callable[..., dict[str, Any]]] = {}
+_loaded: dict[Path, Callable[..., dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class TransformTask:
     """Part of a split: row groups of one Parquet file of examples, and the number of the output part."""
 
     split: str
-    path: str
+    file: File
     row_groups: tuple[int, ...]
     rows: int
     part: int
@@ -52,15 +53,15 @@ class TransformPlan:
     """Plan that every task gets.
 
     Attributes:
-        transform_graph: Folder of the SavedModel, readable by every executor.
-        folder: Folder to write to, with a subfolder per split; writable by every executor.
+        transform_graph: Folder of the SavedModel.
+        folder: Folder to write to, with a subfolder per split.
         inputs: Dtypes of the raw features and the time column, by name.
         outputs: Outputs of the graph.
         target: Labels and weight, which are copied unchanged.
     """
 
-    transform_graph: str
-    folder: str
+    transform_graph: SentFolder
+    folder: OutputFolder
     inputs: Mapping[str, str]
     outputs: Mapping[str, OutputSpec]
     target: Target
@@ -77,19 +78,19 @@ class TransformSummary(SplitSummary):
     widths: dict[str, int | None] = field(default_factory=dict)
 
 
-def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
-    """Divides files of examples (split and path) into tasks, the largest first, so that the last to end is small."""
+def plan_tasks(files: Sequence[tuple[str, File]]) -> list[TransformTask]:
+    """Divides files of examples, with their splits, into tasks, the largest first, so that the last to end is small."""
     tasks: list[TransformTask] = []
     parts: dict[str, int] = {}
-    for split, path in files:
-        metadata = pq.read_metadata(path)
+    for split, file in files:
+        metadata = pq.read_metadata(opened(file))
         groups: list[int] = []
         rows = 0
         for index in range(metadata.num_row_groups):
             groups.append(index)
             rows += metadata.row_group(index).num_rows
             if rows and (rows >= TASK_ROWS or index == metadata.num_row_groups - 1):
-                tasks.append(TransformTask(split, str(path), tuple(groups), rows, parts.setdefault(split, 0)))
+                tasks.append(TransformTask(split, file, tuple(groups), rows, parts.setdefault(split, 0)))
                 parts[split] += 1
                 groups, rows = [], 0
     return sorted(tasks, key=lambda task: -task.rows)
@@ -98,28 +99,30 @@ def plan_tasks(files: Sequence[tuple[str, Path]]) -> list[TransformTask]:
 def transform_task(plan: TransformPlan, task: TransformTask) -> str:
     """Runs a task; returns its :class:`TransformSummary` as JSON."""
     summary = TransformSummary(task.split)
-    with summary.recording_errors(plan.folder, task.path):
-        path = plan.transform_graph
-        if path not in _loaded:
+    with summary.recording_errors(plan.folder.path, str(task.file)):
+        graph = plan.transform_graph.local()
+        if graph not in _loaded:
             _loaded.clear()
-            _loaded[path] = load_transform(Path(path))
-        transform = _loaded[path]
+            _loaded[graph] = load_transform(graph)
+        transform = _loaded[graph]
         columns = {**plan.inputs, **plan.target.dtypes}
         with (
-            pq.ParquetFile(task.path) as file,
-            ExampleWriter(Path(plan.folder) / task.split, task.part) as writer,
+            fetched(task.file) as path,
+            pq.ParquetFile(path) as file,
+            plan.folder.writing(summary.uploaded) as folder,
+            ExampleWriter(folder / task.split, task.part) as writer,
         ):
             for batch in file.iter_batches(
                 batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)
             ):
                 if not batch.num_rows:
                     continue
-                arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.path})")
+                arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.file})")
                 retained = {name: arrays.pop(name) for name in plan.target.dtypes}
                 for name, values in retained.items():
                     if bad := int((~np.isfinite(values)).sum()):
                         raise BadInput(
-                            f"split {task.split!r} ({task.path}): column {name!r}, a label or a weight, is missing, "
+                            f"split {task.split!r} ({task.file}): column {name!r}, a label or a weight, is missing, "
                             f"NaN or infinite in {bad} of {len(values)} rows; give those rows a reject_reason in "
                             "prepare()"
                         )

@@ -16,9 +16,10 @@ from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import ExamplesProperties, TransformedExamplesProperties
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, read_raw_features
-from airflow_hops.ml.features.raw_features import check_columns, example_files
+from airflow_hops.ml.features.raw_features import check_columns
 from airflow_hops.ml.features.transform_graph import Preprocess, trace_transform
-from airflow_hops.ml.spark.tasks import Pool, count_rows, remove_leftovers, run_tasks, task_pool
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder
+from airflow_hops.ml.spark.tasks import Pool, count_rows, remove_leftovers, run_tasks, task_pool, uploaded_files
 from airflow_hops.ml.stages.transform.batches import (
     TransformPlan,
     TransformSummary,
@@ -72,7 +73,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
                 f"{', '.join(specs.inputs)}"
             )
         constants = Constants.read(context.local("statistics") / TRAIN / "FeatureStats.pb")
-        splits = {name: example_files(context.local("examples"), name) for name in facts.splits}
+        splits = pool.splits(context, "examples", facts.splits)
         specs, summaries = transform_examples(
             resolve(preprocess),
             splits,
@@ -80,9 +81,11 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
             specs,
             constants,
             pool,
+            folder=pool.folder(context, writer),
             name=preprocess,
             progress=context.progress,
         )
+        writer.add(uploaded_files(summaries))
         rows = count_rows(splits, summaries)
         not_finite: dict[str, int] = {}
         for summary in summaries:
@@ -116,24 +119,26 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
 
 def transform_examples(
     preprocess: Preprocess,
-    splits: Mapping[str, Sequence[Path]],
+    splits: Mapping[str, Sequence[File]],
     target: Path,
     specs: FeatureSpecs,
     constants: Constants,
     pool: Pool,
     *,
+    folder: OutputFolder,
     name: str = "preprocess",
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> tuple[FeatureSpecs, list[TransformSummary]]:
-    """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits below ``target``.
+    """Writes ``transform_graph/``, ``constants.json``, ``features.json`` and the splits.
 
     Args:
         preprocess: The preprocessing function.
         splits: Parquet files of examples by split.
-        target: Folder to write to; the tasks must see it under the same path.
+        target: Folder for all but the splits.
         specs: Columns of the examples, without outputs.
         constants: Figures of the training split.
         pool: Runs the tasks.
+        folder: Folder for the splits, that of ``target`` unless tasks write to a remote store.
         name: Name of the function in messages.
         progress: Called with the finished share and a message.
 
@@ -143,9 +148,9 @@ def transform_examples(
     Raises:
         BadInput: as :func:`run`.
     """
-    files = [(split, path) for split, paths in splits.items() for path in paths]
-    for _, path in files:
-        check_columns(path, {**specs.inputs, **specs.target.dtypes})
+    files = [(split, file) for split, those in splits.items() for file in those]
+    for _, file in files:
+        check_columns(file, {**specs.inputs, **specs.target.dtypes})
     traced = trace_transform(preprocess, specs.inputs, constants, name=name)
     for taken in specs.target.dtypes:
         if taken in traced.outputs:
@@ -155,7 +160,8 @@ def transform_examples(
     traced.save(graph)
     (target / "constants.json").write_text(json.dumps(constants.used, indent=1))
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
-    plan = TransformPlan(str(graph), str(target), specs.inputs, traced.outputs, specs.target)
+    sent = SentFolder.of(graph, packed=pool.reads_store)
+    plan = TransformPlan(sent, folder, specs.inputs, traced.outputs, specs.target)
     done = run_tasks(pool, transform_task, plan, plan_tasks(files), TransformSummary, progress)
     summaries = [summary for summary in done if summary.rows]
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))

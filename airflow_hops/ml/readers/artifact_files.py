@@ -1,0 +1,164 @@
+"""Files of artifacts that tasks read and write: in a folder that they see, or in a store that they reach themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.files import StoreFiles
+from airflow_hops.core.store.integrity import describe
+
+
+@dataclass(frozen=True)
+class StoreFile:
+    """File of an artifact in a remote store.
+
+    Attributes:
+        store: The store.
+        uri: Address of the artifact's folder.
+        entry: The file's path in it, size and checksum.
+    """
+
+    store: ArtifactStore
+    uri: str
+    entry: FileEntry
+
+    def __str__(self) -> str:
+        return f"{self.uri}/{self.entry.path}"
+
+    @property
+    def name(self) -> str:
+        """Returns the file's name."""
+        return self.entry.path.rpartition("/")[2]
+
+    @contextlib.contextmanager
+    def fetched(self) -> Iterator[Path]:
+        """Yields a local copy, compared with the checksum.
+
+        Raises:
+            DamagedArtifact: the file is missing or differs.
+        """
+        with temporary_folder("part") as folder:
+            path = folder / self.name
+            self.store.fetch(self.uri, self.entry, path)
+            yield path
+
+
+File = Path | StoreFile
+
+
+def example_files(folder: Path, split: str) -> list[Path]:
+    """Returns the Parquet files of a split of examples; raises ``BadInput`` if there are none."""
+    files = sorted((folder / split).glob("*.parquet"))
+    if not files:
+        splits = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
+        raise BadInput(f"{folder}: no Parquet files of split {split!r}; there are the splits {', '.join(splits)}")
+    return files
+
+
+def opened(file: File) -> Path | BinaryIO:
+    """Returns what pyarrow reads a file from: the local path, or a stream of the store."""
+    return file if isinstance(file, Path) else file.store.files.open(file.uri, file.entry.path)
+
+
+def fetched(file: File) -> contextlib.AbstractContextManager[Path]:
+    """Returns a context manager that yields a local path with a file's content."""
+    return contextlib.nullcontext(file) if isinstance(file, Path) else file.fetched()
+
+
+def files_below(store: ArtifactStore, artifact: Artifact, names: Sequence[str]) -> dict[str, list[File]]:
+    """Returns the Parquet files in some folders of an artifact in a remote store, by folder.
+
+    Raises:
+        BadInput: the artifact is missing, or a folder has no Parquet files.
+    """
+    result, manifest = store.find(artifact)
+    files: dict[str, list[File]] = {name: [] for name in names}
+    for entry in sorted(manifest.files, key=lambda entry: entry.path):
+        folder, _, name = entry.path.partition("/")
+        if folder in files and name.endswith(".parquet"):
+            files[folder].append(StoreFile(store, result.uri, entry))
+    if missing := [name for name in names if not files[name]]:
+        folders = sorted({entry.path.partition("/")[0] for entry in manifest.files if entry.path.endswith(".parquet")})
+        raise BadInput(
+            f"{artifact.uri}: no Parquet files of {missing[0]!r}; there are those of {', '.join(folders) or 'nothing'}"
+        )
+    return files
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """Folder that tasks write files to.
+
+    Attributes:
+        path: A local folder, or the address of one in a remote store.
+        store: The remote store; None for a local folder.
+    """
+
+    path: str
+    store: ArtifactStore | None = None
+
+    @contextlib.contextmanager
+    def writing(self, uploaded: list[Mapping[str, Any]]) -> Iterator[Path]:
+        """Yields the local folder, or a temporary one whose files are uploaded at the end of the ``with`` block.
+
+        Their entries are added to ``uploaded``. Another try of a task writes the same files again.
+        """
+        if self.store is None:
+            yield Path(self.path)
+            return
+        assert isinstance(self.store.files, StoreFiles)
+        with temporary_folder("part") as folder:
+            yield folder
+            for entry in describe(folder):
+                self.store.files.upload(folder / entry.path, f"{self.path}/{entry.path}")
+                uploaded.append(asdict(entry))
+
+
+@dataclass(frozen=True)
+class SentFolder:
+    """Small folder of the driver that tasks read.
+
+    Attributes:
+        path: The folder on the driver's machine.
+        archive: The folder as a ZIP file, for executors on other hosts; empty if tasks see the folder.
+    """
+
+    path: str
+    archive: bytes = b""
+
+    @classmethod
+    def of(cls, folder: Path, *, packed: bool) -> SentFolder:
+        """Returns a folder for tasks that see it, or, ``packed``, for tasks that do not."""
+        if not packed:
+            return cls(str(folder))
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(folder.rglob("*")):
+                archive.write(path, path.relative_to(folder))
+        return cls(str(folder), content.getvalue())
+
+    def local(self) -> Path:
+        """Returns a folder with the files, which on an executor lasts as long as the application."""
+        if not self.archive:
+            return Path(self.path)
+        from pyspark import SparkFiles
+
+        folder = Path(SparkFiles.getRootDirectory()) / hashlib.sha256(self.archive).hexdigest()
+        if not folder.exists():
+            staging = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
+            with zipfile.ZipFile(io.BytesIO(self.archive)) as archive:
+                archive.extractall(staging)
+            with contextlib.suppress(OSError):  # another worker was faster
+                staging.rename(folder)
+        return folder
