@@ -91,7 +91,7 @@ links: setup ## ask every address that the documentation links to (needs the net
 	$(AIRFLOW_BIN)/sphinx-build --quiet --builder linkcheck docs docs/_build/links
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
-	$(UV) $(COMPILE) --universal --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
+	$(UV) $(COMPILE) --universal --extra hdfs --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
 	$(UV) $(COMPILE) --config-file requirements/uv.toml --override requirements/runtime-override.txt --group runtime \
 		--output-file requirements/runtime.txt >/dev/null
 	echo 'tensorflow[and-cuda]' | $(UV) $(COMPILE) --constraint requirements/runtime.txt --no-annotate \

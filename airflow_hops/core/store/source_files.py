@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import ImageSource, Source, SourceFile
+from airflow_hops.core.processes.remote_files import open_url
 
 _GLOB_CHARACTERS = frozenset("*?[")
 # Fields that identify an object's version, by file system: S3, GCS, Azure, HTTP, then plain modification times.
-_VERSION_FIELDS = ("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified")
+_VERSION_FIELDS = (
+    *("ETag", "etag", "checksum", "md5Hash", "content_md5", "mtime", "LastModified", "updated", "modified"),
+    *("modification_time", "modificationTime"),  # HDFS, WebHDFS
+)
 
 
 def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
     """Returns the fsspec file system and the files of a source, in the order of their names.
 
     Raises:
-        BadInput: the URI is relative, nothing matches it, or its protocol is not installed.
+        BadInput: the URI is relative, nothing matches it, it may not be read, or its protocol is not installed.
+        HopsError: its file system fails, possibly temporarily.
     """
-    import fsspec  # takes a tenth of a second, and Airflow parses DAGs without it
-
     if "://" not in source.uri and not Path(source.uri).expanduser().is_absolute():
         raise BadInput(f"source {source.uri!r} is a relative path; expected an absolute one, or a URI")
     uri = source.uri if "://" in source.uri else str(Path(source.uri).expanduser())
     try:
-        fs, path = fsspec.url_to_fs(uri, **source.storage_options)
+        fs, path = open_url(uri, source.storage_options)
+        # A listing cached by the file system may be outdated.
+        fs.invalidate_cache()
+        result = _match(fs, path)
     except (ImportError, ValueError) as error:
         raise BadInput(f"source {source.uri!r}: {error}") from error
-    # A listing cached by the file system may be outdated.
-    fs.invalidate_cache()
-    result = _match(fs, path)
+    except OSError as error:
+        kind = BadInput if isinstance(error, PermissionError) else HopsError
+        raise kind(f"source {source.uri!r} cannot be listed ({type(error).__name__}: {error})") from error
     if not result:
         raise BadInput(f"source {source.uri!r}: no file matches")
     return fs, tuple(_describe(fs, name, info) for name, info in result.items())
@@ -56,9 +63,12 @@ def _files_and_labels(source: Source | ImageSource) -> tuple[SourceFile, ...]:
 def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
     """Returns the facts of each file by path, in the order of the paths."""
     # An existing name with a glob's characters is not a pattern.
-    if fs.isfile(path):
-        return {path: fs.info(path)}
-    if fs.isdir(path):
+    info: Mapping[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        info = fs.info(path)  # not isfile() or isdir(), which are also False if the file system fails
+    if info.get("type") == "file":
+        return {path: info}
+    if info.get("type") == "directory":
         listed = fs.find(path, detail=True)
         return {result: listed[result] for result in sorted(listed) if not _is_hidden(result, path)}
     if _GLOB_CHARACTERS & set(path):
@@ -68,9 +78,9 @@ def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
 
 
 def _is_hidden(path: str, folder: str) -> bool:
-    """Returns whether a path below a folder is a marker or a checksum, such as those of Hadoop."""
+    """Returns whether a path below a folder is a marker, a checksum or an unfinished copy, such as those of Hadoop."""
     parts = PurePosixPath(path.removeprefix(folder)).parts
-    return any(part.startswith((".", "_")) for part in parts) or path.endswith(".crc")
+    return any(part.startswith((".", "_")) for part in parts) or path.endswith((".crc", "._COPYING_"))
 
 
 def _describe(fs: Any, path: str, info: Mapping[str, Any]) -> SourceFile:

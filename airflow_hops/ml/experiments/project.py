@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import fsspec
-
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import current_step
 
@@ -58,7 +57,7 @@ class Project:
     @cached_property
     def files(self) -> Any:
         """Project's fsspec file system."""
-        return fsspec.core.url_to_fs(self.store.root, **self.store.storage_options)[0]
+        return open_url(self.store.root, self.store.storage_options)[0]
 
     @property
     def root(self) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 from airflow_hops.core.processes.files import make_private, write_atomically
 from airflow_hops.core.processes.locks import lock_for_process
 from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
 from airflow_hops.serving.capture.spool import (
@@ -88,9 +89,7 @@ class Capture:
                 if not os.access(base, os.W_OK):
                     raise PermissionError(f"{base} is not writable")
             else:
-                import fsspec
-
-                fsspec.url_to_fs(options.base_path)
+                open_url(options.base_path)
             folder = options.spool_root / secrets.token_hex(6)
             folder.mkdir(parents=True, mode=0o700)
             self._folder = folder

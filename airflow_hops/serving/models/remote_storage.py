@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import model_files
 from airflow_hops.serving.models.model_cache import ModelCache
@@ -38,7 +39,10 @@ _PART_BYTES = 2 << 20
 # eight parts in flight, 300 KB/s are still fast enough.
 _STALLED_S = 60.0
 # Names of an object's checksum, version and time in listings of the various stores.
-_STAMPS = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
+_STAMPS = (
+    *("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated", "mtime", "created"),
+    "modification_time",
+)
 
 
 class RemoteFile(NamedTuple):
@@ -193,9 +197,7 @@ class RemoteBasePath:
 
 def _open(url: str) -> tuple[Any, str]:
     """Returns the store and the path in it; fsspec caches the store."""
-    import fsspec
-
-    store, root = fsspec.url_to_fs(url)
+    store, root = open_url(url)
     return store, root.rstrip("/")
 
 

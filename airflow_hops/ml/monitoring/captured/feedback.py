@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.ml.readers.raw_file import explained
 
 LABEL = "label."
@@ -40,7 +40,7 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
     Raises:
         BadInput: A file cannot be read, or was not written by the server.
     """
-    fs, folder = fsspec.url_to_fs(str(model_folder), **(storage_options or {}))
+    fs, folder = open_url(str(model_folder), storage_options)
     fs.invalidate_cache()
     try:
         paths = sorted(fs.ls(f"{folder.rstrip('/')}/{FEEDBACK_FOLDER}", detail=False))

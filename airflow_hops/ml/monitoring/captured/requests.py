@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.capture_layout import folder_name, rows_file_pattern
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, storage_options_of
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback
@@ -61,7 +61,7 @@ class CapturedRequests:
         self._options = dict(storage_options or {})
         self._url = f"{base_path.rstrip('/')}/{folder_name(model_name)}"
         try:
-            self._fs, self._folder = fsspec.url_to_fs(self._url, **self._options)
+            self._fs, self._folder = open_url(self._url, self._options)
         except (ImportError, ValueError) as error:
             raise BadInput(f"connection field 'serving_capture_path' is {base_path!r}: {error}") from error
 

@@ -20,6 +20,7 @@ from airflow_hops.core.contract.properties import (
 )
 from airflow_hops.core.contract.redaction import redacted
 from airflow_hops.core.contract.target import Target
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.readers.artifact_files import example_files
@@ -160,11 +161,9 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
         if not path.exists():
             raise BadInput(f"source {source!r}: there is no such file or folder")
         return path
-    import fsspec
-
     options = context.store.storage_options if source.partition("://")[0] in context.store.root else {}
     try:
-        files, path_there = fsspec.url_to_fs(source, **options)
+        files, path_there = open_url(source, options)
         if not files.exists(path_there):
             raise BadInput(f"source {source!r}: there is no such file or folder")
         is_folder = files.isdir(path_there)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +22,7 @@ from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.contract.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.ml.monitoring.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
@@ -80,7 +80,7 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         BadInput: the table cannot be read, or the options contradict it.
     """
     fs, listed = list_files(source)
-    if [file.path for file in listed] != [fsspec.url_to_fs(source.uri)[1]]:
+    if [file.path for file in listed] != [open_url(source.uri)[1]]:
         names = named([file.name for file in listed])
         raise BadInput(
             f"{source.uri}: it is a folder, or a pattern of names; expected one file, such as one of {names}"

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from airflow_hops.core.contract.artifacts import HopsError, cache_key
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.training.checkpoints import (
     CHECKPOINT_GLOB,
@@ -30,10 +31,8 @@ class CheckpointState:
     """Checkpoints of one task in one DAG run, for one state of code, parameters and inputs."""
 
     def __init__(self, store: ArtifactStore, uri: str) -> None:
-        import fsspec
-
         self.uri = uri
-        self._fs, self._path = fsspec.url_to_fs(unquote(uri) if store.is_local else uri, **store.storage_options)
+        self._fs, self._path = open_url(unquote(uri) if store.is_local else uri, store.storage_options)
 
     @classmethod
     def of(cls, spec: StepSpec, store: ArtifactStore) -> CheckpointState:

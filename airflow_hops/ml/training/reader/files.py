@@ -13,6 +13,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import Source, SourceFile
 from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.private_folders import cache_folder, private_folder
 from airflow_hops.core.store.source_files import list_files
 
@@ -107,10 +108,8 @@ def split_names(root: str | Path, *, storage_options: Mapping[str, Any] | None =
         root: A local path, or any URI that fsspec opens.
         storage_options: Options for fsspec.
     """
-    import fsspec
-
     try:
-        fs, path = fsspec.url_to_fs(str(root), **(storage_options or {}))
+        fs, path = open_url(str(root), storage_options)
         fs.invalidate_cache()
         result = fs.ls(path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
