@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import flights_examples
+import pyarrow as pa
 import pytest
 import spark_cluster
 from conftest import StepRunner
 from spark_cluster import SparkCluster
 
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = [
@@ -48,7 +53,9 @@ def run_step(cluster: SparkCluster, runtime: Path) -> Iterator[StepRunner]:
         "use_listings_cache": False,
     }
     s3fs.S3FileSystem(**options).mkdir("cluster")
-    yield StepRunner("s3://cluster/hops", runtime, options)
+    runner = StepRunner("s3://cluster/hops", runtime, options)
+    runner.cluster = cluster
+    yield runner
     server.stop()
 
 
@@ -80,44 +87,94 @@ def snapshot(run_step: StepRunner, flights_raw: Path, warm_launcher: Any) -> Art
     return result
 
 
+COLUMNS = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
+
+
+def checksums(run_step: StepRunner, artifact: Artifact, ending: str = "") -> dict[str, str]:
+    """Returns the checksums of an artifact's files, after comparing the files with them."""
+    manifest = run_step.store.verify(artifact)
+    return {entry.path: entry.sha256 for entry in manifest.files if entry.path.endswith(ending)}
+
+
 def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
     run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkLauncher], warm_launcher: Any
 ) -> None:
-    written: dict[str, list[dict[str, str]]] = {}
-    for launcher in launchers.values():
+    """Runs each stage here and on the cluster, where an executor is killed while it prepares and transforms."""
 
-        def run(stage: str, kind: str, launcher: Any = launcher, **of: Any) -> Artifact:
+    def run(stage: str, kind: str, launcher: Any, kill_after: str = "", **of: Any) -> Artifact:
+        with killing_an_executor(run_step, kill_after):
             result: Artifact = run_step(
                 f"airflow_hops.ml.stages.{stage}:run", kind=kind, launcher=launcher, code_paths=DAGS, **of
             )
-            files = run_step.store.manifest(result.uri).files
-            written.setdefault(stage, []).append({entry.path: entry.sha256 for entry in files})
-            assert run_step.store.damage(result.uri, run_step.store.manifest(result.uri)) is None
-            return result
+        return result
 
-        columns = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
-        examples = run(
-            "prepare.stage",
-            "examples",
-            params={"prepare": "flights.prepare:prepare", **columns},
-            inputs={"tables": snapshot},
-        )
-        statistics = run("statistics", "statistics", inputs={"examples": examples}, params={"engine": "spark"})
-        schema = run("schema", "schema", warm_launcher, inputs={"statistics": statistics})
-        run(
-            "transform.stage",
-            "transformed_examples",
-            params={"preprocess": "flights.features:preprocess"},
-            inputs={"examples": examples, "statistics": statistics, "schema": schema},
-        )
-    here, there = written["prepare.stage"]
-    assert here == there and len(here) > 4
-    here, there = (
-        {path: sha for path, sha in files.items() if path.endswith(".parquet")} for files in written["transform.stage"]
-    )
-    assert here == there and len(here) > 2
-    for stage in ("statistics", "schema"):
-        here, there = written[stage]
-        assert list(here) == list(there)
+    def prepare(launcher: Any, **of: Any) -> Artifact:
+        params = {"prepare": "flights.prepare:prepare", **COLUMNS}
+        return run("prepare.stage", "examples", launcher, params=params, inputs={"tables": snapshot}, **of)
+
+    def describe(examples: Artifact, launcher: Any) -> Artifact:
+        return run("statistics", "statistics", launcher, params={"engine": "spark"}, inputs={"examples": examples})
+
+    here, there = prepare(launchers["here"]), prepare(launchers["cluster"], kill_after="prepare() is planned")
+    assert checksums(run_step, here) == checksums(run_step, there)
+    assert {path.partition("/")[0] for path in checksums(run_step, there)} == {"eval", "train"}
+    statistics, others = describe(here, launchers["here"]), describe(there, launchers["cluster"])
+    assert set(checksums(run_step, statistics)) == set(checksums(run_step, others))
+    assert (statistics.rows, statistics.metrics) == (others.rows, others.metrics)
+    schema = run("schema", "schema", warm_launcher, inputs={"statistics": statistics})
+
+    def transform(launcher: Any, **of: Any) -> Artifact:
+        inputs = {"examples": there, "statistics": statistics, "schema": schema}
+        params = {"preprocess": "flights.features:preprocess"}
+        return run("transform.stage", "transformed_examples", launcher, params=params, inputs=inputs, **of)
+
+    here, there = transform(launchers["here"]), transform(launchers["cluster"], kill_after="traced flights.features")
+    assert checksums(run_step, here, ".parquet") == checksums(run_step, there, ".parquet")
+    assert set(checksums(run_step, here)) == set(checksums(run_step, there))
     store = run_step.store
     assert not [uri for uri in store.files.remote().fs.find(store.root) if ".staging-" in uri]
+
+
+@contextlib.contextmanager
+def killing_an_executor(run_step: StepRunner, after: str) -> Iterator[None]:
+    """Kills an executor once the step has printed a text; without a text, kills none."""
+    ended, killed = threading.Event(), []
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            if any(after in line.text for line in run_step.lines):
+                executor = run_step.cluster.executors()[0]
+                executor.kill()
+                killed.append(executor)
+                return
+
+    watcher = threading.Thread(target=watch)
+    if after:
+        watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if after:
+            watcher.join()
+    assert killed or not after
+
+
+def test_a_store_that_executors_do_not_see_is_named(
+    cluster: SparkCluster, launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
+) -> None:
+    runner = StepRunner(str(tmp_path / "store"), runtime)
+    examples = flights_examples.write_examples(runner.store, {"train": pa.table({"x": [1.0, 2.0]})})
+    with pytest.raises(StepFailed) as failure:
+        runner(
+            "airflow_hops.ml.stages.transform.stage:run",
+            params={"preprocess": "flights.features:preprocess"},
+            inputs={"examples": examples},
+            kind="transformed_examples",
+            launcher=launchers["cluster"],
+            code_paths=DAGS,
+        )
+    assert "Spark's executor on " in str(failure.value) and not failure.value.retryable
+    assert f"does not see the store's folder {runner.store.root}" in str(failure.value)
+    assert list((tmp_path / "store" / "_state").iterdir()) == []
+    assert not runner.store.exists(runner.last_uri)

@@ -101,7 +101,9 @@ class SparkLauncher(Launcher):
             )
         conf = dict(_DEFAULTS)
         master = self._master()
-        if is_local := master.startswith("local"):
+        if is_local := _is_local(master):
+            if find_connection(self.conn_id, "spark") is None:
+                log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
             conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
         folder = spec_path.parent
         environment = {**step_environment(self.runtime, code_paths), **variables}
@@ -131,18 +133,27 @@ class SparkLauncher(Launcher):
         driver.write_text(_DRIVER)
         return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
+    @property
+    def is_local(self) -> bool:
+        """Returns whether the master is this machine. Raises BadInput if the connection does not exist."""
+        return _is_local(self._master())
+
     def _master(self) -> str:
         """Returns the connection's master, or this machine if ``spark_default`` does not exist."""
         present = find_connection(self.conn_id, "spark")
         if present is not None:
             return str(present[0].host or "")
         if self.conn_id == DEFAULT_CONN_ID:
-            log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, THIS_MACHINE)
             return THIS_MACHINE
         raise BadInput(
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
             f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
         )
+
+
+def _is_local(master: str) -> bool:
+    """Returns whether a master is this machine: ``local``, ``local[2]``, ``local[*]``."""
+    return master == "local" or master.startswith("local[")
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

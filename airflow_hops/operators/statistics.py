@@ -9,13 +9,14 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
+from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-ENGINES = ("local", "spark")
+ENGINES = ("auto", "local", "spark")
 ON_CORRUPT = ("fail", "skip")
 SPARK_TABLE = "spark://"
 
@@ -45,7 +46,8 @@ class StatisticsOperator(SparkOperator):
         schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
         options: TFDV's options as JSON, as :func:`airflow_hops.ml.statistics.options.options_from` reads
             them. (templated)
-        engine: ``local``, this machine, or ``spark``.
+        engine: ``local``, this machine; ``spark``; or ``auto``: Spark for examples if the connection's master is a
+            cluster and ``workers`` is None, else this machine.
         workers: Processes on this machine; None for one below 8 MB and one per core above.
         on_corrupt: Action if a file cannot be read: ``fail`` the task, or ``skip`` the file and list it in the property
             ``skipped_files``.
@@ -73,7 +75,7 @@ class StatisticsOperator(SparkOperator):
         time: str | None = None,
         schema: Any = None,
         options: Mapping[str, Any] | None = None,
-        engine: Literal["local", "spark"] = "local",
+        engine: Literal["auto", "local", "spark"] = "auto",
         workers: int | None = None,
         on_corrupt: Literal["fail", "skip"] = "fail",
         **kwargs: Any,
@@ -121,7 +123,9 @@ class StatisticsOperator(SparkOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the Spark launcher, or None for this machine."""
-        if self.engine == "local":
+        launcher = SparkLauncher(hook.settings.runtime, self.spark_conn_id)
+        is_here = self.workers is not None or self.source is not None or launcher.is_local
+        if self.engine == "local" or (self.engine == "auto" and is_here):
             return None
         return super().launcher(hook)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ def run(
     source: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     options_function: Mapping[str, Any] | None = None,
-    engine: Literal["local", "spark"] = "local",
+    engine: Literal["auto", "local", "spark"] = "local",
     workers: int | None = None,
     on_corrupt: Literal["fail", "skip"] = "fail",
 ) -> Artifact:
@@ -47,13 +48,15 @@ def run(
         options: As in :func:`~airflow_hops.ml.statistics.options.options_from`.
         options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
             :func:`~airflow_hops.ml.step.function.call_shipped`.
-        engine: ``local`` or ``spark``.
+        engine: ``local``; ``spark``; or ``auto``, Spark if the step is one of a cluster.
         workers: Processes; None for the default of :func:`generate_statistics`.
         on_corrupt: Whether an unreadable file among others fails the step or is skipped.
 
     Raises:
         BadInput: a split is missing, empty or unreadable; or the options are invalid.
     """
+    if engine == "auto":
+        engine = "spark" if "PYSPARK_GATEWAY_PORT" in os.environ else "local"  # of spark-submit, which runs the step
     if engine == "spark":
         start_spark_context(context)
     stats_options = _stats_options(context, options, options_function)
