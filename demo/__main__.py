@@ -60,7 +60,6 @@ class Demo:
             ServiceFailed: a service or the client failed.
         """
         self.forget_schema()
-        self.forget_decisions()
         for dag_id in (TRAINING, MONITORING):
             self.api.wait_for_dag(dag_id)
             self.api.end_unfinished_runs(dag_id)
@@ -85,13 +84,6 @@ class Demo:
         uri = store.uri(TRAINING, "_frozen", "schema", "schema")
         if has_schema(store, uri):
             request_reset(store, uri, by="make demo", note="the loop is shown from its beginning")
-
-    def forget_decisions(self) -> None:
-        """Lets the monitor decide as for the first time: an earlier showing requested at these same times."""
-        store = self.stack.artifact_store()
-        folder = store.uri("_state", MONITORING, "request_retraining", "decisions")
-        for name in store.names(folder):
-            store.remove_text(f"{folder}/{name}")
 
     def heading(self, text: str) -> None:
         """Prints what begins."""
