@@ -65,14 +65,15 @@ class HdfsCluster:
 
     Args:
         folder: For their files and logs.
+        host: Address of this machine at which they listen.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self._jars, self._folder = hadoop_jars(), folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"hdfs://127.0.0.1:{free.getsockname()[1]}"
+            free.bind((host, 0))
+            self.url = f"hdfs://{host}:{free.getsockname()[1]}"
         for pages in ("hdfs", "datanode"):
             (folder / "webapps" / pages / "WEB-INF").mkdir(parents=True)
             (folder / "webapps" / pages / "WEB-INF" / "web.xml").write_text("<web-app/>")
@@ -80,7 +81,7 @@ class HdfsCluster:
             "log4j.rootLogger=INFO, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.A.target=System.err\nlog4j.appender.A.layout=org.apache.log4j.SimpleLayout\n"
         )
-        any_port = "127.0.0.1:0"
+        any_port = f"{host}:0"
         settings = {
             "fs.defaultFS": self.url,
             "dfs.blocksize": "1048576",

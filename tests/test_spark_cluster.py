@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 import spark_cluster
 from conftest import StepRunner
+from hdfs_cluster import HdfsCluster
 from spark_cluster import SparkCluster
 
 from airflow_hops.core.contract.artifacts import Artifact
@@ -38,9 +39,17 @@ def cluster(runtime: Path) -> Iterator[SparkCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def run_step(cluster: SparkCluster, runtime: Path) -> Iterator[StepRunner]:
-    """Runs steps in a store on S3, which the cluster's hosts reach."""
+@pytest.fixture(scope="module", params=["s3", "hdfs"])
+def run_step(
+    request: pytest.FixtureRequest, cluster: SparkCluster, runtime: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StepRunner]:
+    """Runs steps in a store on S3 or HDFS, which the cluster's hosts reach."""
+    if request.param == "hdfs":
+        with HdfsCluster(tmp_path_factory.mktemp("hdfs"), cluster.address) as hdfs:
+            runner = StepRunner(f"{hdfs.url}/hops", runtime)
+            runner.cluster = cluster
+            yield runner
+        return
     import s3fs
     from moto.server import ThreadedMotoServer
 
