@@ -140,6 +140,7 @@ def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
     here, there = transform(launchers["here"]), transform(launchers["cluster"], kill_after="traced flights.features")
     assert checksums(run_step, here, ".parquet") == checksums(run_step, there, ".parquet")
     assert set(checksums(run_step, here)) == set(checksums(run_step, there))
+
     store = run_step.store
     assert not [uri for uri in store.files.remote().fs.find(store.root) if ".staging-" in uri]
 
@@ -148,6 +149,7 @@ def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
 def killing_an_executor(run_step: StepRunner, after: str) -> Iterator[None]:
     """Kills an executor once the step has printed a text; without a text, kills none."""
     ended, killed = threading.Event(), []
+    run_step.lines = []
 
     def watch() -> None:
         while not ended.wait(0.05):

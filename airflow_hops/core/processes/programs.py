@@ -13,7 +13,8 @@ from pathlib import Path
 
 import airflow_hops
 
-PATH_ENTRY = str(Path(airflow_hops.__file__).parent / "path_entry")
+# Absolute, as a program may run in another folder: in Spark's executors, the package is in ./code.zip.
+PATH_ENTRY = str((Path(airflow_hops.__file__).parent / "path_entry").absolute())
 
 
 def module_command(python: str | Path, module: str, *arguments: str | Path) -> list[str]:
@@ -34,4 +35,5 @@ def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> d
     """
     named = [PATH_ENTRY, *paths, *environment.get("PYTHONPATH", "").split(os.pathsep)]
     # An empty entry would be the working directory.
-    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, named)))}
+    entries = dict.fromkeys(str(Path(name).absolute()) for name in named if name)
+    return {**environment, "PYTHONPATH": os.pathsep.join(entries)}

@@ -158,7 +158,7 @@ def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(t
         _ask(captured, tried, week)
         live = tried.run(skew.run, kind="skew", task_id="monitor", services=services, **SKEW)
         # Rows are asked for a week at a time there, and each at its own time here.
-        requests = dict.fromkeys(("captured_from", "captured_until"))
+        requests = dict.fromkeys(("captured_files", "captured_from", "captured_until"))
         assert {**period.skew, **requests} == {**live.properties, **requests}
         assert period.compared == live.metrics["rows_current"]
     verdicts = [SkewProperties.from_dict(each.skew) for each in result.periods]

@@ -31,6 +31,7 @@ from airflow_hops.ml.features.transform_graph import trace_transform
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages import infra_validate
 from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, predict_task
 from airflow_hops.ml.stages.evaluate import stage
@@ -133,17 +134,23 @@ def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_
     (tmp_path / "features.json").write_text(specs.to_json())
     both = np.stack([table()["rooms"], table()["age"].to_numpy() / 90], axis=1).astype(np.float32)
     estimator = LogisticRegression(max_iter=200).fit(both, table()["kind"].to_numpy())
-    export_model(
-        estimator, tmp_path, framework="sklearn", target=KIND, sample=both,
-        transform_graph=tmp_path / "transform_graph", order=["both"],
-    )  # fmt: skip
-    folder = tmp_path / "onnx"
+    with shared_store.create(shared_store.uri("formats", "kind", "graph", "model"), "model", Producer()) as writer:
+        exported = export_model(
+            estimator, writer.path, framework="sklearn", target=KIND, sample=both,
+            transform_graph=tmp_path / "transform_graph", order=["both"],
+        )  # fmt: skip
+        properties = ModelProperties(
+            label=KIND.label, problem=KIND.problem, classes=KIND.classes, format=exported.format, framework="sklearn",
+            synchronized=True,
+        )  # fmt: skip
+        trained = writer.commit(properties=properties.to_dict())
+    folder = model_folder(shared_store, trained)
     files = [shared_store.local(examples(KIND)) / "eval" / "part-0.parquet"]
     (tmp_path / "scratch").mkdir()
     assert infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4).rows == 4
 
-    plan = PredictionPlan(str(folder), "serving_default", str(tmp_path), ("age",), 150)
-    summary = json.loads(predict_task(plan, TransformTask("eval", str(files[0]), (0,), ROWS, 0)))
+    plan = PredictionPlan(trained, shared_store, "serving_default", OutputFolder(str(tmp_path)), ("age",), 150)
+    summary = json.loads(predict_task(plan, TransformTask("eval", files[0], (0,), ROWS, 0)))
     assert (summary["rows"], summary["error"]) == (ROWS, None)
     predicted = pq.read_table(tmp_path / "eval")
     assert predicted.column_names == ["age", "class", "probabilities"]
