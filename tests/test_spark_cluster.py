@@ -141,6 +141,17 @@ def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
     assert checksums(run_step, here, ".parquet") == checksums(run_step, there, ".parquet")
     assert set(checksums(run_step, here)) == set(checksums(run_step, there))
 
+    def train(launcher: Any, where: str) -> dict[str, Any]:
+        params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 1}}
+        ranks = {"ranks": json.dumps({"kind": where})}
+        model = run("train", "model", launcher, params=params, inputs={"examples": there}, services=ranks)
+        summary: dict[str, Any] = json.loads((run_step.store.local(model) / "training.json").read_text())
+        return summary
+
+    alone, on_executors = train(warm_launcher, "local"), train(launchers["cluster"], "spark")
+    assert on_executors["rows"] == alone["rows"]
+    assert on_executors["checksum"] == alone["checksum"]
+    assert len(on_executors["hosts"]) == 2
     store = run_step.store
     assert not [uri for uri in store.files.remote().fs.find(store.root) if ".staging-" in uri]
 
