@@ -50,12 +50,13 @@ class SparkCluster:
 
     def executors(self) -> list[psutil.Process]:
         """Returns the running executors."""
-        return [
-            child
-            for worker in self.workers
-            for child in psutil.Process(worker.pid).children(recursive=True)
-            if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())
-        ]
+        executors = []
+        for worker in self.workers:
+            for child in psutil.Process(worker.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                        executors.append(child)
+        return executors
 
 
 def why_not() -> str:

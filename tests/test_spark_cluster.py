@@ -163,12 +163,11 @@ def killing_an_executor(run_step: StepRunner, after: str) -> Iterator[None]:
     run_step.lines = []
 
     def watch() -> None:
-        while not ended.wait(0.05):
+        while not ended.wait(0.05) and not killed:
             if any(after in line.text for line in run_step.lines):
-                executor = run_step.cluster.executors()[0]
-                executor.kill()
-                killed.append(executor)
-                return
+                for executor in run_step.cluster.executors()[:1]:
+                    executor.kill()
+                    killed.append(executor)
 
     watcher = threading.Thread(target=watch)
     if after:
