@@ -56,4 +56,4 @@ def test_the_loop_measures_before_it_decides() -> None:
     report: Any = Artifact.from_dict({"uri": "file:///s", "kind": "skew", "fingerprint": "f", "properties": compared})
     store: Any = None  # asked only after that
     with pytest.raises(BadInput, match="'performance' of model 'trains'; expected performance of model 'flights'"):
-        request._situation({}, store, report, None)
+        request._situation({}, store, report, None, None)
