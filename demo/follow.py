@@ -99,7 +99,10 @@ def describe(value: Any) -> str:
         rejected = sum(counts["rejected"].values())
         out = f"{name} {counts['rows_out']:,}"
         parts.append(f"{out} (of {counts['rows_in']:,})" if rejected else out)
-    parts += [f"{name} {number:,.4g}" for name, number in list(value.get("metrics", {}).items())[:6]]
+    parts += [
+        f"{name} {number:,.0f}" if float(number).is_integer() else f"{name} {number:,.4g}"
+        for name, number in list(value.get("metrics", {}).items())[:6]
+    ]
     properties = value.get("properties", {})
     for name in ("blessed", "verdict", "version", "mode", "decision"):
         if properties.get(name) is not None:

@@ -1,7 +1,7 @@
 """``make demo-images``: 70,000 pictures of clothes, from files to a served classifier that is asked about new ones.
 
-Prepares them on Spark, trains a small convolutional network on two Horovod ranks, judges it on the 10,000 pictures that
-were never seen, deploys it, and asks the model server about them, as a shop's web site would: PNG in, a name out.
+Prepares them on all cores, trains a small convolutional network on two Horovod ranks, judges it on the 10,000 pictures
+that were never seen, deploys it, and asks the model server about them, as a shop's web site would: PNG in, a name out.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def story(store: ArtifactStore, tasks: dict[str, Any]) -> list[str]:
     figures = read_report(store, tasks["evaluate"]["value"], "evaluation.json")["splits"]["test"]["candidate"]
     prepared = tasks["images"]["value"]
     work = prepared["seconds"]["work"]
-    rate = "" if prepared.get("cached") else f", {prepared['metrics']['images'] / work:,.0f} images/s on Spark"
+    rate = "" if prepared.get("cached") else f", {prepared['metrics']['images'] / work:,.0f} images/s on all cores"
     return [
         f"Prepared: {prepared['metrics']['images']:,.0f} images in {work:.1f} s{rate}",
         f"Trained: on {training['ranks']} ranks in {training['seconds']['training']:.1f} s, "
