@@ -16,7 +16,7 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -91,6 +91,26 @@ def test_a_packaged_dag_runs_on_spark_with_its_modules_and_leaves_no_files(
         )
     assert run_step("shop.steps:run", launcher=warm_spark, code_paths=(str(tmp_path / "dag.zip"),)) == [2, 4]
     assert list(spark_folder.iterdir()) == []
+
+
+def test_a_master_that_does_not_answer_is_named(
+    run_step: Any, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_GONE", '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 9}')
+    examples = flights_examples.write_examples(
+        run_step.store, {"train": flights_examples.months(flights_raw, 1, 1)[:9]}
+    )
+    with pytest.raises(StepFailed) as failure:
+        run_step(
+            "airflow_hops.ml.stages.transform.stage:run",
+            params={"preprocess": "flights.features:preprocess"},
+            inputs={"examples": examples},
+            kind="transformed_examples",
+            launcher=SparkLauncher(runtime, "spark_gone", {"spark.driver.host": "127.0.0.1"}),
+            code_paths=(str(REPOSITORY / "dags"),),
+        )
+    assert failure.value.retryable
+    assert "Spark's master spark://127.0.0.1:9 ran nothing for this step: it does not answer" in str(failure.value)
 
 
 def test_a_killed_warm_spark_step_leaves_neither_jvm_nor_workers(warm_spark: SparkLauncher, tmp_path: Path) -> None:

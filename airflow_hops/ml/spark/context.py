@@ -52,12 +52,8 @@ def start_spark_context(context: StepContext) -> Any:
         from pyspark import SparkContext
 
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        try:
+        with as_spark_failure():
             spark = SparkContext.getOrCreate()
-        except Exception as error:  # of Py4J
-            raise HopsError(
-                f"Spark did not start; the connection's master may be down or out of reach:  {_last_words(error)}"
-            ) from error
         if not is_local(spark.master):
             check_executors(spark, context.store)
         return spark
@@ -68,6 +64,7 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
 
     Raises:
         BadInput: a version differs, or an executor does not see the store.
+        HopsError: the master does not answer, or no executor runs.
     """
     versions = _versions()
     with contextlib.ExitStack() as stack:
@@ -76,9 +73,15 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
             probe = store.uri("_state", f"seen-{uuid.uuid4().hex}")
             store.write_text(probe, "")
             stack.callback(store.remove_text, probe)
-        number = spark.defaultParallelism
-        with as_spark_failure():
+        number, master, driver = spark.defaultParallelism, spark.master, spark.getConf().get("spark.driver.host")
+        try:
             answers = spark.parallelize(range(number), number).map(partial(_examine, store, probe)).collect()
+        except Exception as error:  # of Py4J
+            raise HopsError(
+                f"Spark's master {master} ran nothing for this step: it does not answer, or its executors do not start "
+                f"or do not reach the driver at {driver}; the logs of the master and its workers say more "
+                f"({_last_words(error)})"
+            ) from error
     for host, answer, failure in answers:
         if differing := [name for name in versions if answer.get(name) != versions[name]]:
             name = differing[0]
