@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,11 +60,11 @@ class SparkCluster:
 
 def why_not() -> str:
     """Returns why there cannot be a cluster here; empty if there can."""
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "namespaces need root"
-    if shutil.which("ip") is None:
-        return "network namespaces need iproute2"
-    return ""
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        return "network namespaces need iproute2 and util-linux"
+    bridge = ["unshare", "--net", "--mount", "ip", "link", "add", "bridge", "type", "bridge"]
+    tried = subprocess.run(bridge, capture_output=True, text=True)
+    return f"no rights to namespaces and bridges: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 @contextlib.contextmanager
