@@ -12,6 +12,7 @@ import airflow_hops
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of
+from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.environments.class_archive import jvm_options
 from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
 from airflow_hops.launchers.base import Launcher
@@ -101,7 +102,7 @@ class SparkLauncher(Launcher):
             )
         conf = dict(_DEFAULTS)
         master = self._master()
-        if is_local := _is_local(master):
+        if is_local := is_local_master(master):
             if find_connection(self.conn_id, "spark") is None:
                 log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
             conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
@@ -136,7 +137,7 @@ class SparkLauncher(Launcher):
     @property
     def is_local(self) -> bool:
         """Returns whether the master is this machine. Raises BadInput if the connection does not exist."""
-        return _is_local(self._master())
+        return is_local_master(self._master())
 
     def _master(self) -> str:
         """Returns the connection's master, or this machine if ``spark_default`` does not exist."""
@@ -149,11 +150,6 @@ class SparkLauncher(Launcher):
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
             f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
         )
-
-
-def _is_local(master: str) -> bool:
-    """Returns whether a master is this machine: ``local``, ``local[2]``, ``local[*]``."""
-    return master == "local" or master.startswith("local[")
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

@@ -239,3 +239,8 @@ def parse_line(line: str) -> Line:
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
     return Line(logging.INFO, redacted(line))
+
+
+def is_local_master(master: str) -> bool:
+    """Returns whether a Spark master is the step's own machine: ``local``, ``local[2]``, ``local[*]``."""
+    return master == "local" or master.startswith("local[")

@@ -9,8 +9,9 @@ import platform
 import shlex
 import socket
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
@@ -29,16 +31,11 @@ def let_workers_import() -> None:
     os.environ.update(with_package(os.environ))
 
 
-def is_local(master: str) -> bool:
-    """Returns whether a master is a thread pool of the driver: ``local``, ``local[2]``, ``local[*]``."""
-    return master == "local" or master.startswith("local[")
-
-
 def local_master() -> str | None:
     """Returns the master of this step's Spark connection if it is this machine, or else None."""
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     masters = [b for a, b in pairwise(arguments) if a == "--master"]
-    return masters[-1] if masters and is_local(masters[-1]) else None
+    return masters[-1] if masters and is_local_master(masters[-1]) else None
 
 
 def start_spark_context(context: StepContext) -> Any:
@@ -54,7 +51,7 @@ def start_spark_context(context: StepContext) -> Any:
         logging.getLogger("py4j").setLevel(logging.WARNING)
         with as_spark_failure():
             spark = SparkContext.getOrCreate()
-        if not is_local(spark.master):
+        if not is_local_master(spark.master):
             check_executors(spark, context.store)
         return spark
 
@@ -114,6 +111,24 @@ def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[
         return host, _versions(), failure
     except PackageNotFoundError as error:
         return host, {"Python": platform.python_version(), str(error.name): "missing"}, failure
+
+
+@contextmanager
+def calling_periodically(function: Callable[[], None], interval_s: float) -> Iterator[None]:
+    """Calls a function in a thread every few seconds, until the ``with`` block ends."""
+    ended = threading.Event()
+
+    def call() -> None:
+        while not ended.wait(interval_s):
+            function()
+
+    thread = threading.Thread(target=call, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import errno
 import json
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -21,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
+from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.core.processes.lifetime import end_with_parent
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_files, files_below, opened
-from airflow_hops.ml.spark.context import as_spark_failure, is_local, local_master, start_spark_context
+from airflow_hops.ml.spark.context import as_spark_failure, calling_periodically, local_master, start_spark_context
 from airflow_hops.ml.step.context import StepContext
 
 _POLL_S = 1.0
@@ -144,7 +144,7 @@ def task_pool(context: StepContext) -> Iterator[Pool]:
 
 def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
     """Returns the pool of a Spark context, whose executors were checked (:func:`check_executors`)."""
-    return Pool(partial(_run_on_spark, spark), reads_store=not (is_local(spark.master) or store.is_local))
+    return Pool(partial(_run_on_spark, spark), reads_store=not (is_local_master(spark.master) or store.is_local))
 
 
 @contextlib.contextmanager
@@ -178,22 +178,14 @@ def _run_here(
 def _run_on_spark(
     spark: Any, work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]
 ) -> list[str]:
-    ended = threading.Event()
+    tracker = spark.statusTracker()
 
-    def poll() -> None:
-        tracker = spark.statusTracker()
-        while not ended.wait(_POLL_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            report(sum(stage.numCompletedTasks for stage in stages if stage is not None))
+    def count_finished() -> None:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        report(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
-    reporting = threading.Thread(target=poll, name="progress", daemon=True)
-    reporting.start()
-    try:
-        with as_spark_failure():
-            lines: list[str] = spark.parallelize(tasks, len(tasks)).map(work).collect()
-    finally:
-        ended.set()
-        reporting.join()
+    with calling_periodically(count_finished, _POLL_S), as_spark_failure():
+        lines: list[str] = spark.parallelize(tasks, len(tasks)).map(work).collect()
     return lines
 
 

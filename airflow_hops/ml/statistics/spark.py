@@ -7,9 +7,7 @@ driver to act on, since Spark would retry a task that raises, in vain. The drive
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
+from airflow_hops.ml.spark.context import as_spark_failure, calling_periodically, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
 from airflow_hops.ml.statistics.formats.layout import bounded
 from airflow_hops.ml.statistics.sources import BatchPlan, Plan, TypesDoNotFit, share_out
@@ -168,8 +166,10 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
         tasks = outcomes.getNumPartitions()
         merged = _merge_tree(outcomes, job)
         try:
-            with _reports(job.done, tasks, progress):
+            report = partial(_report, job.done, tasks, progress)
+            with calling_periodically(report, _POLL_S):
                 last = merged.collect()
+            progress(1.0)
         finally:
             job.release()
     return pickle.loads(last[0]) if last else _Outcome()
@@ -259,20 +259,5 @@ def _session() -> Any:
     return SparkSession.builder.getOrCreate()
 
 
-@contextmanager
-def _reports(done: Any, tasks: int, progress: Progress) -> Iterator[None]:
-    """Reports progress periodically while the job runs."""
-    ended = threading.Event()
-
-    def report() -> None:
-        while not ended.wait(_POLL_S):
-            progress(min(1.0, done.value / max(tasks, 1)))
-
-    thread = threading.Thread(target=report, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    progress(1.0)
+def _report(done: Any, tasks: int, progress: Progress) -> None:
+    progress(min(1.0, done.value / max(tasks, 1)))

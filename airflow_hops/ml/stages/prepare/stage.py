@@ -60,7 +60,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
         raise BadInput(f"table is {main!r}, which the snapshot does not have; it has {', '.join(names)}")
     rows_in = manifest.rows[main].rows_out
 
-    spark = start_spark(context.spec.step, context)
+    start_spark_context(context)
+    spark = start_spark(context.spec.step)
     pool = spark_pool(spark.sparkContext, context.store)
     # Every shuffle has as many parts as there will be files: one shuffle then serves both duplicates and files, and
     # equal rows get into the same files.
@@ -138,10 +139,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
         )
 
 
-def start_spark(name: str, context: StepContext | None = None) -> SparkSession:
+def start_spark(name: str) -> SparkSession:
     """Returns the Spark session of this process: the one configured by spark-submit, or a local one."""
-    if context is not None:
-        start_spark_context(context)
     spark = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     logging.getLogger("py4j").setLevel(logging.WARNING)
