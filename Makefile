@@ -9,14 +9,14 @@ ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/me
 PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
 UNHURRIED := --timeout 7200 --session-timeout 28800
-QUICK := not (airflow or browser or faults or server or slow or spark)
+QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
 COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel ui demo demo-images check test test-faults quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel ui demo demo-images check test test-faults test-kubernetes quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ test: setup ## all that README and documentation promise: style, types, walls, d
 test-faults: setup ## the long campaigns: kills by the dozen, requests under change, soak (FAULTS="--kills 50 --requests 10000")
 	$(PYTEST) -m faults $(UNHURRIED) $(FAULTS)
 	$(PYTEST_ML) -m faults $(UNHURRIED) $(FAULTS)
+
+test-kubernetes: setup ## steps and ranks as pods of a real Kubernetes, which is compiled if HOPS_TEST_KUBERNETES has no binaries (root)
+	$(AIRFLOW_BIN)/python tests/kubernetes_cluster.py
+	$(AIRFLOW_BIN)/python -m pytest -m kubernetes $(UNHURRIED)
 
 quick-tests:
 	$(PYTEST) --ignore tests/ui -m "$(QUICK)"

@@ -15,7 +15,7 @@ from waiting import wait_for
 WARM_PROCESSES: list[Any] = []
 """Kept for as long as this process: Python complains of a process that it forgets while it runs."""
 
-pytest_plugins = ["fault_counts", "served_models", "shown_demo", "small_places", "ssh_servers"]
+pytest_plugins = ["fault_counts", "kubernetes_cluster", "served_models", "shown_demo", "small_places", "ssh_servers"]
 collect_ignore = ["ml"]  # run by the runtime environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -56,6 +56,7 @@ def pytest_xdist_setupnodes() -> None:
 MARKERS = {
     "browser": ("browser",),
     "hdfs": ("spark",),
+    "kubernetes": ("kubernetes",),
     "open_page": ("airflow", "browser", "server"),
     "own": ("airflow", "browser", "server"),
     "processes": ("server",),
@@ -72,6 +73,7 @@ MARKERS = {
 
 GROUPS = {
     "api": "api",
+    "kubernetes": "kubernetes",
     "open_page": "demo",
     "site": "demo",
     "shown_demo": "demo",
