@@ -3,6 +3,7 @@
 AIRFLOW_BIN := .venv/bin
 UV := $(CURDIR)/.uv/bin/uv
 SIDE_BY_SIDE := --no-print-directory --output-sync=target --keep-going
+PROFILE := current
 WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
@@ -10,13 +11,13 @@ PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
 UNHURRIED := --timeout 7200 --session-timeout 28800
 QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
-COMPILE := pip compile --quiet --no-emit-index-url --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade)
+COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel ui demo demo-images check test test-faults test-kubernetes quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel ui demo demo-images check test test-faults test-kubernetes test-profile runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ test-kubernetes: setup ## steps and ranks as pods of a real Kubernetes, which is
 	$(AIRFLOW_BIN)/python tests/kubernetes_cluster.py
 	$(AIRFLOW_BIN)/python -m pytest -m kubernetes $(UNHURRIED)
 
+test-profile: ## run the tests in a Debian of their own (root, debootstrap): PROFILE=current or base, COMMAND="make check"
+	python3 scripts/test_profile.py $(PROFILE) $(COMMAND)
+
 quick-tests:
 	$(PYTEST) --ignore tests/ui -m "$(QUICK)"
 
@@ -95,14 +99,19 @@ links: setup ## ask every address that the documentation links to (needs the net
 	$(AIRFLOW_BIN)/sphinx-build --quiet --builder linkcheck docs docs/_build/links
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
-	$(UV) $(COMPILE) --universal --extra hdfs --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
-	$(UV) $(COMPILE) --config-file requirements/uv.toml --override requirements/runtime-override.txt --group runtime \
-		--output-file requirements/runtime.txt >/dev/null
-	echo 'tensorflow[and-cuda]' | $(UV) $(COMPILE) --constraint requirements/runtime.txt --no-annotate \
-		--output-file requirements/.cuda.tmp - >/dev/null
-	sed -n -e '1i -r runtime.txt' -e '/^nvidia-/p' requirements/.cuda.tmp >requirements/runtime-cuda.txt
+	$(UV) $(COMPILE) --python-version 3.11 --universal --extra hdfs --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
+	$(MAKE) --no-print-directory runtime-pins NAME=runtime PYTHON_OF_PINS=3.11
+	$(MAKE) --no-print-directory runtime-pins NAME=runtime-current PYTHON_OF_PINS=3.12
+
+runtime-pins:
+	$(UV) $(COMPILE) --python-version $(PYTHON_OF_PINS) $(if $(filter runtime-current,$(NAME)),--universal) --config-file requirements/uv.toml \
+		--override requirements/$(NAME)-override.txt --group $(NAME) --output-file requirements/$(NAME).txt >/dev/null
+	echo 'tensorflow[and-cuda]' | $(UV) $(COMPILE) --python-version $(PYTHON_OF_PINS) --constraint requirements/$(NAME).txt \
+		--no-annotate --output-file requirements/.cuda.tmp - >/dev/null
+	sed -n -e '1i -r $(NAME).txt' -e '/^nvidia-/p' requirements/.cuda.tmp >requirements/$(NAME)-cuda.txt
 	rm requirements/.cuda.tmp
-	$(UV) $(COMPILE) --constraint requirements/runtime.txt --group test --output-file requirements/runtime-test.txt >/dev/null
+	$(UV) $(COMPILE) --python-version $(PYTHON_OF_PINS) --constraint requirements/$(NAME).txt --group test \
+		--output-file requirements/$(NAME)-test.txt >/dev/null
 
 count: ## count the lines of the package and the tests, and those of code
 	@python3 scripts/count.py

@@ -1,7 +1,7 @@
 """Makes the two environments of a checkout: ``.venv`` for Airflow, ``.venv-runtime`` for TensorFlow and Spark.
 
-Needs Python 3.11, 3.12 or 3.13 with its standard library; for ``.venv-runtime`` uv finds a Python 3.11, or downloads
-one. What is good already is left alone: a second run takes a moment.
+Needs Python 3.11, 3.12 or 3.13 with its standard library. ``.venv-runtime`` is of the profile that fits this machine;
+uv finds its Python, or downloads one. What is good already is left alone: a second run takes a moment.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from airflow_hops.core.contract.artifacts import HopsError  # noqa: E402
+from airflow_hops.core.contract.profiles import Profile, profile_of  # noqa: E402
 from airflow_hops.environments.java import find_java  # noqa: E402
 from airflow_hops.environments.runtime import (  # noqa: E402
     AIRFLOW_PYTHON_VERSIONS,
-    PYTHON_VERSION,
     build_tools_missing,
     create_environment,
     environment_state,
     find_python,
     fingerprint,
+    machine_profile,
     pins_of,
+    reason_for_profile,
     uv_environment,
 )
 from build_ui import BuildFailed, build  # noqa: E402
@@ -96,7 +98,7 @@ def make_airflow_environment() -> bool:
     """``.venv``: Airflow, the providers and the development tools, from ``requirements/airflow.txt``."""
     pins = REQUIREMENTS / "airflow.txt"
     announce(AIRFLOW, pins)
-    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), version=sys.version_info[:2], say=say)
+    made = create_environment(AIRFLOW, pins, uv=str(uv_program()), versions=[sys.version_info[:2]], say=say)
     package = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
         target = ["--python", str(AIRFLOW / "bin" / "python")]
@@ -112,7 +114,7 @@ def check_build_tools() -> bool:
     """Sees to it that Horovod can be built, if the runtime environment is still to be made."""
     if environment_state(RUNTIME, fingerprint(pins_of(RUNTIME))).good:
         return False
-    missing = build_tools_missing(find_python(str(uv_program()), None, PYTHON_VERSION, say))
+    missing = build_tools_missing(find_python(str(uv_program()), None, profile_of_runtime().pythons, say))
     if not missing:
         return False
     if install_debian_packages(missing):
@@ -125,6 +127,7 @@ def make_runtime_environment() -> bool:
     """``.venv-runtime``: TensorFlow, TFDV, Horovod, Spark, MLflow, and CUDA where it is there already."""
     pins = pins_of(RUNTIME)
     if announce(RUNTIME, pins):
+        say(f"profile of this machine: {reason_for_profile()}")
         say("the first time, Horovod is compiled for this machine: some minutes, and uv keeps the result")
     java = REQUIREMENTS / "java.txt"
     return create_environment(RUNTIME, pins, uv=str(uv_program()), java=java, say=say)
@@ -132,8 +135,8 @@ def make_runtime_environment() -> bool:
 
 def add_test_tools() -> bool:
     """Pytest and its plugins in ``.venv-runtime``, for the tests of the ML side, under that environment's pins."""
-    tools, stamp = REQUIREMENTS / "runtime-test.txt", RUNTIME / "hops-test-tools.sha256"
-    pins = pins_of(RUNTIME)
+    pins, stamp = pins_of(RUNTIME), RUNTIME / "hops-test-tools.sha256"
+    tools = pins.with_name(profile_of_runtime().pins.replace(".txt", "-test.txt"))
     wanted = fingerprint(tools) + fingerprint(pins)
     if stamp.exists() and stamp.read_text() == wanted:
         return False
@@ -159,7 +162,11 @@ def check_java() -> bool:
     java = find_java(RUNTIME)
     if java is None or not java.supported:
         found = "none" if java is None else f"version {java.version} in {java.home}"
-        raise HopsError(f"Spark 3.5 needs Java 17, found {found}: apt-get install openjdk-17-jre-headless")
+        profile = profile_of_runtime()
+        package = f"openjdk-{profile.javas[-1]}-jre-headless"
+        raise HopsError(
+            f"Spark {profile.spark} needs Java {profile.javas[-1]}, found {found}: apt-get install {package}"
+        )
     return False
 
 
@@ -172,6 +179,11 @@ STAGES = {
     "test tools": add_test_tools,
     "Java": check_java,
 }
+
+
+def profile_of_runtime() -> Profile:
+    """Returns the profile that ``.venv-runtime`` has, or is to get."""
+    return profile_of(RUNTIME) or machine_profile()
 
 
 def announce(path: Path, pins: Path) -> bool:

@@ -17,9 +17,9 @@ from written_studies import write_study
 
 from airflow_hops.cli import doctor as checks
 from airflow_hops.cli import search
+from airflow_hops.core.contract.profiles import STAMP_NAME
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.studies import StudyFolder
-from airflow_hops.environments.runtime import STAMP_NAME
 from airflow_hops.hooks.runtime import RuntimeHook
 
 

@@ -23,18 +23,18 @@ from uv import find_uv_bin
 import set_up
 from airflow_hops.cli.doctor import check_named
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.profiles import PROFILES, STAMP_NAME
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named, packages_of, runtime_fingerprint
 from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
-    CUDA_PINS_NAME,
-    STAMP_NAME,
     add_requirements,
     added_requirements,
     build_tools_missing,
     create_environment,
     environment_state,
     fingerprint,
+    machine_profile,
     pins_file,
     pins_of,
     write_stamp,
@@ -42,6 +42,7 @@ from airflow_hops.environments.runtime import (
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
 from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
 from airflow_hops.launchers.spark import SparkLauncher
+from airflow_hops.user_code.libraries import Libraries
 from airflow_hops.user_code.locked_environment import find_or_make
 
 
@@ -67,8 +68,9 @@ def pins(tmp_path: Path) -> Path:
     write_wheel(folder, "tiny", "1.0")
     write_wheel(folder, "tiny", "2.0")
     (folder / "uv.toml").write_text(f'no-index = true\nfind-links = ["{folder}"]\n')
-    (folder / "runtime.txt").write_text("tiny==1.0\n")
-    return folder / "runtime.txt"
+    file = folder / machine_profile().pins
+    file.write_text("tiny==1.0\n")
+    return file
 
 
 def make(path: Path, pins: Path, *, force: bool = False) -> bool:
@@ -91,7 +93,7 @@ def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_noth
     assert environment_state(environment, fingerprint(pins)).name == "absent"
     assert make(environment, pins)
     assert installed(environment) == "1.0"
-    assert list(environment.glob("lib/python3.11/site-packages/__pycache__/tiny.*.pyc"))
+    assert list(environment.glob("lib/python3*/site-packages/__pycache__/tiny.*.pyc"))
     assert environment_state(environment, fingerprint(pins)).good
 
     before = {path: path.stat().st_mtime_ns for path in environment.rglob("*")}
@@ -179,7 +181,7 @@ def churn(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runtime environment of one small package, which passes for one of our pins, and a named environment over it."""
     base = tmp_path / "runtime"
     make(base, pins)
-    (base / STAMP_NAME).write_text(f"{fingerprint(pins_file())}\n{base}\n")
+    write_stamp(base, pins_file(), fingerprint(pins_file()))
     monkeypatch.setenv("AIRFLOW__HOPS__RUNTIME", str(base))
     monkeypatch.setenv("UV_FIND_LINKS", str(pins.parent))
     monkeypatch.setenv("UV_NO_INDEX", "1")
@@ -211,10 +213,10 @@ def test_a_named_environment_adds_packages_to_its_base_and_a_task_or_a_connectio
 
     (result,) = check_named(base)
     assert (result.name, result.status, result.found) == ("runtime churn", "ok", "extra over runtime")
-    (churn / STAMP_NAME).write_text(f"older\n{churn}\n")
+    write_stamp(churn, pins, "older")
     (result,) = check_named(base)
     assert (result.status, result.advice) == ("warn", f"airflow hops runtime create {base} --name churn")
-    (base / STAMP_NAME).write_text(f"older\n{base}\n")
+    write_stamp(base, pins, "older")
     with pytest.raises(BadInput, match=f"{base}'.* holds pins older.*create {base}'"):
         runtime_python(churn)
     shutil.rmtree(base)
@@ -275,7 +277,7 @@ def test_an_interpreter_of_another_version_is_refused_before_anything_is_written
     result = ".".join(map(str, sys.version_info[:3]))
     with pytest.raises(BadInput, match=rf"--python {sys.executable}: Python 3\.9 is needed, found Python {result}"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python=sys.executable, version=(3, 9))
-    with pytest.raises(BadInput, match=r"--python python3\.99: Python 3\.11 is needed, found none"):
+    with pytest.raises(BadInput, match=r"--python python3\.99: Python 3\.\d+.* is needed, found none"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python="python3.99")
     assert not (tmp_path / "runtime").exists()
 
@@ -288,7 +290,7 @@ def test_where_airflow_runs_on_another_python_the_runtimes_own_is_found(
     wanted = sys.version_info[:2]
     monkeypatch.setattr(sys, "version_info", (3, 99, 5))
     said: list[str] = []
-    assert create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), version=wanted, say=said.append)
+    assert create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), versions=[wanted], say=said.append)
     assert said[0] == f"new environment on {sys.base_prefix}/bin/python3.{wanted[1]}"
     assert installed(tmp_path / "runtime") == "1.0"
 
@@ -386,7 +388,7 @@ def test_a_spark_step_without_java_says_what_to_install(
     environment = tmp_path / "runtime"
     make(environment, pins)
     shutil.copy(environment / STAMP_NAME, tmp_path)
-    (environment / STAMP_NAME).write_text(f"{fingerprint(pins_file())}\n{environment}\n")
+    write_stamp(environment, pins_file(), fingerprint(pins_file()))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", os.path.dirname(find_uv_bin()))  # noqa: PTH120
     with pytest.raises(BadInput, match=r"Spark 3\.5 needs Java 8, 11, 17, found none; install one, or run"):
@@ -435,8 +437,9 @@ def cuda_pins(pins: Path) -> Path:
         settings.write('[extra-build-variables]\nhorovod = { HOROVOD_WITH_GLOO = "1" }\n')
     pins.write_text("tiny==1.0\nhorovod==1.0\n")
     (folder / "cuda-build.txt").write_text("nvidia-cuda-nvcc==13.0\n")
-    (folder / "runtime-cuda.txt").write_text("-r runtime.txt\nnvidia-nccl-cu12==2.19\n")
-    return folder / "runtime-cuda.txt"
+    file = folder / machine_profile().cuda_pins
+    file.write_text(f"-r {pins.name}\nnvidia-nccl-cu12==2.19\n")
+    return file
 
 
 def test_horovod_is_built_once_for_a_machine_and_again_where_compiler_or_its_flags_are_others(
@@ -471,7 +474,7 @@ def test_with_cuda_horovod_is_built_again_with_nccl_and_the_compiler_of_the_whee
     environment = tmp_path / "runtime"
     make(environment, pins)
     assert json.loads(installed(environment, "horovod"))["HOROVOD_GPU_OPERATIONS"] is None
-    assert pins_of(environment).name == "runtime.txt"
+    assert pins_of(environment).name == pins.name
 
     assert make(environment, cuda_pins)
     built = json.loads(installed(environment, "horovod"))
@@ -479,7 +482,7 @@ def test_with_cuda_horovod_is_built_again_with_nccl_and_the_compiler_of_the_whee
     assert built["CPATH"] == f"{built['HOROVOD_CUDA_HOME']}/include/cccl"
     assert built["LDFLAGS"] == "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib", "wherever the environment lies"
     assert not Path(built["HOROVOD_CUDA_HOME"]).exists(), "the compiler does not stay"
-    assert pins_of(environment).name == "runtime-cuda.txt"
+    assert pins_of(environment).name == cuda_pins.name
     assert environment_state(environment, fingerprint(cuda_pins)).good
     assert environment_state(environment, fingerprint(pins)).name == "stale"
     assert not make(environment, cuda_pins)
@@ -524,7 +527,8 @@ def test_setting_up_a_checkout_leaves_a_runtime_environment_with_cuda_as_it_is(
     (tmp_path / "bin").mkdir()
     for name in ("pyvenv.cfg", "bin/python"):
         (tmp_path / name).touch()
-    pins, tools = pins_file(CUDA_PINS_NAME), pins_file("runtime-test.txt")
+    profile = machine_profile()
+    pins, tools = pins_file(profile.cuda_pins), pins_file(profile.pins.replace(".txt", "-test.txt"))
     write_stamp(tmp_path, pins, fingerprint(pins))
     (tmp_path / "hops-test-tools.sha256").write_text(fingerprint(tools) + fingerprint(pins))
     made_of: list[Path] = []
@@ -540,16 +544,17 @@ def test_setting_up_a_checkout_leaves_a_runtime_environment_with_cuda_as_it_is(
 
 @pytest.mark.runtime
 def test_the_cuda_pins_are_what_tensorflow_names_and_part_of_every_cache_key(runtime: Path, tmp_path: Path) -> None:
-    includes, *wheels = pins_file(CUDA_PINS_NAME).read_text().splitlines()
-    assert includes == "-r runtime.txt" and any(wheel.startswith("nvidia-nccl-cu12==") for wheel in wheels)
+    profile = machine_profile()
+    includes, *wheels = pins_file(profile.cuda_pins).read_text().splitlines()
+    assert includes == f"-r {profile.pins}" and any(wheel.startswith("nvidia-nccl-cu12==") for wheel in wheels)
     (metadata,) = runtime.glob("lib/python3*/site-packages/tensorflow-2*.dist-info/METADATA")
     named = re.findall(r"^Requires-Dist: (\S+) ==(\S+) ; extra == 'and-cuda'", metadata.read_text(), re.MULTILINE)
     assert sorted(wheels) == sorted(f"{name}=={version}" for name, version in named)
     keys = set()
-    for pins in (pins_file(), pins_file(CUDA_PINS_NAME)):
-        (tmp_path / STAMP_NAME).write_text(f"{fingerprint(pins)}\n{tmp_path}\n{pins.name}\n")
-        keys.add(runtime_fingerprint(tmp_path))
-    assert len(keys) == 2
+    for pins in (pins_file(name) for profile in PROFILES for name in (profile.pins, profile.cuda_pins)):
+        write_stamp(tmp_path, pins, fingerprint(pins))
+        keys.add((runtime_fingerprint(tmp_path), Libraries(tmp_path).key(lambda names: False)))
+    assert len(keys) == 4 and len({of_step for _, of_step in keys}) == 4
 
 
 def test_a_named_environment_is_stale_once_its_base_has_other_packages_added(churn: Path, pins: Path) -> None:

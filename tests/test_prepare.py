@@ -94,7 +94,7 @@ def test_no_java_is_one_line_that_says_what_to_install(
         pytest.skip("the runtime environment has a Java of its own")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(BadInput, match=r"Spark 3.5 needs Java 8, 11, 17, found none; install one, or run") as failure:
+    with pytest.raises(BadInput, match=r"Spark \d\.\d needs Java .*17.*, found none; install one, or") as failure:
         shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
     assert "\n" not in str(failure.value)
 

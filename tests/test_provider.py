@@ -18,6 +18,7 @@ from uv import find_uv_bin
 
 import build_ui
 from airflow_hops import __version__, get_provider_info
+from airflow_hops.core.contract.profiles import PROFILES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -94,7 +95,8 @@ def wheel(wheel_file: Path) -> zipfile.ZipFile:
 
 
 def test_the_wheel_carries_the_pins_and_the_build_settings_of_the_runtime_environment(wheel: zipfile.ZipFile) -> None:
-    for name in ("runtime.txt", "uv.toml", "java.txt", "horovod.cmake"):
+    pins = [name for profile in PROFILES for name in (profile.pins, profile.cuda_pins)]
+    for name in (*pins, "uv.toml", "java.txt", "horovod.cmake"):
         assert wheel.read(f"airflow_hops/requirements/{name}") == (REPOSITORY / "requirements" / name).read_bytes()
 
 

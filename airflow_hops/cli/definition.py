@@ -57,7 +57,9 @@ _PATH = _option(
     nargs="?",
 )
 _PYTHON = _option(
-    "--python", "Python 3.11 to use (default: the one that runs Airflow, otherwise one that uv finds or downloads)"
+    "--python",
+    "Python to use: 3.11 for the profile base, 3.12 or 3.13 for current (default: the one that runs Airflow, otherwise "
+    "one that uv finds or downloads)",
 )
 _FORCE = _flag("--force", "Delete an existing environment and create it again")
 _HOPS_CONNECTION = _option("--hops-conn-id", "Connection of type hops to check", default="hops_default")
@@ -88,6 +90,12 @@ _RUNTIME_COMMANDS = (
                 "--with",
                 "Package to add to the named environment, in pip's format (can be repeated)",
                 dest="requirement",
+            ),
+            _option(
+                "--profile",
+                "Set of pinned libraries: current from glibc 2.39 on, or base (default: that of an existing "
+                "environment, otherwise the newest that this machine can run)",
+                choices=["base", "current"],
             ),
             _PYTHON,
             _flag(

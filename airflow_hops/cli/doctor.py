@@ -25,17 +25,20 @@ from rich.table import Table
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of
+from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.environments.cuda import cuda_of
-from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.environments.java import find_java, supported_javas
 from airflow_hops.environments.named import installed_packages, list_named
 from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
-    CUDA_PINS_NAME,
+    check_machine,
     environment_state,
+    machine_profile,
     pins_fingerprint,
     pins_of,
+    reason_for_profile,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 from airflow_hops.launchers.local import step_environment
@@ -83,6 +86,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
     yield check_java(base)
     runtime = check_runtime(base)
     yield runtime
+    yield check_profile(base)
     yield from check_named(base)
     if runtime.status != "fail":
         yield from check_libraries(settings.runtime)
@@ -160,7 +164,7 @@ def check_spark_connection(conn_id: str) -> Check:
 def check_java(runtime: Path) -> Check:
     """Checks for a Java version that Spark supports."""
     java = find_java(runtime)
-    wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
+    wanted = " or ".join(map(str, supported_javas(runtime)))
     advice = f"install Java {wanted}, or run 'airflow hops runtime create', which installs one"
     if java is None:
         return Check("Java", "fail", "none", advice)
@@ -181,6 +185,22 @@ def check_runtime(runtime: Path) -> Check:
     return Check("runtime environment", "fail", state.detail, advice)
 
 
+def check_profile(runtime: Path) -> Check:
+    """Checks whether the profile of the runtime environment runs on this machine, and names the machine's own."""
+    profile, reason = profile_of(runtime), reason_for_profile()
+    if profile is None:
+        return Check("profile", "warn", "none", f"this machine's is {reason}: airflow hops runtime create {runtime}")
+    result = f"{profile.name}; this machine's is {reason}"
+    try:
+        check_machine(profile)
+    except BadInput as error:
+        return Check("profile", "fail", str(error), f"airflow hops runtime create --force --profile base {runtime}")
+    if profile is machine_profile():
+        return Check("profile", "ok", result)
+    advice = f"to change it on all machines: airflow hops runtime create --force --profile {machine_profile().name}"
+    return Check("profile", "ok", result, f"{advice} {runtime}")
+
+
 def check_named(base: Path) -> Iterator[Check]:
     """Checks whether the named environments are complete and match this package's pins."""
     for named in list_named(base):
@@ -192,7 +212,7 @@ def check_named(base: Path) -> Iterator[Check]:
 
 def check_libraries(runtime: Path) -> Iterator[Check]:
     """Imports the libraries of the runtime environment in a subprocess, and checks Horovod's build."""
-    advice, said = _create_again(runtime), list[str]()
+    advice, said, profile = _create_again(runtime), list[str](), profile_of(runtime) or BASE
     command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
     try:
@@ -211,8 +231,9 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
         if facts["error"]:
             hint = "protobuf is newer than TensorFlow supports: " if "GetPrototype" in facts["error"] else ""
             yield Check(name, "fail", facts["error"], f"{hint}{advice}")
-        elif module == "google.protobuf" and not str(facts["version"]).startswith("4."):
-            yield Check(name, "fail", facts["version"], f"TensorFlow 2.16 needs protobuf 4: {advice}")
+        elif module == "google.protobuf" and not str(facts["version"]).startswith(f"{profile.protobuf}."):
+            needs = f"TensorFlow {profile.tensorflow} needs protobuf {profile.protobuf}"
+            yield Check(name, "fail", facts["version"], f"{needs}: {advice}")
         elif module == "horovod.tensorflow":
             version, built = facts["version"], answer["horovod"]
             if not built["gloo"]:
@@ -232,7 +253,7 @@ def _create_again(runtime: Path) -> str:
     """Returns the command that creates the runtime environment again, with CUDA if it has CUDA."""
     base = base_of(runtime)
     unmanaged = environment_state(base, "").name == "unmanaged"
-    cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name == CUDA_PINS_NAME
+    cuda = cuda_of(installed_packages(base)) if unmanaged else pins_of(base).name.endswith("-cuda.txt")
     return f"airflow hops runtime create --force {'--cuda ' if cuda else ''}{runtime}"
 
 

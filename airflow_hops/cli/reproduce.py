@@ -82,7 +82,7 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
         _say(f"Code: {code if run.lacking else record.code}")
         if args.environment == "lock" and record.packages:
             values = (record.packages, record.from_elsewhere)
-            made = find_or_make(hook.settings.runtime, *values, find_uv=find_uv, say=_say)
+            made = find_or_make(hook.settings.runtime, *values, profile=record.profile, find_uv=find_uv, say=_say)
             hook.settings = replace(hook.settings, runtime=made)
         _say(f"Environment: {hook.settings.runtime}")
         reported: dict[str, float] = {}

@@ -13,6 +13,7 @@ from airflow.configuration import conf
 from airflow_hops.connections import check_options
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of, locked_packages
+from airflow_hops.core.contract.profiles import profile_named, profile_of
 from airflow_hops.environments.cuda import cuda_of
 from airflow_hops.environments.named import (
     NamedEnvironment,
@@ -25,14 +26,15 @@ from airflow_hops.environments.named import (
 )
 from airflow_hops.environments.named import installed_packages as installed
 from airflow_hops.environments.runtime import (
-    CUDA_PINS_NAME,
     add_requirements,
     added_requirements,
     create_environment,
     environment_state,
+    machine_profile,
     pins_file,
     pins_fingerprint,
     pins_of,
+    reason_for_profile,
 )
 from airflow_hops.environments.uv_program import package_name
 
@@ -42,14 +44,19 @@ def create(args: Namespace) -> None:
     begun, base = time.monotonic(), _folder(args)
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
+    if args.name and args.profile:
+        raise BadInput("--profile: expected without --name: a named environment has that of the runtime environment")
     if args.name:
         added = added_requirements(named_folder(base, args.name))
         _make(args, [*added, *args.requirement], begun, force=args.force)
         return
     if args.requirement:
         raise BadInput("--with: expected together with --name: additional packages make a named environment")
-    pins = pins_file(CUDA_PINS_NAME) if args.cuda else pins_file() if args.force else pins_of(base)
-    print(f"Runtime environment {base} from {pins}", flush=True)
+    present = profile_of(base) if base.exists() else None
+    profile = profile_named(args.profile) if args.profile else present or machine_profile()
+    keeps_cuda = not args.force and present is profile and pins_of(base).name == profile.cuda_pins
+    pins = pins_file(profile.cuda_pins if args.cuda or keeps_cuda else profile.pins)
+    print(f"Runtime environment {base} from {pins} (profile of this machine: {reason_for_profile()})", flush=True)
     java = pins.with_name("java.txt")
     made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
     print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It already exists with these pins.")
@@ -88,7 +95,7 @@ def show(args: Namespace) -> None:
     base = _folder(args)
     state = environment_state(base, pins_fingerprint(base))
     all_of_them = [NamedEnvironment("", base, tuple(added_requirements(base)), state), *list_named(base)]
-    cuda = cuda_of(installed(base)) or "none"
+    cuda, profile = cuda_of(installed(base)) or "none", profile_of(base)
     AirflowConsole().print_as(
         data=[
             {
@@ -96,6 +103,7 @@ def show(args: Namespace) -> None:
                 "added": ", ".join(each.requirements),
                 "packages": str(len(locked_packages(each.folder) if each.name else installed(base))),
                 "state": each.state.name,
+                "profile": profile.name if profile else "",
                 "cuda": cuda,
                 "folder": str(each.folder),
             }

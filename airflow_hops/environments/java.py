@@ -1,4 +1,4 @@
-"""Finds a Java for Spark 3.5: the runtime environment's own, JAVA_HOME's, or the one on the path.
+"""Finds a Java for Spark: the runtime environment's own, JAVA_HOME's, or the one on the path.
 
 Standard library only.
 """
@@ -9,14 +9,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-SUPPORTED_VERSIONS = (8, 11, 17)
-"""Versions for Spark 3.5: https://spark.apache.org/docs/3.5.9/#downloading. Java 24 and later always fail, because
-Hadoop's login needs the security manager, which they removed.
-"""
+from airflow_hops.core.contract.profiles import BASE, profile_of
 
 
 @dataclass(frozen=True)
@@ -27,25 +24,39 @@ class Java:
         home: Its JAVA_HOME.
         version: Feature version: 8, 11, 17, 21.
         source: Human-readable description of where it was found.
+        supported: Whether the runtime environment's Spark runs on it.
     """
 
     home: Path
     version: int
     source: str
-
-    @property
-    def supported(self) -> bool:
-        """Whether Spark 3.5 runs on it."""
-        return self.version in SUPPORTED_VERSIONS
+    supported: bool
 
 
-def find_java(runtime: Path | None = None, environment: Mapping[str, str] | None = None) -> Java | None:
+def find_java(
+    runtime: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    supported: Sequence[int] | None = None,
+) -> Java | None:
     """Returns the Java for steps: the first supported one, else the first of any version, else None.
 
-    ``environment`` has JAVA_HOME and PATH; by default it is this process's.
+    Args:
+        runtime: The runtime environment, whose own Java comes first.
+        environment: Has JAVA_HOME and PATH; by default it is this process's.
+        supported: Versions that Spark supports; by default those of the runtime environment's profile.
     """
-    candidates = list(_candidates(runtime, os.environ if environment is None else environment))
+    if supported is None:
+        supported = supported_javas(runtime)
+    candidates = [
+        replace(java, supported=java.version in supported)
+        for java in _candidates(runtime, os.environ if environment is None else environment)
+    ]
     return next((java for java in candidates if java.supported), candidates[0] if candidates else None)
+
+
+def supported_javas(runtime: Path | None) -> tuple[int, ...]:
+    """Returns the versions of Java that the Spark of an environment's profile supports."""
+    return ((runtime and profile_of(runtime)) or BASE).javas
 
 
 def own_java(runtime: Path) -> Path | None:
@@ -67,7 +78,7 @@ def _candidates(runtime: Path | None, environment: Mapping[str, str]) -> Iterato
             # A version switcher's script instead of a Java: only the program itself knows its home.
             home_path, version = _ask(source)
         if version is not None:
-            yield Java(home_path, version, source)
+            yield Java(home_path, version, source, supported=False)
 
 
 def _version(home: Path) -> int | None:

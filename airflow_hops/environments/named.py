@@ -14,17 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_hops.core.contract import profiles
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import BASE_NAME, LOCK_NAME, base_of, locked_packages
+from airflow_hops.core.contract.profiles import profile_of, profile_of_pins, read_stamp
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.runtime import (
-    PYTHON_VERSION,
     UNFINISHED,
     EnvironmentState,
     added_requirements,
     environment_state,
     find_python,
     fingerprint,
+    machine_profile,
     pins_fingerprint,
     write_added,
     write_stamp,
@@ -99,6 +101,10 @@ def named_state(folder: Path) -> EnvironmentState:
     base = base_of(folder)
     state = environment_state(folder, _resolved_with(base, pins_fingerprint(base)))
     if state.name == "stale":
+        made_of, of_base = profile_of_pins((read_stamp(folder) or ("", "", ""))[2]), profile_of(base)
+        if made_of is not None and of_base not in (None, made_of):
+            detail = f"{folder} is of the profile {made_of.name!r}, its base {base} of {of_base.name!r}"
+            return EnvironmentState(state.name, detail)
         detail = f"{folder} was resolved with packages other than those that {base} has now"
         return EnvironmentState(state.name, detail)
     return state
@@ -150,7 +156,7 @@ def make_named(
     if folder.exists() and any(folder.iterdir()) and not (folder / BASE_NAME).exists():
         raise BadInput(f"{folder}: will not be overwritten, because airflow-hops did not make it; choose another name")
     if python is not None:
-        find_python(uv, python, PYTHON_VERSION)
+        find_python(uv, python, (profile_of(base) or machine_profile()).pythons)
     requirements = list({package_name(requirement): requirement for requirement in requirements}.values())
     converter = [_CONVERTER] if _BOOSTERS & set(map(package_name, requirements)) else []
     lock = resolve(base, [*requirements, *converter], pins, uv=uv, say=say, before=locked_packages(folder))
@@ -224,12 +230,7 @@ def packages_from_elsewhere(runtime: Path) -> list[str]:
 
 def python_version(runtime: Path) -> str:
     """Returns the version of an environment's Python; empty if unknown."""
-    try:
-        lines = (base_of(runtime) / "pyvenv.cfg").read_text().splitlines()
-    except OSError:
-        return ""
-    versions = (line.partition("=")[2].strip() for line in lines if line.startswith("version"))
-    return next(versions, "")
+    return profiles.python_version(base_of(runtime))
 
 
 def remove_named(base: Path, name: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -17,25 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.profiles import (
+    BASE,
+    PROFILES,
+    STAMP_NAME,
+    Profile,
+    profile_of,
+    profile_of_pins,
+    read_stamp,
+)
 from airflow_hops.environments.class_archive import make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
 from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_environment
 
-STAMP_NAME = "hops-pins.sha256"
-"""File in an environment, written last: fingerprint of its pins, the folder that it was made in, name of its pins."""
-
-PINS_NAME = "runtime.txt"
-"""The runtime environment's pins."""
-
-CUDA_PINS_NAME = "runtime-cuda.txt"
-"""The runtime environment's pins with CUDA's libraries."""
-
 ADDED_NAME = "hops-added.txt"
 """File in an environment: the requirements that its owner added to the pins, one per line."""
-
-PYTHON_VERSION = (3, 11)
-"""The runtime environment's Python: the newest that has wheels of TFDV 1.16."""
 
 AIRFLOW_PYTHON_VERSIONS = ((3, 11), (3, 12), (3, 13))
 """The Pythons that this package supports beside Airflow, as in ``requires-python``."""
@@ -64,17 +62,52 @@ class EnvironmentState:
         return self.name == "good"
 
 
-def pins_file(name: str = PINS_NAME) -> Path:
-    """Returns the runtime environment's pinned requirements: inside the package in a wheel, beside it in a checkout."""
+def machine_profile() -> Profile:
+    """Returns the newest profile that this machine's C library can run."""
+    return next(profile for profile in reversed(PROFILES) if profile is BASE or _machine_glibc() >= profile.glibc)
+
+
+def check_machine(profile: Profile) -> None:
+    """Checks that a profile's libraries run on this machine.
+
+    Raises:
+        BadInput: its C library is too old.
+    """
+    if profile is not BASE and (here := _machine_glibc()) < profile.glibc:
+        needed, own = (".".join(map(str, version)) for version in (profile.glibc, here))
+        raise BadInput(
+            f"profile {profile.name!r}: its libraries need glibc {needed} or newer, as Debian 13 and Ubuntu 24.04 "
+            f"have; this machine has {f'glibc {own}' if own else 'another C library'}: use --profile {BASE.name}"
+        )
+
+
+def reason_for_profile() -> str:
+    """Describes which profile is chosen on this machine, and why."""
+    newest, chosen = PROFILES[-1], machine_profile()
+    own = ".".join(map(str, _machine_glibc())) or "none"
+    relation = "is at least" if chosen is newest else "is older than"
+    return f"{chosen.name}, because glibc {own} {relation} {'.'.join(map(str, newest.glibc))}"
+
+
+def _machine_glibc() -> tuple[int, ...]:
+    name, version = platform.libc_ver()
+    return tuple(map(int, version.split(".")[:2])) if name == "glibc" else ()
+
+
+def pins_file(name: str | None = None) -> Path:
+    """Returns the pins of a name, by default of the machine's profile: in the package, or beside it in a checkout."""
+    name = name or machine_profile().pins
     package = Path(__file__).parents[1]
     inside = package / "requirements" / name
     return inside if inside.exists() else package.parent / "requirements" / name
 
 
 def pins_of(path: Path) -> Path:
-    """Returns the pinned requirements for an environment's folder; with CUDA if it was made with it."""
-    stamp = _read_stamp(path)
-    return pins_file(CUDA_PINS_NAME if stamp is not None and stamp[2] == CUDA_PINS_NAME else PINS_NAME)
+    """Returns the pinned requirements for an environment's folder: of the profile that it was made of, or with CUDA."""
+    stamp, profile = read_stamp(path), profile_of(path)
+    if stamp is None or profile is None:
+        return pins_file()
+    return pins_file(profile.cuda_pins if stamp[2] == profile.cuda_pins else profile.pins)
 
 
 def pins_fingerprint(path: Path) -> str:
@@ -105,7 +138,7 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
         return EnvironmentState("foreign", f"{path} is not a Python environment (it has no pyvenv.cfg)")
     if not (path / "bin" / "python").exists():
         return EnvironmentState("broken", f"{path}/bin/python does not exist any more; was that Python removed?")
-    stamp = _read_stamp(path)
+    stamp = read_stamp(path)
     if stamp is None and any(path.glob("lib/python3*/site-packages/*.dist-info")):
         return EnvironmentState("unmanaged", f"{path} was not made by airflow-hops (it has no {STAMP_NAME})")
     made_of, made_in, _ = stamp or (UNFINISHED, "", "")
@@ -116,15 +149,6 @@ def environment_state(path: Path, expected: str) -> EnvironmentState:
     if made_of != expected:
         return EnvironmentState("stale", f"{path} holds pins {made_of[:12]}, expected {expected[:12]}")
     return EnvironmentState("good", f"pins {made_of[:12]}")
-
-
-def _read_stamp(path: Path) -> tuple[str, str, str] | None:
-    """Returns the pins' fingerprint, the folder, and the pins' name; empty strings for unknown values."""
-    try:
-        made_of, made_in, name, *_ = [*(path / STAMP_NAME).read_text().splitlines(), "", "", ""]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return made_of, made_in, name
 
 
 def write_stamp(path: Path, pins: Path, made_of: str) -> None:
@@ -138,7 +162,7 @@ def create_environment(
     *,
     uv: str,
     python: str | None = None,
-    version: tuple[int, int] = PYTHON_VERSION,
+    versions: Sequence[tuple[int, int]] = (),
     java: Path | None = None,
     force: bool = False,
     say: Say = print,
@@ -152,7 +176,7 @@ def create_environment(
         uv: The uv program.
         python: Path or name of the interpreter; None for this process's own if its version fits, else for one that uv
             finds on this machine, or downloads.
-        version: Required version of the interpreter.
+        versions: Versions of the interpreter, the preferred one first; empty for those of the pins' profile.
         java: Requirements of a Java, installed if the machine has none that Spark runs on; None for no check.
         force: Whether to recreate an existing environment.
         say: Called with each line of progress.
@@ -161,14 +185,17 @@ def create_environment(
         Whether anything was done.
 
     Raises:
-        BadInput: the folder holds something that must not be overwritten, ``python`` is of another version, or NCCL is
-            needed and ``CUDA_HOME`` is not a complete toolkit. The folder is unchanged.
+        BadInput: the folder holds something that must not be overwritten, the pins' profile does not run on this
+            machine, ``python`` is of another version, or NCCL is needed and ``CUDA_HOME`` is not a complete toolkit.
+            The folder is unchanged.
         HopsError: there is no such Python, or the installation failed; uv's output went to ``say``.
     """
     path = path.resolve()
     expected = fingerprint(pins)
     state = environment_state(path, expected)
-    machines_own = find_java()
+    profile = profile_of_pins(pins.name) or BASE
+    check_machine(profile)
+    machines_own = find_java(supported=profile.javas)
     wants_java = java is not None and (machines_own is None or not machines_own.supported)
     if state.good and not force and not (wants_java and own_java(path) is None):
         return java is not None and make_archive(path, say)
@@ -184,9 +211,9 @@ def create_environment(
     settings = pins.with_name("uv.toml")
     added = added_requirements(path)
     # uv would keep an installed Horovod of the same version, whether built with NCCL or not.
-    other_kind = ((_read_stamp(path) or ("", "", ""))[2] or PINS_NAME) != pins.name
+    other_kind = ((read_stamp(path) or ("", "", ""))[2] or BASE.pins) != pins.name
     if force or other_kind or state.name not in ("unfinished", "stale", "good"):
-        interpreter = find_python(uv, python, version, say)
+        interpreter = find_python(uv, python, versions or profile.pythons, say)
         say(f"new environment on {interpreter}")
         run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(path)], settings, say)
     write_stamp(path, pins, UNFINISHED)
@@ -244,14 +271,15 @@ def write_added(path: Path, requirements: Sequence[str]) -> None:
         (path / ADDED_NAME).write_text("".join(f"{requirement}\n" for requirement in requirements))
 
 
-def find_python(uv: str, requested: str | None, version: tuple[int, int], say: Say = print) -> str:
+def find_python(uv: str, requested: str | None, versions: Sequence[tuple[int, int]], say: Say = print) -> str:
     """Returns the path of an interpreter: the requested one, this process's own, or one that uv finds or downloads.
 
     Raises:
-        BadInput: ``requested``, a path or name, is not a Python of this version.
+        BadInput: ``requested``, a path or name, is not a Python of these versions.
         HopsError: this machine has none, and uv could not download one.
     """
-    wanted = ".".join(map(str, version))
+    names = [f"{major}.{minor}" for major, minor in versions]
+    wanted, first = " or ".join(names), names[0]
     environment = uv_environment(os.environ)
 
     def ask(*command: str) -> subprocess.CompletedProcess[str]:
@@ -264,21 +292,22 @@ def find_python(uv: str, requested: str | None, version: tuple[int, int], say: S
 
     if requested is not None:
         given_version = find(requested, "--show-version")
-        if not f"{given_version}.".startswith(f"{wanted}."):
+        if ".".join(given_version.split(".")[:2]) not in names:
             actual = f"Python {given_version}" if given_version else "none"
             raise BadInput(f"--python {requested}: Python {wanted} is needed, found {actual}; name another one")
         return find(requested)
-    if sys.version_info[:2] == version:
+    if sys.version_info[:2] in versions:
         return sys.executable
-    if not find(wanted):
-        say(f"there is no Python {wanted} on this machine: uv will download one")
-        for line in ask("install", "--no-bin", wanted).stderr.splitlines():
-            say(line)
-    if python := find(wanted):
+    if python := next(filter(None, map(find, names)), ""):
+        return python
+    say(f"there is no Python {wanted} on this machine: uv will download one")
+    for line in ask("install", "--no-bin", first).stderr.splitlines():
+        say(line)
+    if python := find(first):
         return python
     raise HopsError(
         f"Python {wanted} is needed, there is none on this machine, and uv could not download it (see its output "
-        f"above); install it, so that python{wanted} is on the PATH (Debian 12: apt-get install python3), or name a "
+        f"above); install it, so that python{first} is on the PATH (Debian: apt-get install python3), or name a "
         "mirror for uv in UV_PYTHON_INSTALL_MIRROR; then run this again"
     )
 

@@ -12,6 +12,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 import airflow_hops
 from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.profiles import profile_of
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.run_record import RunRecord, is_recorded, record_key
@@ -50,6 +51,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
             parts=spec.cache_key_parts,
             package_version=airflow_hops.__version__,
             python=python_version(runtime),
+            profile=profile.name if (profile := profile_of(runtime)) else None,
             packages=packages_of(runtime),
             from_elsewhere=packages_from_elsewhere(runtime),
             started=now(),

@@ -12,9 +12,10 @@ import airflow_hops
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of
+from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.environments.class_archive import jvm_options
-from airflow_hops.environments.java import SUPPORTED_VERSIONS, find_java
+from airflow_hops.environments.java import find_java
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
@@ -96,9 +97,10 @@ class SparkLauncher(Launcher):
         java = find_java(base)
         if java is None or not java.supported:
             present = f"Java {java.version} in {java.home}" if java else "none"
+            profile = profile_of(base) or BASE
             raise BadInput(
-                f"Spark 3.5 needs Java {', '.join(map(str, SUPPORTED_VERSIONS))}, found {present}; install one, or run "
-                f"'airflow hops runtime create {self.runtime}', which installs one"
+                f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found {present}; install one, "
+                f"or run 'airflow hops runtime create {self.runtime}', which installs one"
             )
         conf = dict(_DEFAULTS)
         master = self._master()

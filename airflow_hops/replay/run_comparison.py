@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import airflow_hops
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.profiles import profile_of
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore
@@ -57,6 +58,10 @@ def compare_environments(record: RunRecord, runtime: Path) -> Iterator[Compared]
         yield Compared("libraries", "not recorded", str(runtime), "not compared", is_result=False)
     else:
         yield Compared("libraries", before or count, after or count, _verdict(not changed), is_result=False)
+    profile = present.name if (present := profile_of(runtime)) else "unknown"
+    before = record.profile or "not recorded"
+    verdict = _verdict(profile == before) if record.profile else "not compared"
+    yield Compared("profile", before, profile, verdict, is_result=False)
     python = python_version(runtime)
     yield Compared("Python", record.python, python, _verdict(python == record.python), is_result=False)
     same = record.parts.get("code") == package_fingerprint()

@@ -185,6 +185,7 @@ def _training(of: ModelProperties, manifest: Manifest, record: RunRecord | None)
                 "Training function": of.train,
                 "Ranks": of.ranks,
                 "Libraries": of.library_versions,
+                "Profile of the runtime environment": manifest.profile,
                 **{words: spent.get(name) for name, words in cost.items()},
             }
         ),

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
+from airflow_hops.core.contract.profiles import BASE, STAMP_NAME, profile_named, profile_of
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.named import installed_packages, list_named, make_named, named_folder, packages_of
-from airflow_hops.environments.runtime import STAMP_NAME, create_environment, pins_file, pins_of
+from airflow_hops.environments.runtime import create_environment, pins_file, pins_of
 from airflow_hops.environments.uv_program import Say
-
-_PINS = "lock.txt"
 
 
 def changed_packages(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
@@ -24,7 +23,13 @@ def changed_packages(before: Mapping[str, str], after: Mapping[str, str]) -> dic
 
 
 def find_or_make(
-    runtime: Path, lock: Mapping[str, str], from_elsewhere: Collection[str], *, find_uv: Callable[[], str], say: Say
+    runtime: Path,
+    lock: Mapping[str, str],
+    from_elsewhere: Collection[str],
+    *,
+    profile: str | None = None,
+    find_uv: Callable[[], str],
+    say: Say,
 ) -> Path:
     """Returns the folder of an environment with exactly the packages of a lock.
 
@@ -35,11 +40,13 @@ def find_or_make(
         runtime: Folder of the current environment.
         lock: Versions by package.
         from_elsewhere: Packages that were not installed from an index.
+        profile: Profile of the lock; None for the one of the current environment.
         find_uv: Returns the uv program.
         say: Called with each line of progress.
 
     Raises:
-        BadInput: it would have to be made, with a package that did not come from an index.
+        BadInput: it would have to be made, with a package that did not come from an index, or for a profile that does
+            not run on this machine.
         HopsError: it cannot be made.
     """
     base = base_of(runtime)
@@ -67,9 +74,10 @@ def find_or_make(
         say(f"environment {whole}: {len(lock)} packages, since {base} differs in {differing}; it takes minutes and GBs")
         folder = whole
         with temporary_folder("uv") as scratch:
-            (scratch / _PINS).write_text(pins_text)
+            pins = scratch / (profile_named(profile) if profile else profile_of(base) or BASE).pins
+            pins.write_text(pins_text)
             shutil.copy(pins_file().with_name("uv.toml"), scratch)
-            create_environment(folder, scratch / _PINS, uv=find_uv(), force=folder.exists(), say=say)
+            create_environment(folder, pins, uv=find_uv(), force=folder.exists(), say=say)
         (folder / STAMP_NAME).unlink()  # its pins are none of this package's
     if changed := changed_packages(lock, packages_of(folder)):
         raise HopsError(f"{folder}: made for the lock, but differs from it in {', '.join(changed)}")

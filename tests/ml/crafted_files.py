@@ -11,6 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.core.contract.profiles import CURRENT, own_profile
+
+AS_STORED = own_profile() is CURRENT
+"""Whether PyArrow ignores the program and reads the column as it is stored, instead of refusing the file."""
+
 ENTRIES = (
     "airflow_hops.hops",
     "airflow_hops.ml.__main__",

@@ -27,7 +27,7 @@ def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 def test_feedback_is_not_read_from_a_crafted_file(tmp_path: Path) -> None:
     (tmp_path / "_feedback").mkdir()
     crafted_files.write_crafted(tmp_path / "_feedback" / "crafted.parquet", tmp_path / "proof")
-    with pytest.raises(BadInput, match=r"_feedback/crafted\.parquet: refused: a column is of the type 'arrow"):
+    with pytest.raises(BadInput, match=r"_feedback/crafted\.parquet: (refused: a column is of the type 'arrow|has no)"):
         read_feedback(str(tmp_path))
     assert not (tmp_path / "proof").exists()
 
@@ -40,7 +40,8 @@ def test_no_process_runs_it(tmp_path: Path, pyarrow_is_imported: str) -> None:
     entries = crafted_files.ENTRIES if pyarrow_is_imported == "before" else crafted_files.PACKAGES
     assert tuple(result) == entries
     for entry, said in result.items():
-        assert said.startswith("RuntimeError: Disallowed deserialization of 'arrow.py_extension_type'"), entry
+        refused = "RuntimeError: Disallowed deserialization of 'arrow.py_extension_type'"
+        assert said.startswith("3 rows" if crafted_files.AS_STORED else refused), entry
     assert not (tmp_path / "proof").exists()
 
 
@@ -49,6 +50,7 @@ def test_pyarrow_is_not_imported_before_somebody_needs_it() -> None:
     assert _run("-P", "-c", program).stdout == "False\n"
 
 
+@pytest.mark.skipif(crafted_files.AS_STORED, reason="this profile's PyArrow needs no hotfix")
 def test_an_old_pyarrow_without_the_hotfix_is_not_used() -> None:
     program = "import sys, airflow_hops.ml; sys.modules['pyarrow_hotfix'] = None; import pyarrow"
     ended = _run("-P", "-c", program, check=False)

@@ -19,6 +19,8 @@ from airflow_hops.core.contract.redaction import redacted, without_password
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 1
+PROFILE_NAMES = ("base", "current")
+"""Names of the profiles of the runtime environment (:mod:`airflow_hops.core.contract.profiles`), the oldest first."""
 
 
 CUT_SHORT = "cut_short"
@@ -240,6 +242,7 @@ class Manifest:
     """The contents of ``manifest.json``. It is written last: a folder without one is not an artifact.
 
     ``cost`` is the cost of the step: ``core_s``, CPU seconds, and ``gpu_s``, seconds times GPUs; empty if unknown.
+    ``profile`` is that of the environment that wrote it; None if unknown.
     """
 
     kind: str
@@ -253,6 +256,7 @@ class Manifest:
     cache_key_parts: Mapping[str, str] = field(default_factory=dict)
     cost: Mapping[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    profile: str | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -286,6 +290,11 @@ class Manifest:
                 raise BadInput(
                     f"{source}: format_version is {value['format_version']}, this version reads up to {FORMAT_VERSION}"
                 )
+            if (profile := value.get("profile")) not in (None, *PROFILE_NAMES):
+                raise BadInput(
+                    f"{source}: written by the profile {profile!r} of the runtime environment, this version has "
+                    f"{' and '.join(PROFILE_NAMES)}; upgrade airflow-hops here to the version of the workers"
+                )
             _check_facts(value)
             return cls(
                 kind=value["kind"],
@@ -299,6 +308,7 @@ class Manifest:
                 cache_key_parts=value["cache_key_parts"],
                 cost=value.get("cost", {}),
                 format_version=value["format_version"],
+                profile=profile,
             )
         except UnreadableFile as error:
             raise BadInput(f"{source}: not an artifact manifest: {error}") from error

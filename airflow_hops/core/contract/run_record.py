@@ -53,6 +53,7 @@ class RunRecord(CheckedFields):
         code_left_out: Files of user code that are not stored, since they exceed the size limit or are links to outside.
         script: Path in the user code of the script or notebook that ``params`` names; None for none.
         python: Version of the environment's Python.
+        profile: Profile of the environment; None if unknown.
         packages: Versions of the environment's packages by name.
         from_elsewhere: Packages installed from a path or an address instead of an index.
         started: Start of the first run with this record, ISO 8601 UTC.
@@ -75,6 +76,7 @@ class RunRecord(CheckedFields):
     from_elsewhere: Sequence[str] = ()
     secrets: Sequence[str] = ()
     output_kind: str | None = None
+    profile: str | None = None
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:

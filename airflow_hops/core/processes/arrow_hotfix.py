@@ -2,7 +2,8 @@
 
 A schema may name the type ``arrow.py_extension_type``, which PyArrow before 14.0.1 unpickles; ``pyarrow_hotfix`` makes
 it raise. Importing that imports PyArrow, which takes half a second and 45 MB, so an import hook does it when any module
-imports PyArrow. Every package of the ML side calls :func:`refuse_pickled_types` when it is imported.
+imports PyArrow. Every package of the ML side calls :func:`refuse_pickled_types` when it is imported. PyArrow of the
+profile ``current`` needs none of this: it never unpickles, and reads such a column as the type that stores it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
+from airflow_hops.core.contract.profiles import CURRENT, own_profile
+
 _PICKLED = "arrow.py_extension_type"
 
 
 def refuse_pickled_types() -> None:
-    """Makes PyArrow refuse pickled types: now, or as soon as it is imported."""
+    """Makes PyArrow 10 refuse pickled types: now, or as soon as it is imported."""
+    if own_profile() is CURRENT:
+        return
     if "pyarrow" in sys.modules:
         _fix(sys.modules["pyarrow"])
     elif not any(isinstance(finder, _FixingFinder) for finder in sys.meta_path):

@@ -181,7 +181,7 @@ def _from_list(values: Any, tensor_type: TensorType) -> np.ndarray:
     if tensor_type.field == "int_val":
         array = np.array(values[:], np.int32).astype(tensor_type.numpy)
     elif tensor_type.field == "half_val":
-        array = np.array(values[:], np.uint16).view(tensor_type.numpy)
+        array = np.array(values[:], np.int32).astype(np.uint16).view(tensor_type.numpy)
     elif tensor_type.numpy.kind == "c":
         if len(values) % 2:
             raise TensorError(f"{len(values)} numbers for complex elements; expected two for each")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, FileEntry, Manifest, Producer, RowCounts
+from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.store import integrity
 from airflow_hops.core.store.files import Files, LocalFiles
 from airflow_hops.core.store.reaching import reaching_store
@@ -106,6 +107,7 @@ class ArtifactWriter:
             properties=properties or {},
             cache_key_parts=self._parts,
             cost=self.cost(),
+            profile=profile.name if (profile := own_profile()) else None,
         )
         (self.path / MANIFEST_NAME).write_text(manifest.to_json())
         with reaching_store(self._root):

@@ -28,6 +28,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import table_util
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.versions import has_slices, slicers
 from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
@@ -118,8 +119,7 @@ class Combiners:
     @property
     def is_sliced(self) -> bool:
         """Whether the options define slices."""
-        options = self.options
-        return bool(options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config)
+        return has_slices(self.options)
 
     @property
     def is_by_column(self) -> bool:
@@ -261,7 +261,7 @@ class Combiners:
 
     def _slices(self, lists: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self._slicers is None:
-            self._slicers = self._make_slicers()
+            self._slicers = slicers(self.options)
         functions, queries = self._slicers
         try:
             if functions:
@@ -270,18 +270,6 @@ class Combiners:
                 yield from ((key, rows) for key, rows in queries.process(lists) if key != constants.DEFAULT_SLICE_KEY)
         except ValueError as error:
             raise BadInput(f"slices: {error}") from error
-
-    def _make_slicers(self) -> tuple[list[Any], Any]:
-        """Returns slicing functions, and TFDV's runner of slicing queries."""
-        options = self.options
-        functions, queries = options.experimental_slice_functions, options.experimental_slice_sqls
-        if options.slicing_config:
-            functions, queries = slicing_util.convert_slicing_config_to_slice_functions_and_sqls(options.slicing_config)
-        runner = None
-        if queries:
-            runner = slicing_util.GenerateSlicesSqlDoFn(slice_sqls=queries)
-            runner.setup()
-        return list(functions or ()), runner
 
 
 def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:

@@ -17,17 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
-# PyArrow imports this lazily: a process forked while another thread imports it would deadlock on the import lock.
-import pyarrow._dataset
-import pyarrow._exec_plan
-import pyarrow.compute
-import pyarrow.pandas_compat
-
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.lifetime import end_with_parent
+from airflow_hops.core.versions import import_arrow_modules
 from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
 from airflow_hops.ml.statistics.formats.feature_types import TypesDoNotFit
 from airflow_hops.ml.statistics.sources import share_out
+
+import_arrow_modules()
 
 PARALLEL_SIZE = 8 << 20
 """Bytes below which more processes cost more than they save."""

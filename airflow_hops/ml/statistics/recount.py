@@ -20,6 +20,7 @@ from tensorflow_data_validation.utils import top_k_uniques_stats_util
 from tensorflow_metadata.proto.v0 import statistics_pb2
 from tfx_bsl.arrow import array_util
 
+from airflow_hops.core.versions import has_slices
 from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
 from airflow_hops.ml.statistics.frequent_hashes import hashes_of
 from airflow_hops.ml.statistics.sketches import TOP_VALUES_BUCKETS, CountedTopValues
@@ -48,7 +49,7 @@ def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.Fea
 
 def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
     """Returns the columns to read: the features and their weights; None for all if there are slices."""
-    if options.experimental_slice_functions or options.experimental_slice_sqls or options.slicing_config:
+    if has_slices(options):
         return None
     return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())
 

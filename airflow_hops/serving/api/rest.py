@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import numpy as np
 import orjson
-from google.protobuf import json_format
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import (
@@ -22,6 +21,7 @@ from airflow_hops.core.serving_api.protocol import (
     RegressionRequest,
     RegressionResponse,
 )
+from airflow_hops.core.versions import message_to_json
 from airflow_hops.serving.api import rest_json, rest_tensors
 from airflow_hops.serving.api.grpc_service import REQUEST_ID, metadata_of, model_metadata, model_status
 from airflow_hops.serving.errors import ServingError, check_deadline, invalid_argument
@@ -122,10 +122,7 @@ def _target(match: re.Match[str]) -> Target:
 
 
 def _proto_json(message: Any) -> str:
-    text: str = json_format.MessageToJson(
-        message, preserving_proto_field_name=True, including_default_value_fields=True, indent=1
-    )
-    return text
+    return message_to_json(message, preserving_proto_field_name=True, indent=1)
 
 
 def write_outputs(outputs: Mapping[str, np.ndarray], body_format: rest_tensors.Format) -> bytes:

@@ -338,8 +338,6 @@ def main() -> int:
         # Signals reach the writer as well as the server, but it must end only after the server.
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
-    # pyarrow would import pandas (0.3 s) to check that a list is not a Series.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     log_lines.configure(format=log_lines.TIMED, stream=sys.stderr)
     folder = Path(sys.argv[1])
     own = take(folder)

@@ -13,7 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_hops.core.contract.profiles import BASE, own_profile
 from airflow_hops.ml.statistics.arrow_lists import as_lists
+
+QUERY = "SELECT STRUCT(carrier) FROM example.carrier"
+HAS_SQL = own_profile() is BASE
 
 
 def mixed_table(rows: int = 3000) -> pa.Table:
@@ -144,10 +148,6 @@ def cases() -> dict[str, tuple[Callable[[], pa.Table], Callable[[], Any]]]:
             lambda: options(weight_feature="weight", experimental_slice_functions=[by({"carrier": [b"ZZ", b"UA"]})]),
         ),
         "slicing_config": (flights_like_table, lambda: options(slicing_config=config)),
-        "slicing_sql": (
-            flights_like_table,
-            lambda: options(experimental_slice_sqls=["SELECT STRUCT(carrier) FROM example.carrier"]),
-        ),
         "buckets_of_some_features": (
             flights_like_table,
             lambda: options(
@@ -175,6 +175,7 @@ def cases() -> dict[str, tuple[Callable[[], pa.Table], Callable[[], Any]]]:
         ),
         "no_defaults": (text_table, lambda: options(add_default_generators=False, enable_semantic_domain_stats=True)),
         "many_strings": (many_strings, options),
+        **({"slicing_sql": (flights_like_table, lambda: options(experimental_slice_sqls=[QUERY]))} if HAS_SQL else {}),
     }
 
 

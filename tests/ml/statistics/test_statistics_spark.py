@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import tensorflow_data_validation as tfdv
-from crafted_files import write_crafted
+from crafted_files import AS_STORED, write_crafted
 from statistics_equality import cases, compare, flights_like_table, mixed_table, nested_table
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -194,5 +194,5 @@ def test_a_worker_does_not_run_what_a_crafted_file_brings_along(spark: Any, tmp_
 
     path = write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")
     (said,) = spark.sparkContext.parallelize([str(path)], 1).map(read).collect()
-    assert said.startswith("Disallowed deserialization of 'arrow.py_extension_type'")
+    assert said.startswith("3 rows" if AS_STORED else "Disallowed deserialization of 'arrow.py_extension_type'")
     assert not (tmp_path / "proof").exists()

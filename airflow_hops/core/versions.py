@@ -1,0 +1,68 @@
+"""Differences between the libraries of the profiles of the runtime environment, in one place.
+
+Everything else is written for the APIs that both profiles have. Each function here names what differs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+
+
+def import_arrow_modules() -> None:
+    """Imports modules that PyArrow imports lazily; a fork while another thread imports them would wait for ever."""
+    for name in ("_dataset", "compute", "pandas_compat"):
+        importlib.import_module(f"pyarrow.{name}")
+    try:
+        importlib.import_module("pyarrow._acero")
+    except ModuleNotFoundError:  # PyArrow 10
+        importlib.import_module("pyarrow._exec_plan")
+
+
+def message_to_json(message: Any, **options: Any) -> str:
+    """Returns a protobuf message as JSON with its default values, an option that protobuf 5 renamed."""
+    from google.protobuf import json_format
+
+    new = "always_print_fields_with_no_presence"
+    known = inspect.signature(json_format.MessageToJson).parameters
+    options[new if new in known else "including_default_value_fields"] = True
+    text: str = json_format.MessageToJson(message, **options)
+    return text
+
+
+def has_slices(options: Any) -> bool:
+    """Returns whether TFDV's ``StatsOptions`` define slices; queries are in TFDV before 1.21 alone."""
+    queries = getattr(options, "experimental_slice_sqls", None)
+    return bool(options.experimental_slice_functions or queries or options.slicing_config)
+
+
+def slicers(options: Any) -> tuple[list[Callable[..., Any]], Any]:
+    """Returns the slicing functions of TFDV's ``StatsOptions``, and TFDV's runner of slicing queries or None.
+
+    Raises:
+        BadInput: there are queries, which TFDV 1.21 no longer runs.
+    """
+    from tensorflow_data_validation.utils import slicing_util
+
+    functions, queries = options.experimental_slice_functions, getattr(options, "experimental_slice_sqls", None)
+    config = options.slicing_config
+    if hasattr(slicing_util, "GenerateSlicesSqlDoFn"):
+        if config:
+            functions, queries = slicing_util.convert_slicing_config_to_slice_functions_and_sqls(config)
+    elif config:
+        for spec in config.slicing_specs:
+            if spec.slice_keys_sql:
+                raise BadInput(
+                    f"slices: the query {spec.slice_keys_sql!r}: SQL is in the profile 'base' alone, since TFDV 1.21 "
+                    "does not run it; slice by features, or create the runtime environment with --profile base"
+                )
+        functions = slicing_util.convert_slicing_config_to_slice_functions(config)
+    runner = None
+    if queries:
+        runner = slicing_util.GenerateSlicesSqlDoFn(slice_sqls=queries)
+        runner.setup()
+    return list(functions or ()), runner

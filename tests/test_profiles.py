@@ -1,0 +1,141 @@
+"""Profiles of the runtime environment: which one a machine gets, and what happens where two of them meet."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from airflow_hops.cli.doctor import check_profile
+from airflow_hops.core.contract.artifacts import PROFILE_NAMES, BadInput, Manifest, Producer
+from airflow_hops.core.contract.named_environment import BASE_NAME
+from airflow_hops.core.contract.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
+from airflow_hops.environments.java import find_java
+from airflow_hops.environments.named import named_state
+from airflow_hops.environments.runtime import (
+    create_environment,
+    fingerprint,
+    machine_profile,
+    pins_file,
+    pins_of,
+    write_stamp,
+)
+
+
+def made_of(profile: Profile, folder: Path) -> Path:
+    """Returns a folder that passes for an environment of a profile."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    (folder / "pyvenv.cfg").write_text("version_info = 3.99\n")
+    pins = pins_file(profile.pins)
+    write_stamp(folder, pins, fingerprint(pins))
+    return folder
+
+
+@pytest.fixture
+def old_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+
+
+@pytest.fixture
+def new_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.41"))
+
+
+@pytest.mark.parametrize(
+    ("libc", "profile"),
+    [
+        (("glibc", "2.36"), BASE),
+        (("glibc", "2.38"), BASE),
+        (("glibc", "2.39"), CURRENT),
+        (("glibc", "3.0"), CURRENT),
+        (("", ""), BASE),
+    ],
+)
+def test_the_c_library_decides(libc: tuple[str, str], profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    assert machine_profile() is profile
+    assert pins_file().name == profile.pins
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_states_the_versions_of_its_pins(profile: Profile) -> None:
+    pins = dict(re.findall(r"^([\w-]+)==(\S+)", pins_file(profile.pins).read_text(), re.MULTILINE))
+    for package, version in (
+        ("tensorflow", profile.tensorflow),
+        ("pyspark", profile.spark),
+        ("protobuf", profile.protobuf),
+    ):
+        assert pins[package].startswith(f"{version}.")
+    assert pins_file(profile.cuda_pins).read_text().startswith(f"-r {profile.pins}\n")
+    assert ("pyarrow-hotfix" in pins) == (profile is BASE)
+
+
+def test_a_profile_that_the_machine_cannot_run_is_refused_before_anything_is_made(
+    old_machine: None, tmp_path: Path
+) -> None:
+    message = r"profile 'current': .* need glibc 2\.39 or newer, .* this machine has glibc 2\.36: use --profile base"
+    with pytest.raises(BadInput, match=message):
+        create_environment(tmp_path / "runtime", pins_file(CURRENT.pins), uv=find_uv_bin())
+    assert not (tmp_path / "runtime").exists()
+    check = check_profile(made_of(CURRENT, tmp_path / "copied"))
+    assert check.status == "fail" and re.search(message, check.found)
+    assert check.advice == f"airflow hops runtime create --force --profile base {tmp_path / 'copied'}"
+
+
+def test_an_environment_keeps_its_profile_on_a_machine_that_would_get_another(
+    new_machine: None, tmp_path: Path
+) -> None:
+    folder = made_of(BASE, tmp_path / "runtime")
+    assert profile_of(folder) is BASE and pins_of(folder).name == BASE.pins
+    check = check_profile(folder)
+    assert check.found == "base; this machine's is current, because glibc 2.41 is at least 2.39"
+    assert (check.status, check.advice.split()[-1]) == ("ok", str(folder))
+    assert check_profile(made_of(CURRENT, tmp_path / "new")).advice == ""
+
+
+def test_an_environment_that_the_package_did_not_make_has_the_profile_of_its_python(tmp_path: Path) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.13.5\n")
+    assert profile_of(tmp_path) is None, "Airflow's has one of these Pythons, too"
+    (tmp_path / "lib/python3.13/site-packages/tensorflow_data_validation").mkdir(parents=True)
+    assert profile_of(tmp_path) is CURRENT
+
+
+def test_each_profile_has_its_javas(tmp_path: Path) -> None:
+    for version in (8, 11, 17, 21, 24):
+        home = tmp_path / f"java-{version}"
+        (home / "bin").mkdir(parents=True)
+        (home / "bin" / "java").touch()
+        (home / "release").write_text(f'JAVA_VERSION="{version}.0.1"\n')
+        supported = []
+        for profile in PROFILES:
+            folder = tmp_path / f"{profile.name}-{version}"
+            java = find_java(made_of(profile, folder), {"JAVA_HOME": str(home), "PATH": ""})
+            assert java is not None
+            supported.append(java.supported)
+        assert supported == [version in (8, 11, 17), version in (17, 21)]
+
+
+def test_a_named_environment_of_the_other_profile_is_named(tmp_path: Path) -> None:
+    base = made_of(CURRENT, tmp_path / "runtime")
+    named = made_of(BASE, tmp_path / "runtime-churn")
+    (named / BASE_NAME).write_text(f"{base}\n")
+    state = named_state(named)
+    assert state.name == "stale"
+    assert state.detail == f"{named} is of the profile 'base', its base {base} of 'current'"
+
+
+def test_an_artifact_of_a_newer_profile_is_refused_by_name() -> None:
+    manifest = Manifest("model", Producer(), {}, (), "2026-11-25T00:00:00+00:00", profile="current")
+    assert Manifest.from_json(manifest.to_json(), "m").profile == "current"
+    newer = json.dumps({**json.loads(manifest.to_json()), "profile": "next"})
+    message = "m: written by the profile 'next' of the runtime environment, this version has base and current; upgrade"
+    with pytest.raises(BadInput, match=message):
+        Manifest.from_json(newer, "m")
+    with pytest.raises(BadInput, match="profile 'next': expected 'base' or 'current'; if a newer airflow-hops has it"):
+        profile_named("next")
+    assert tuple(profile.name for profile in PROFILES) == PROFILE_NAMES
