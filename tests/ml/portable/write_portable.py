@@ -1,4 +1,4 @@
-"""Writes the fixtures of portability, a small store of everything that outlives a run, with this environment's libraries.
+"""Writes the fixtures of portability: a small store of what outlives a run, by this environment's libraries.
 
     PYTHONPATH=.:dags:tests:tests/ml .venv-runtime/bin/python tests/ml/portable/write_portable.py
 
@@ -98,12 +98,11 @@ def answer(folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
     """Returns inputs and outputs of a model, as JSON values."""
     model = LoadedModel(folder, "serving_default")
     values = {"alcohol": np.linspace(0, 1, ROWS), "hue": np.tile([0.0, 1.0], ROWS // 2), "carrier": rows["carrier"]}
-    inputs = {name: pd.Series(values.get(name, rows.get(name))) for name in model.inputs}
-    given = {
-        name: column.fillna("" if model.inputs[name].dtype == "string" else 0.0) for name, column in inputs.items()
-    }
-    results = predict(model, {name: column.tolist() for name, column in given.items()})
-    return {"inputs": {name: column.tolist() for name, column in given.items()}, "outputs": results}
+    inputs = {}
+    for name, spec in model.inputs.items():
+        column = pd.Series(values.get(name, rows.get(name)))
+        inputs[name] = column.fillna("" if spec.dtype == "string" else 0.0).tolist()
+    return {"inputs": inputs, "outputs": predict(model, inputs)}
 
 
 def predict(model: LoadedModel, inputs: dict[str, list[Any]]) -> dict[str, list[Any]]:
