@@ -229,6 +229,8 @@ def test_the_commands_change_a_named_environment_and_leave_it_as_it_was_where_pa
 ) -> None:
     from airflow.cli.cli_parser import get_parser
 
+    base = churn.with_name("runtime")
+
     def runtime(*arguments: str) -> str:
         capsys.readouterr()
         args = get_parser().parse_args(["hops", "runtime", *arguments])
@@ -257,8 +259,10 @@ def test_the_commands_change_a_named_environment_and_leave_it_as_it_was_where_pa
     assert runtime("freeze", "--name", "churn").split() == ["extra==1.0", "tiny==1.0"]
     runtime("remove", "--name", "churn")
     assert not churn.exists() and len(json.loads(runtime("list", "--output", "json"))) == 1
-    with pytest.raises(SystemExit, match="--with: expected together with --name"):
-        runtime("create", "--with", "extra")
+    with pytest.raises(SystemExit, match="--profile: expected without --name"):
+        runtime("create", "--name", "churn", "--profile", "base")
+    runtime("create", "--with", "extra")
+    assert (installed(base, "extra"), added_requirements(base)) == ("1.0", ["extra"])
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -276,7 +280,7 @@ def test_foreign_folder_and_own_environment_are_never_overwritten(tmp_path: Path
 def test_an_interpreter_of_another_version_is_refused_before_anything_is_written(tmp_path: Path, pins: Path) -> None:
     result = ".".join(map(str, sys.version_info[:3]))
     with pytest.raises(BadInput, match=rf"--python {sys.executable}: Python 3\.9 is needed, found Python {result}"):
-        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python=sys.executable, version=(3, 9))
+        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python=sys.executable, versions=[(3, 9)])
     with pytest.raises(BadInput, match=r"--python python3\.99: Python 3\.\d+.* is needed, found none"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python="python3.99")
     assert not (tmp_path / "runtime").exists()
@@ -303,7 +307,7 @@ def test_where_there_is_no_such_python_and_none_to_download_the_error_says_what_
     monkeypatch.setenv("UV_PYTHON_DOWNLOADS_JSON_URL", str(tmp_path / "none.json"))
     said: list[str] = []
     with pytest.raises(HopsError, match=r"Python 3\.9 is needed.*so that python3\.9 is on the PATH.*_MIRROR"):
-        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), version=(3, 9), say=said.append)
+        create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), versions=[(3, 9)], say=said.append)
     assert said[0] == "there is no Python 3.9 on this machine: uv will download one"
     assert "none.json" in " ".join(said[1:])
     assert not (tmp_path / "runtime").exists()

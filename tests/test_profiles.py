@@ -20,6 +20,7 @@ from airflow_hops.environments.runtime import (
     create_environment,
     fingerprint,
     machine_profile,
+    old_compiler,
     pins_file,
     pins_of,
     write_stamp,
@@ -118,6 +119,15 @@ def test_each_profile_has_its_javas(tmp_path: Path) -> None:
             assert java is not None
             supported.append(java.supported)
         assert supported == [version in (8, 11, 17), version in (17, 21)]
+
+
+def test_an_old_compiler_is_named(tmp_path: Path) -> None:
+    old = tmp_path / "g++-8"
+    old.write_text('#!/bin/sh\ncase "$*" in *c++20*) exit 1; esac\n')
+    old.chmod(0o755)
+    message = old_compiler(CURRENT, {"CXX": str(old)})
+    assert message is not None and "does not compile C++20, which Horovod needs with TensorFlow 2.21" in message
+    assert old_compiler(BASE, {"CXX": str(old)}) is None and old_compiler(CURRENT, {}) is None
 
 
 def test_a_named_environment_of_the_other_profile_is_named(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ _RUNTIME_COMMANDS = (
             _RUNTIME_NAME,
             _repeated(
                 "--with",
-                "Package to add to the named environment, in pip's format (can be repeated)",
+                "Package to add to the environment, in pip's format, such as torch (can be repeated)",
                 dest="requirement",
             ),
             _option(

@@ -50,8 +50,6 @@ def create(args: Namespace) -> None:
         added = added_requirements(named_folder(base, args.name))
         _make(args, [*added, *args.requirement], begun, force=args.force)
         return
-    if args.requirement:
-        raise BadInput("--with: expected together with --name: additional packages make a named environment")
     present = profile_of(base) if base.exists() else None
     profile = profile_named(args.profile) if args.profile else present or machine_profile()
     keeps_cuda = not args.force and present is profile and pins_of(base).name == profile.cuda_pins
@@ -59,6 +57,8 @@ def create(args: Namespace) -> None:
     print(f"Runtime environment {base} from {pins} (profile of this machine: {reason_for_profile()})", flush=True)
     java = pins.with_name("java.txt")
     made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
+    if args.requirement:
+        add_requirements(base, pins, args.requirement, uv=find_uv(), say=say)
     print(f"Ready ({time.monotonic() - begun:.1f} s)." if made else "It already exists with these pins.")
     if base != runtime_folder():
         print(f"Configure it: AIRFLOW__HOPS__RUNTIME={base}, or the field 'runtime' of the connection.")

@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -231,8 +232,12 @@ def create_environment(
         raise
     except HopsError as error:
         missing = build_tools_missing(str(python_of_it))
-        needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
-        raise HopsError(needed) from None if missing else error
+        if missing:
+            needed = f"{error}; packages that are built here need: apt-get install {' '.join(missing)}"
+            raise HopsError(needed) from None
+        if old := old_compiler(profile, os.environ):
+            raise HopsError(f"{error}; {old}") from None
+        raise
     if added:
         _install_added(path, pins, added, uv, say)
     write_stamp(path, pins, expected)
@@ -309,6 +314,23 @@ def find_python(uv: str, requested: str | None, versions: Sequence[tuple[int, in
         f"Python {wanted} is needed, there is none on this machine, and uv could not download it (see its output "
         f"above); install it, so that python{first} is on the PATH (Debian: apt-get install python3), or name a "
         "mirror for uv in UV_PYTHON_INSTALL_MIRROR; then run this again"
+    )
+
+
+def old_compiler(profile: Profile, environment: Mapping[str, str]) -> str | None:
+    """Describes a compiler that is too old to build a profile's Horovod; None if it is not."""
+    if profile is BASE:
+        return None
+    compiler = environment.get("CXX") or "g++"
+    check = [*shlex.split(compiler), "-std=c++20", "-fsyntax-only", "-x", "c++", os.devnull]
+    try:
+        if subprocess.run(check, capture_output=True).returncode == 0:
+            return None
+    except (OSError, ValueError):
+        pass
+    return (
+        f"the compiler {compiler!r} does not compile C++20, which Horovod needs with TensorFlow {profile.tensorflow}: "
+        "install g++ 10 or later, or name one in CXX"
     )
 
 

@@ -27,7 +27,7 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _HEAD_VALUES = 16
 _SURE_LENGTH = 15
 """Maximum length of a decimal that certainly has at most 15 digits, which float64 holds."""
-_CODE = r"^-?(0[0-9]|[0-9]+[eE][0-9])"
+_CODE = r"^(\+|-?(0[0-9]|[0-9]+[eE][0-9]))"  # newer releases of PyArrow parse a plus sign
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _NUMBER = "a number"
 _NAMES = {INTEGER: "an integer", FLOAT: "a number that float64 holds"}
