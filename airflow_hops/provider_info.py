@@ -132,6 +132,14 @@ PROVIDER_INFO: dict[str, Any] = {
                     "Runs and the model registry: an MLflow server, or sqlite:////absolute/path. "
                     "Empty: [hops] tracking_uri",
                 ),
+                "launcher": _field(
+                    "Launcher",
+                    "Launcher of the steps that run on the worker otherwise, such as kubernetes. Empty: local",
+                ),
+                "launcher_options": _field(
+                    "Launcher options",
+                    'JSON object with the launcher\'s arguments, such as {"image": "…"}. Empty: none',
+                ),
                 **{f"serving_{name}": field for name, field in _SERVER_FIELDS.items()},
             },
         },

@@ -15,7 +15,15 @@ from waiting import wait_for
 WARM_PROCESSES: list[Any] = []
 """Kept for as long as this process: Python complains of a process that it forgets while it runs."""
 
-pytest_plugins = ["fault_counts", "kubernetes_cluster", "served_models", "shown_demo", "small_places", "ssh_servers"]
+pytest_plugins = [
+    "fault_counts",
+    "kubernetes_cluster",
+    "kubernetes_pods",
+    "served_models",
+    "shown_demo",
+    "small_places",
+    "ssh_servers",
+]
 collect_ignore = ["ml"]  # run by the runtime environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent

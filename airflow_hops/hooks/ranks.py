@@ -1,4 +1,4 @@
-"""Places of a training's ranks, from connections of type ``horovod`` and ``spark``."""
+"""Places of a training's ranks, from connections of type ``horovod``, ``spark`` and ``kubernetes``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepSpec
 
 SPARK = "spark"
+KUBERNETES = "kubernetes"
 _OF_HOSTS = ("key_file", "config_file", "python", "address")
 _TEXTS = ("hosts", *_OF_HOSTS)
 
@@ -80,7 +81,7 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, A
     """Returns the place of the ranks, as :meth:`RanksHook.where`; None for all slots of this machine.
 
     Args:
-        ranks_conn_id: Connection of type ``horovod`` or ``spark``, or None.
+        ranks_conn_id: Connection of type ``horovod``, ``spark`` or ``kubernetes``, or None.
         hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's, or None.
 
     Raises:
@@ -88,13 +89,14 @@ def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, A
     """
     if not ranks_conn_id:
         return {"kind": "ssh", "hosts": hosts, "hosts_from": "argument 'hosts'"} if hosts else None
-    if _connection(ranks_conn_id, RanksHook.conn_type, SPARK).conn_type == SPARK:
+    kind = _connection(ranks_conn_id, RanksHook.conn_type, SPARK, KUBERNETES).conn_type
+    if kind in (SPARK, KUBERNETES):
         if hosts:
             raise BadInput(
-                f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type 'spark', whose cluster decides on "
+                f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type {kind!r}, whose cluster decides on "
                 "hosts; give only one of the two"
             )
-        return {"kind": SPARK}
+        return {"kind": kind}
     return RanksHook(ranks_conn_id).where(hosts)
 
 
@@ -105,7 +107,7 @@ def _connection(conn_id: str, *types: str) -> Any:
         raise BadInput(f"ranks_conn_id: {error}") from None
     if connection is None:
         raise BadInput(
-            f"ranks_conn_id: there is no connection {conn_id!r}; add one of type horovod (hosts) or spark, or set "
-            f"AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
+            f"ranks_conn_id: there is no connection {conn_id!r}; add one of type horovod (hosts), spark or kubernetes, "
+            f"or set AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
         )
     return connection[0]

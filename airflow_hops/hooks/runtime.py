@@ -56,6 +56,8 @@ class Settings:
 
     Attributes:
         source: Where the connection was found.
+        launcher: Name of the launcher of steps that run on this machine otherwise; empty for none.
+        launcher_options: Its keyword arguments.
     """
 
     store: str
@@ -64,6 +66,8 @@ class Settings:
     storage_options: Mapping[str, Any] = field(repr=False)
     services: Mapping[str, str] = field(repr=False)
     source: str = ""
+    launcher: str = ""
+    launcher_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StepFailed(HopsError):
@@ -155,6 +159,10 @@ class RuntimeHook(BaseHook):
             storage_options=opened.storage_options,
             services={"tracking_uri": tracking_uri, **with_default_places(services, home)},
             source=source,
+            launcher=str(extra.get("launcher") or ""),
+            launcher_options=json_object(
+                extra.get("launcher_options"), f"connection {self.hops_conn_id!r}: field 'launcher_options'"
+            ),
         )
 
     def _runtime_folder(self, field: str, default: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import LAUNCHERS, extensions, load_extension
@@ -21,7 +22,14 @@ class Launcher(ABC):
         runtime: Folder of the runtime environment.
         warm: Client of the warm process, which forks steps on this machine; None if ``warm_start`` is off. A launcher
             may ignore it.
+
+    Attributes:
+        reattaches: Whether :meth:`start` follows the step that an earlier try of the task left.
+        environment: Name of the environment of its steps, such as an image; empty for that of ``runtime``.
     """
+
+    reattaches: ClassVar[bool] = False
+    environment: str = ""
 
     def __init__(self, runtime: Path, warm: WarmStart | None = None) -> None:
         self.runtime, self.warm = runtime, warm

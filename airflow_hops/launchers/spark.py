@@ -62,6 +62,7 @@ class SparkLauncher(Launcher):
         runtime: Folder of the runtime environment, whose ``spark-submit`` and Python are used.
         conn_id: The Spark connection.
         conf: Spark properties.
+        step_launcher: With a local master, the launcher of the step; None for this machine.
         warm: As for :class:`~airflow_hops.launchers.local.LocalLauncher`, with a local master.
     """
 
@@ -70,10 +71,13 @@ class SparkLauncher(Launcher):
         runtime: Path,
         conn_id: str,
         conf: dict[str, str] | None = None,
+        step_launcher: Launcher | None = None,
         warm: WarmStart | None = None,
     ) -> None:
         super().__init__(runtime, warm)
         self.conn_id = conn_id
+        self.step_launcher = step_launcher if step_launcher is not None and self.is_local else None
+        self.environment = self.step_launcher.environment if self.step_launcher is not None else ""
         self.conf = dict(conf or {})
 
     def start(
@@ -89,6 +93,12 @@ class SparkLauncher(Launcher):
         Raises:
             BadInput: the runtime environment, a Java that Spark supports, or the connection does not exist.
         """
+        if self.step_launcher is not None:
+            properties = {**_DEFAULTS, **_ON_THIS_MACHINE, **self.conf}
+            flags = [f"--conf={name}={value}" for name, value in properties.items()]
+            submitted = shlex.join(["--master", self._master(), *flags, "pyspark-shell"])
+            variables = {**variables, "PYSPARK_SUBMIT_ARGS": submitted}
+            return self.step_launcher.start(spec_path, code_paths, variables=variables, detached=detached)
         # Imported here, because it would slow down parsing of DAGs: it takes longer than this whole package.
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 

@@ -69,9 +69,9 @@ class HopsOperator(HopsTask):
         cache: Whether the task may return an earlier artifact with the same code, parameters and inputs; None for
             ``[hops] cache``. It has no effect on deploy, rollout, the operators that change the serving versions, skew
             and ``@task.hops``, which always run, nor on schema, which is frozen.
-        launcher_name: Name of the step's launcher, registered by an installed distribution; None for the operator's
-            default, this machine or Spark.
-        launcher_options: Keyword arguments of the launcher.
+        launcher_name: Name of the step's launcher: ``local``, ``kubernetes``, or one registered by an installed
+            distribution; None for the connection's field ``launcher``, or else this machine or Spark.
+        launcher_options: Keyword arguments of the launcher, which replace those of the connection.
     """
 
     entry: ClassVar[str]
@@ -124,14 +124,21 @@ class HopsOperator(HopsTask):
         return hook.store.address(producer, self.output_kind)
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the operator's default launcher; None for this machine."""
-        return None
+        """Returns the operator's default launcher: that of the ``hops`` connection; None for this machine."""
+        name = hook.settings.launcher
+        return hook.make_launcher(name, **self.options_of(hook, name)) if name else None
 
     def chosen_launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the launcher of ``launcher_name``, or the operator's default."""
         if self.launcher_name is None:
             return self.launcher(hook)
-        return hook.make_launcher(self.launcher_name, **(self.launcher_options or {}))
+        return hook.make_launcher(self.launcher_name, **self.options_of(hook, self.launcher_name))
+
+    def options_of(self, hook: RuntimeHook, launcher: str, **options: Any) -> dict[str, Any]:
+        """Returns a launcher's options: of the connection, if it names this launcher, ``options``, and of the task."""
+        settings = hook.settings
+        defaults = settings.launcher_options if launcher == settings.launcher else {}
+        return {**defaults, **options, **(self.launcher_options or {})}
 
     def execute(self, context: Context) -> Any:
         """Runs the step and returns its value: plain JSON, or the artifact's dict plus ``seconds`` by phase."""
@@ -168,7 +175,8 @@ class HopsOperator(HopsTask):
         Raises:
             BadInput: an input is not an artifact.
         """
-        producer = producer_of(context)
+        producer, launcher = producer_of(context), self.chosen_launcher(hook)
+        parts = {"environment": launcher.environment} if launcher is not None and launcher.environment else {}
         return StepSpec(
             step=self.task_id,
             entry=self.entry,
@@ -177,7 +185,7 @@ class HopsOperator(HopsTask):
             output=Output(self.output_uri(hook, producer), self.output_kind) if self.output_kind else None,
             producer=producer,
             code_paths=code_paths_of(context),
-            cache_key_parts=self.step_cache_key_parts(hook),
+            cache_key_parts={**self.step_cache_key_parts(hook), **parts},
             services=self.step_services(),
         )
 

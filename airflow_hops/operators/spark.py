@@ -38,5 +38,6 @@ class SparkOperator(HopsOperator):
         return {"conf": json.dumps(shown, sort_keys=True), **({} if shown == conf else {"secrets of conf": secret})}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the Spark launcher of the connection."""
-        return hook.make_launcher("spark", conn_id=self.spark_conn_id, conf=self.conf)
+        """Returns the Spark launcher of the connection; with a local master, Spark runs where other steps do."""
+        step_launcher = super().launcher(hook)
+        return hook.make_launcher("spark", conn_id=self.spark_conn_id, conf=self.conf, step_launcher=step_launcher)

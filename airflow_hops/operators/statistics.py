@@ -9,6 +9,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
+from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
@@ -121,13 +122,13 @@ class StatisticsOperator(SparkOperator):
         return {"source": fingerprint_of_sources({"source": Source.from_value("source", self.source)})}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the Spark launcher, or None for this machine."""
+        """Returns the Spark launcher, or that of other steps."""
         from airflow_hops.launchers.spark import SparkLauncher  # which parsing DAGs does not need
 
         launcher = SparkLauncher(hook.settings.runtime, self.spark_conn_id)
         is_here = self.workers is not None or self.source is not None or launcher.is_local
         if self.engine == "local" or (self.engine == "auto" and is_here):
-            return None
+            return HopsOperator.launcher(self, hook)
         return super().launcher(hook)
 
     def _source_fields(self) -> dict[str, Any] | None:

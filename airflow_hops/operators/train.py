@@ -13,7 +13,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
 from airflow_hops.core.store.jobs import Job
-from airflow_hops.hooks.ranks import where_ranks_run
+from airflow_hops.hooks.ranks import KUBERNETES, SPARK, where_ranks_run
 from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
@@ -34,7 +34,7 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
 
     Args:
         durable: Whether the step is a job. If not, or if Airflow has no task state store, the step ends with its
-            worker.
+            worker. A pod outlives its worker in any case.
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -46,12 +46,12 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Follows the job of an earlier try, or submits a new one."""
-        store = context.get("task_state_store")
-        if not self.durable or store is None:
+        store, launcher = context.get("task_state_store"), self.chosen_launcher(hook)
+        if not self.durable or store is None or (launcher is not None and launcher.reattaches):
             return super().run_step(hook, context)
         cache = self._cache_enabled()
         spec = hook.complete(self.build_spec(hook, context))
-        self._jobs = Jobs(hook, spec, self.chosen_launcher(hook))
+        self._jobs = Jobs(hook, spec, launcher)
         if cache and (cached := hook.find_cached(spec)) is not None:
             if (earlier := Job.from_dict(store.get(self.external_id_key))) is not None:
                 self._jobs.drop(earlier)
@@ -198,8 +198,8 @@ class RanksTrainOperator(TrainingOperator):
         np: Number of ranks; a host's cores are divided among its ranks.
         hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the
             connection's. (templated)
-        ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts) or ``spark`` (executors). Without this and
-            ``hosts``, they run on the worker's machine. (templated)
+        ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts), ``spark`` (executors) or ``kubernetes``
+            (pods; the step is a pod, too). Without this and ``hosts``, they run on the step's machine. (templated)
         conf: Spark properties, if the ranks run on executors. (templated)
         kwargs: Arguments of :class:`TrainingOperator`.
     """
@@ -225,9 +225,12 @@ class RanksTrainOperator(TrainingOperator):
         self.store_arguments(locals())
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the Spark launcher if the ranks run on executors; None for this machine."""
-        if self._where() != {"kind": "spark"}:
-            return None
+        """Returns the launcher of the cluster that the ranks run on, if they run on one."""
+        kind = (self._where() or {}).get("kind")
+        if kind == KUBERNETES:
+            return hook.make_launcher(KUBERNETES, **self.options_of(hook, KUBERNETES, conn_id=self.ranks_conn_id))
+        if kind != SPARK:
+            return super().launcher(hook)
         assert self.ranks_conn_id is not None
         # The ranks are a barrier job, which needs a fixed set of executors.
         conf = {"spark.dynamicAllocation.enabled": "false", **(self.conf or {})}
@@ -245,6 +248,9 @@ class RanksTrainOperator(TrainingOperator):
                 f"np is {AUTO!r}, which measures ranks of the worker's machine, but ranks_conn_id is "
                 f"{self.ranks_conn_id!r} and hosts is {self.hosts!r}; give np a number"
             )
+        if where is not None and where["kind"] == KUBERNETES:
+            servers = getattr(self, "parameter_servers", 0)
+            where["slots"] = int(self.np) + (1 + servers if servers else 0)
         return where
 
 

@@ -91,7 +91,7 @@ class LauncherContract:
     def test_returns_result_and_output(self, start: Any, tmp_path: Path) -> None:
         process = start("succeed", text="été")
         lines = list(process.lines())
-        assert process.wait(_TIMEOUT_S) == 0
+        assert process.wait(_TIMEOUT_S) == 0, lines
         assert any("half" in line for line in lines)
         result = StepResult.read(tmp_path / "step" / "result.json")
         assert result is not None and result.error is None

@@ -13,22 +13,23 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang.crew import Channel, Host, Placement, RankJob, RankLauncher
 from airflow_hops.ml.training.gang.forked import LocalRanks
+from airflow_hops.ml.training.gang.pods import PodRanks
 from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.training.gang.supervisor import run_gang
 
 _ANSWER_S = 60.0
 
 Where = Mapping[str, Any]
-"""``{"kind": "local", "slots": 2}``, ``{"kind": "spark"}``, or ``{"kind": "ssh", "hosts": "gpu-1:4,gpu-2:4"}``."""
+"""The place of ranks: ``kind`` and its options, such as ``{"kind": "ssh", "hosts": "gpu-1:4,gpu-2:4"}``."""
 
 
 def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int = 0) -> RankLauncher:
     """Returns the launcher of ranks for an operator's ``where``.
 
     Args:
-        where: ``kind`` and its options: ``local`` with ``slots``; ``spark``; ``ssh`` with ``hosts``, ``hosts_from``
-            (source of the hosts, for errors), ``user``, ``port``, ``key_file``, ``config_file``, ``python`` and
-            ``address``. Missing or None options have their defaults; None is all slots of this machine.
+        where: ``kind`` and its options: ``local`` or ``kubernetes`` with ``slots``; ``spark``; ``ssh`` with ``hosts``,
+            ``hosts_from`` (source of the hosts, for errors), ``user``, ``port``, ``key_file``, ``config_file``,
+            ``python`` and ``address``. Missing or None options have their defaults; None is all slots of this machine.
         context: Context of the step, which for ranks on Spark was launched with spark-submit. It must not have started
             a thread.
         cpu_ranks: Number of ranks without a GPU.
@@ -44,12 +45,14 @@ def rank_launcher(where: Where | None, context: StepContext, *, cpu_ranks: int =
             names = ("user", "port", "key_file", "config_file", "python", "address")
             settings = {name: where[name] for name in names if where.get(name)}
             return SshRanks(parse_hosts(where["hosts"], where.get("hosts_from", "hosts")), SshSettings(**settings))
+        case "kubernetes":
+            return PodRanks(where["slots"])
         case "spark":
             from airflow_hops.ml.spark.context import start_spark_context
             from airflow_hops.ml.training.gang.spark import SparkRanks
 
             return SparkRanks(start_spark_context(context))
-    raise BadInput(f"where is {dict(where)!r}, expected kind 'local', 'ssh' or 'spark'")
+    raise BadInput(f"where is {dict(where)!r}, expected kind 'local', 'ssh', 'kubernetes' or 'spark'")
 
 
 def examine(context: StepContext, *, where: Where) -> list[str]:

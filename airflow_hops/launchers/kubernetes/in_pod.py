@@ -1,0 +1,161 @@
+"""Runs a step in its pod: starts it as on a machine of its own, and leaves its result in the store.
+
+``START`` is the program of the pod's container. It needs the Python of the runtime environment alone, and gets this
+package from the store. Then :func:`main` runs the step; a rank's pod runs its agent instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.protocol import StepResult, format_record
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.launchers.process import StepProcess
+
+TERMINATION_LOG = "/dev/termination-log"
+START = '''
+"""Fetches airflow-hops and the user code from the store, and runs the step of this pod."""
+import json, os, pathlib, shutil, sys, urllib.parse, zipfile
+
+here = pathlib.Path(__file__).parent
+pod = json.loads((here / "pod.json").read_text())
+folder = pathlib.Path(pod["folder"])
+try:
+    for name, uri in pod["archives"].items():
+        archive = folder / f"{name}.zip"
+        if uri.startswith("file://"):
+            shutil.copyfile(urllib.parse.unquote(uri[7:]), archive)
+        else:
+            import fsspec
+
+            if uri.startswith("hdfs://"):
+                import hdfs_native.fsspec
+
+                fsspec.register_implementation("hdfs", hdfs_native.fsspec.HdfsFileSystem, clobber=True)
+            files, path = fsspec.core.url_to_fs(uri, **pod["storage_options"])
+            files.get_file(path, str(archive))
+        zipfile.ZipFile(archive).extractall(folder / name)
+        archive.unlink()
+except Exception as error:
+    advice = (
+        "mount that folder at the same path in pod_template_file or pod_override, or use a store such as s3://"
+        if uri.startswith("file://")
+        else "check the storage options and the cluster's network"
+    )
+    message = f"the pod cannot read {uri} of the artifact store ({type(error).__name__}: {error}); {advice}"
+    pathlib.Path("/dev/termination-log").write_text(json.dumps({"error": message, "retryable": True})[:4000])
+    sys.exit(message)
+sys.path.insert(0, str(folder / "package"))
+if "gang" in pod and "rank" in os.environ.get("HOPS_POD_ROLE", ""):
+    from airflow_hops.ml.training.gang.pods import be_agent as main
+else:
+    from airflow_hops.launchers.kubernetes.in_pod import main
+sys.exit(main(here))
+'''
+"""Source of the program of a pod's container."""
+
+
+@dataclass(frozen=True)
+class PodOrder:
+    """The order to a pod, which is ``pod.json`` in its Secret, beside the step's spec.
+
+    Attributes:
+        folder: Folder of the spec, as on the worker; an empty volume in the pod.
+        archives: Addresses of the archives ``package`` and ``code``.
+        storage_options: fsspec options of the store.
+        store: Root URI of the store.
+        code_paths: Folders of user code in the archive ``code``.
+        variables: Variables of the step.
+        result: Address for the step's result.
+        followed: Address of a file that the worker changes while it follows the pod.
+        beat_s: Seconds between two changes.
+        orphan_timeout_s: Seconds without a change after which the step ends.
+        grace_s: Seconds between SIGTERM and SIGKILL of the pod.
+        gang: Of ranks as pods: ``host``, ``port`` and ``secret`` of the step that they connect to.
+    """
+
+    folder: str
+    archives: dict[str, str]
+    storage_options: dict[str, Any]
+    store: str
+    code_paths: list[str]
+    variables: dict[str, str]
+    result: str
+    followed: str
+    beat_s: float
+    orphan_timeout_s: float
+    grace_s: float
+    gang: dict[str, Any] = field(default_factory=dict)
+
+
+def main(here: Path) -> int:
+    """Runs the step whose Secret is mounted at ``here``; returns the exit code of the pod."""
+    order = PodOrder(**json.loads((here / "pod.json").read_text()))
+    folder = Path(order.folder)
+    store = ArtifactStore(order.store, storage_options=order.storage_options)
+    spec = json.loads((here / "spec.json").read_text())
+    spec["code_paths"] = [str(folder / "code" / path) for path in order.code_paths]
+    (folder / "spec.json").write_text(json.dumps(spec))
+    for name in ("TMPDIR", "HOPS_TEMPORARY_FOLDER"):
+        if name in order.variables:
+            Path(order.variables[name]).mkdir(parents=True, exist_ok=True)
+    try:
+        process = LocalLauncher(Path(sys.prefix)).start(
+            folder / "spec.json", spec["code_paths"], variables=order.variables
+        )
+    except HopsError as error:
+        result = StepResult(error=f"in the pod's image: {error}", retryable=error.retryable)
+        return _leave(store, order, result, 1)
+    code = _follow(process, store, order)
+    try:
+        return _leave(store, order, StepResult.read(folder / "result.json"), code)
+    finally:
+        process.kill()
+
+
+def _follow(process: StepProcess, store: ArtifactStore, order: PodOrder) -> int:
+    """Passes on the step's output until it ends; ends it on SIGTERM, or if no worker follows the pod any longer."""
+    grace_s = max(order.grace_s - 1, 0.1)
+    signal.signal(signal.SIGTERM, lambda *_: process.kill(grace_s))
+    threading.Thread(target=_watch_worker, args=(process, store, order, grace_s), daemon=True).start()
+    for line in process.lines():
+        print(line, flush=True)
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def _watch_worker(process: StepProcess, store: ArtifactStore, order: PodOrder, grace_s: float) -> None:
+    last, changed_at = "", time.monotonic()
+    while time.monotonic() - changed_at < order.orphan_timeout_s:
+        time.sleep(order.beat_s)
+        with contextlib.suppress(Exception):  # a store that cannot be reached counts like a missing worker
+            if (now := store.read_text(order.followed)) != last:
+                last, changed_at = now, time.monotonic()
+    message = f"no worker has followed this pod for {order.orphan_timeout_s:g} s: the step ends"
+    print(format_record(message, level=logging.ERROR), flush=True)
+    process.kill(grace_s)
+
+
+def _leave(store: ArtifactStore, order: PodOrder, result: StepResult | None, code: int) -> int:
+    """Writes the result to the store; returns the pod's exit code."""
+    if result is None:
+        return code or 1
+    try:
+        store.write_text(order.result, json.dumps(result.to_dict()))
+    except Exception as error:  # of the store's client
+        message = f"the step's result cannot be written to {order.result} ({type(error).__name__}: {error})"
+        print(format_record(message, level=logging.ERROR), flush=True)
+        Path(TERMINATION_LOG).write_text(json.dumps({"error": message, "retryable": True}))
+        return code or 1
+    return code
