@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import pytest
 import yaml
 from waiting import wait_for
@@ -355,9 +356,7 @@ class KubernetesCluster:
             "cluster-signing-cert-file": pki / "ca.crt",
             "cluster-signing-key-file": pki / "ca.key",
             "cert-dir": run / "controllers",
-            # A node counts as lost sooner than by default.
-            "node-monitor-grace-period": "12s",
-            "pod-eviction-timeout": "5s",
+            "node-monitor-grace-period": "12s",  # a node counts as lost sooner than by default
         }
         self._run("controllers", "kube-controller-manager", *_flags(controllers))
         scheduler = {"kubeconfig": pki / "scheduler.kubeconfig", "bind-address": "127.0.0.1", "port": 0}
@@ -449,7 +448,8 @@ state = "{run}/state"
 
     def stop_kubelet(self) -> None:
         """Stops kubelet, so that the node is lost while its containers run."""
-        self._kubelet.kill()
+        for program in psutil.Process(self._kubelet.pid).children(recursive=True):  # of nsenter
+            program.kill()
         self._kubelet.wait()
 
     def _import_own_images(self) -> None:

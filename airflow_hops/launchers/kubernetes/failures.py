@@ -121,7 +121,7 @@ def why_it_ended(pod: client.V1Pod, node: client.V1Node | None, *, is_gone: bool
         return HopsError(f"{name} was ended by Kubernetes ({pod.status.reason}: {_one_line(pod.status.message)})")
     if not is_gone:
         return None
-    if node is not None and not _is_ready(node):
+    if is_unreachable(pod):
         return HopsError(f"{name} is lost with its node {where}, which no longer answers; a retry uses another node")
     if node is not None and node.spec.unschedulable:
         return HopsError(f"{name} was evicted because its node {where} is being drained; a retry uses another node")
@@ -133,6 +133,12 @@ def base_state(pod: client.V1Pod) -> client.V1ContainerState | None:
     return next((status.state for status in _statuses(pod) if status.name == BASE), None)
 
 
+def is_unreachable(pod: client.V1Pod) -> bool:
+    """Returns whether Kubernetes hears nothing of the pod's node: the pod is not ready, though its containers are."""
+    conditions = {each.type: each.status for each in pod.status.conditions or ()}
+    return conditions.get("Ready") == "False" and conditions.get("ContainersReady") == "True"
+
+
 def full_name(pod: client.V1Pod) -> str:
     """Returns a pod's name for messages."""
     return f"pod {pod.metadata.namespace}/{pod.metadata.name}"
@@ -140,10 +146,6 @@ def full_name(pod: client.V1Pod) -> str:
 
 def _statuses(pod: client.V1Pod) -> list[client.V1ContainerStatus]:
     return [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
-
-
-def _is_ready(node: client.V1Node) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
 
 
 def _message_of(error: ApiException) -> str:

@@ -53,6 +53,7 @@ class KubernetesLauncher(Launcher):
         rank_pod_override: The same for the pods of ranks, over ``pod_override``.
         queue: Kueue's local queue of a training's pods; they start together or not at all.
         startup_timeout_s: Seconds after which a pod that does not start is given up.
+        lost_node_timeout_s: Seconds after which a pod is given up whose node does not answer.
         warm: Unused.
     """
 
@@ -71,6 +72,7 @@ class KubernetesLauncher(Launcher):
         rank_pod_override: Any = None,
         queue: str | None = None,
         startup_timeout_s: float = 600.0,
+        lost_node_timeout_s: float = 300.0,
     ) -> None:
         super().__init__(runtime, warm)
         try:
@@ -97,7 +99,8 @@ class KubernetesLauncher(Launcher):
         if not container.image:
             raise BadInput("there is no image for the step's pod; name one in launcher_options, as {'image': …}")
         self.environment = container.image
-        self._namespace, self._queue, self._startup_timeout_s = namespace, queue, startup_timeout_s
+        self._namespace, self._queue = namespace, queue
+        self._timeouts = {"startup_timeout_s": startup_timeout_s, "lost_node_timeout_s": lost_node_timeout_s}
 
     def start(
         self,
@@ -133,7 +136,7 @@ class KubernetesLauncher(Launcher):
             pod,
             files,
             spec_path.parent,
-            startup_timeout_s=self._startup_timeout_s,
+            **self._timeouts,
             log_file=detached.log if detached else None,
         )
 

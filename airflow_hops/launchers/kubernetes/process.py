@@ -19,6 +19,7 @@ from airflow.providers.cncf.kubernetes.kubernetes_helper_functions import Kubern
 from airflow.providers.cncf.kubernetes.utils.pod_manager import PodManager, parse_log_line
 from kubernetes import client
 from kubernetes.client.rest import ApiException
+from tenacity import stop_after_attempt
 from urllib3.exceptions import HTTPError
 
 from airflow_hops.core.contract.artifacts import HopsError
@@ -29,6 +30,7 @@ from airflow_hops.launchers.kubernetes.failures import (
     base_state,
     calling_api,
     full_name,
+    is_unreachable,
     why_it_cannot_start,
     why_it_ended,
     why_it_waits,
@@ -38,6 +40,8 @@ from airflow_hops.launchers.process import StepProcess
 
 log = logging.getLogger(__name__)
 
+_read_pod_logs = PodManager.read_pod_logs.retry_with(stop=stop_after_attempt(1))
+# :meth:`PodProcess.lines` repeats it, and reads the pod's state in between.
 _POLL_S = 0.2
 _SILENT_S = 30
 _FOREVER_S = 10**9
@@ -68,6 +72,7 @@ class PodProcess(StepProcess):
         files: Files of the pod in the store.
         folder: Folder for the step's result.
         startup_timeout_s: Seconds after which a pending pod is given up.
+        lost_node_timeout_s: Seconds after which a pod whose node is not heard of is given up.
         log_file: File for the output, instead of :meth:`lines`; None for none.
     """
 
@@ -79,12 +84,14 @@ class PodProcess(StepProcess):
         folder: Path,
         *,
         startup_timeout_s: float,
+        lost_node_timeout_s: float,
         log_file: Path | None = None,
     ) -> None:
         super().__init__(pod.metadata.name, None, None, self._exit_code)
         self._api, self._manager = api, PodManager(api)
         self._pod, self._files, self._folder = pod, files, folder
         self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
+        self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
         self._is_gone = self._killed = self._collected = False
         self._shown: pendulum.DateTime | None = None
         with contextlib.suppress(Exception):  # of an earlier follower, if there was one
@@ -176,7 +183,8 @@ class PodProcess(StepProcess):
 
     def _read_log(self) -> Iterator[str]:
         since, skips = self._shown, self._shown is not None
-        lines = self._manager.read_pod_logs(
+        lines = _read_pod_logs(
+            self._manager,
             self._pod,
             BASE,
             timestamps=True,
@@ -215,6 +223,10 @@ class PodProcess(StepProcess):
             self._is_gone = error.status == 404
         except (HTTPError, KubernetesApiException) as error:
             log.warning("%s cannot be read: %s", full_name(self._pod), error)
+        if not is_unreachable(self._pod):
+            self._reached_at = time.monotonic()
+        elif time.monotonic() - self._reached_at > self._lost_node_timeout_s:
+            self._is_gone = True
         ends_at = self._pod.metadata.deletion_timestamp
         # If its node is lost, a deleted pod stays for ever.
         if ends_at is not None and (pendulum.now() - ends_at).total_seconds() > _GONE_S:
