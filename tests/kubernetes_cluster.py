@@ -67,7 +67,7 @@ def why_not() -> str:
 def make_parts() -> Path:
     """Returns the folder of the programs, which it downloads and, without binaries, compiles."""
     with locked(PARTS.with_name("kubernetes.lock")):
-        if not (PARTS / "bin" / "pause").exists():
+        if not ((PARTS / "bin" / "pause").exists() and (PARTS / "debian").exists()):
             _unpack(_PACKAGES)
             if BINARIES.exists():
                 (PARTS / "bin").mkdir(exist_ok=True)
@@ -87,7 +87,7 @@ def _unpack(packages: Sequence[str]) -> None:
         subprocess.run(["apt-get", "update", "-qq"], check=True)
         subprocess.run(download, cwd=debs, check=True, capture_output=True)
     for deb in debs.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", deb, PARTS / "root"], check=True)
+        subprocess.run(["dpkg", "-x", deb, PARTS / "debian"], check=True)
     shutil.rmtree(debs)
 
 
@@ -153,7 +153,7 @@ class KubernetesCluster:
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Runs kubectl as administrator; returns its output."""
-        command = [self._parts / "root" / "usr" / "bin" / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
+        command = [self._parts / "debian" / "usr" / "bin" / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
         result = subprocess.run(command, input=stdin, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
@@ -280,7 +280,7 @@ class KubernetesCluster:
         wait_for(lambda: (self.folder / "ready").exists() or process.poll() is not None, self.logs)
         assert process.poll() is None, self.logs()
         self._node = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-        root = self._parts / "root"
+        root = self._parts / "debian"
         programs = [
             self.folder / "bin",
             self._parts / "bin",
@@ -367,7 +367,7 @@ class KubernetesCluster:
     def _start_node(self) -> None:
         folder, pki, run = self.folder, self.folder / "pki", self.folder / "run"
         for name in ("bridge", "host-local", "loopback", "portmap"):
-            shutil.copy(self._parts / "root" / "usr" / "lib" / "cni" / name, folder / "cni" / "bin")
+            shutil.copy(self._parts / "debian" / "usr" / "lib" / "cni" / name, folder / "cni" / "bin")
         ranges = {"type": "host-local", "ranges": [[{"subnet": "10.99.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}
         bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": ranges}
         network = {
@@ -456,7 +456,7 @@ state = "{run}/state"
         wait_for(lambda: (self.folder / "run" / "containerd.sock").exists(), self.logs)
         names = ("sh", "sleep", "cat", "echo", "tail", "wget", "httpd", "nslookup", "true", "false", "kill", "mkdir")
         busybox = {f"bin/{name}": "->busybox" for name in names}
-        self.import_image(BUSYBOX, {"bin/busybox": self._parts / "root" / "bin" / "busybox", **busybox}, ["sh"])
+        self.import_image(BUSYBOX, {"bin/busybox": self._parts / "debian" / "bin" / "busybox", **busybox}, ["sh"])
         self.import_image("docker.io/library/pause:3.2", {"pause": self._parts / "bin" / "pause"}, ["/pause"])
 
 
