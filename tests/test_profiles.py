@@ -6,14 +6,24 @@ import json
 import platform
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from uv import find_uv_bin
 
 from airflow_hops.cli.doctor import check_profile
-from airflow_hops.core.contract.artifacts import PROFILE_NAMES, BadInput, Manifest, Producer
+from airflow_hops.core.contract.artifacts import (
+    MANIFEST_NAME,
+    PROFILE_NAMES,
+    Artifact,
+    BadInput,
+    Manifest,
+    Producer,
+)
 from airflow_hops.core.contract.named_environment import BASE_NAME
 from airflow_hops.core.contract.profiles import BASE, CURRENT, PROFILES, Profile, profile_named, profile_of
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.newer_profile import written_by_newer
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import named_state
 from airflow_hops.environments.runtime import (
@@ -25,6 +35,7 @@ from airflow_hops.environments.runtime import (
     pins_of,
     write_stamp,
 )
+from airflow_hops.hooks.runtime import StepFailed
 
 
 def made_of(profile: Profile, folder: Path) -> Path:
@@ -137,6 +148,28 @@ def test_a_named_environment_of_the_other_profile_is_named(tmp_path: Path) -> No
     state = named_state(named)
     assert state.name == "stale"
     assert state.detail == f"{named} is of the profile 'base', its base {base} of 'current'"
+
+
+def written_under(profile: Profile, store: ArtifactStore) -> Artifact:
+    """Returns an artifact with an empty file, as an environment of the profile would write it."""
+    producer = Producer("d", "r", "t")
+    with store.create(store.address(producer, "statistics"), "statistics", producer) as writer:
+        (writer.path / "empty").touch()
+        artifact = writer.commit()
+    file = store.local(artifact) / MANIFEST_NAME
+    file.write_text(json.dumps({**json.loads(file.read_text()), "profile": profile.name}))
+    return artifact
+
+
+@pytest.mark.runtime
+def test_a_failure_names_the_newer_profile_of_an_input(run_step: Any, store: ArtifactStore, runtime: Path) -> None:
+    artifact = written_under(CURRENT, store)
+    with pytest.raises(StepFailed) as failed:
+        run_step("airflow_hops.ml.stages.schema:run", kind="schema", inputs={"statistics": artifact})
+    named = f"{artifact.uri} was written under the profile 'current', and the runtime environment here is of 'base'"
+    assert (named in str(failed.value)) == (profile_of(runtime) is BASE)
+    assert written_by_newer(store, [artifact.uri], BASE).startswith(f"\n{named}: if that is the reason, use one")
+    assert written_by_newer(store, [artifact.uri, "file:///nowhere"], CURRENT) == ""
 
 
 def test_an_artifact_of_a_newer_profile_is_refused_by_name() -> None:

@@ -11,6 +11,7 @@ import pytest
 from ssh_servers import SshServer
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.environments.named import packages_of, python_version
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.search import SearchOperator
@@ -123,7 +124,7 @@ def test_auto_ranks_are_on_the_workers_machine(place: Any) -> None:
 
 @pytest.mark.runtime
 def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
-    connection: Any, start_ssh_server: Callable[[], SshServer], runtime_python: Path
+    connection: Any, start_ssh_server: Callable[[], SshServer], runtime_python: Path, runtime: Path
 ) -> None:
     server = start_ssh_server()
     fields = {"key_file": server.key_file, "config_file": server.config_file, "python": str(runtime_python)}
@@ -132,8 +133,8 @@ def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
     assert ok, result
     first, second = result.split("; ")
     for host, text in (("127.0.0.1", first), ("127.0.0.2", second)):
-        assert text.startswith(f"{host}: {runtime_python}, Python 3.11.")
-        assert "tensorflow 2.16.2, keras 3." in text and text.endswith("horovod 0.28.1")
+        assert text.startswith(f"{host}: {runtime_python}, Python {python_version(runtime)}")
+        assert f"tensorflow {packages_of(runtime)['tensorflow']}, keras 3." in text and text.endswith("horovod 0.28.1")
 
 
 @pytest.mark.runtime

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import environment_name
+from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.contract.redaction import hide, redacted
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with
 from airflow_hops.core.processes.temporary_folders import full_place
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import Job
+from airflow_hops.core.store.newer_profile import written_by_newer
 from airflow_hops.ml.step.context import RecordHandler, StepContext, make_current, resolve
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.job_keeper import JobKeeper
@@ -84,7 +86,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
     except BaseException as error:
         log.error("%s", traceback.format_exc().rstrip())
         return StepResult(
-            error=redacted(_explain(error)),
+            error=redacted(_explain(error) + _newer_inputs(spec)),
             retryable=getattr(error, "retryable", getattr(error, "errno", None) != errno.ENAMETOOLONG),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
@@ -97,6 +99,14 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         is_artifact=is_artifact,
         seconds={"start_up": round(start_up, 3), "work": round(ended - started - start_up, 3)},
     )
+
+
+def _newer_inputs(spec: StepSpec) -> str:
+    """Names an input that a newer profile wrote, which may be the reason for an error."""
+    uris = [artifact.uri for artifacts in spec.inputs.values() for artifact in artifacts]
+    if not uris or not spec.store:
+        return ""
+    return written_by_newer(ArtifactStore(spec.store, storage_options=spec.storage_options), uris, own_profile())
 
 
 def _explain(error: BaseException) -> str:

@@ -25,8 +25,10 @@ import httpx
 from fastapi import HTTPException
 
 from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.profiles import profile_of
 from airflow_hops.core.processes.ending import end_process
 from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.store.newer_profile import written_by_newer
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
 
@@ -222,6 +224,10 @@ def ask_bytes(hook: RuntimeHook, query: str, params: Mapping[str, Any]) -> bytes
             detail = str(answer.json()["detail"])
         except (ValueError, KeyError, TypeError):
             detail = answer.text[-500:]
+        artifact = params.get("artifact")
+        if isinstance(artifact, Mapping) and answer.status_code != 410:
+            uris = [str(artifact.get("uri"))]
+            detail += written_by_newer(hook.store, uris, profile_of(settings.runtime))
         raise HTTPException(answer.status_code if known else 502, detail)
     return answer.content
 

@@ -1,0 +1,104 @@
+"""Stores, models and captured rows written under one profile and read under the other.
+
+``write_portable.py`` writes the fixtures.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from write_portable import ROWS, predict
+
+from airflow_hops.core.contract.profiles import PROFILES
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.studies import study_folder
+from airflow_hops.ml.features.constants import Constants
+from airflow_hops.ml.features.raw_features import read_rows
+from airflow_hops.ml.models.loaded_models import LoadedModel
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.readers.artifact_files import example_files
+from airflow_hops.ml.schemas.validation import find_anomalies
+from airflow_hops.ml.statistics import generate_statistics
+
+pytestmark = pytest.mark.runtime
+HERE = Path(__file__).parent
+MODELS = ("flights", "keras", "onnx", "skops")
+
+
+@pytest.fixture(params=[profile.name for profile in PROFILES])
+def written(request: pytest.FixtureRequest) -> Path:
+    """Returns the folder of a profile."""
+    return HERE / request.param
+
+
+@pytest.fixture
+def places(written: Path) -> dict[str, str]:
+    """Returns the addresses of artifacts by kind."""
+    uris = json.loads((written / "artifacts.json").read_text())
+    return {kind: (written / "store").as_uri() + uri for kind, uri in uris.items()}
+
+
+def test_manifests_name_the_profile(written: Path, places: dict[str, str]) -> None:
+    store = ArtifactStore(str(written / "store"))
+    for kind, uri in places.items():
+        manifest = store.manifest(uri)
+        assert (manifest.kind, manifest.profile) == (kind, written.name)
+        assert store.damages(uri, manifest) == []
+
+
+def test_statistics_of_examples_equal_those_that_were_written(written: Path, places: dict[str, str]) -> None:
+    import tensorflow_data_validation as tfdv
+
+    store = ArtifactStore(str(written / "store"))
+    examples, statistics, schema = (
+        store.local(store.manifest(places[kind]).reference(places[kind]))
+        for kind in ("examples", "statistics", "schema")
+    )
+    before = tfdv.load_statistics(str(statistics / "train" / "FeatureStats.pb"))
+    frozen = tfdv.load_schema_text(str(schema / "schema.pbtxt"))
+    after = generate_statistics(examples / "train", options=tfdv.StatsOptions(schema=frozen))
+    for result in (before, after):
+        assert not find_anomalies(result, frozen).anomaly_info
+    names = {tuple(each.path.step): each for each in before.datasets[0].features}
+    for feature in after.datasets[0].features:
+        other = names.pop(tuple(feature.path.step))
+        assert feature.num_stats.mean == pytest.approx(other.num_stats.mean, rel=1e-9, nan_ok=True)
+        assert feature.string_stats.unique == other.string_stats.unique
+        assert feature.num_stats.common_stats == other.num_stats.common_stats
+    assert not names
+    assert Constants.read(statistics / "train" / "FeatureStats.pb").mean("distance") > 100
+    files = example_files(examples, "eval")
+    ((arrays, batch),) = read_rows(files, {"carrier": "string", "distance": "float32"}, others=["late"])
+    assert len(arrays["carrier"]) == batch.num_rows >= ROWS
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_predicts_the_same(written: Path, name: str) -> None:
+    answers = json.loads((written / "answers.json").read_text())[name]
+    outputs = predict(LoadedModel(written / "models" / name, "serving_default"), answers["inputs"])
+    assert outputs.keys() == answers["outputs"].keys()
+    for output, expected in answers["outputs"].items():
+        if isinstance(expected[0], str):
+            assert outputs[output] == expected
+        else:
+            assert np.abs(np.subtract(outputs[output], expected)).max() <= 1e-6
+
+
+def test_captured_rows_are_read(written: Path, tmp_path: Path) -> None:
+    captured = CapturedRequests(str(written / "captured"), "flights")
+    (file,) = captured.fetch(captured.names(), tmp_path)
+    table: Any = pd.read_parquet(file.path)
+    assert len(table) == ROWS
+    assert {"request_id", "model_version"} <= set(table.columns)
+
+
+def test_a_search_is_read(written: Path) -> None:
+    store = ArtifactStore(str(written / "store"))
+    folder = study_folder(store, "portable", "search", "study")
+    record = folder.read()
+    assert record is not None and record.trials == len(folder.trials()) == 8
