@@ -31,6 +31,11 @@ def ingested(source: Source | str, folder: Path) -> pa.Table:
     return pq.read_table(folder)
 
 
+def type_name(kind: pa.DataType) -> str:
+    """Returns the type's name, with the name that Arrow gives to the items of lists, and Parquet does not."""
+    return str(kind).replace("<element: ", "<item: ")
+
+
 def read_for_statistics(source: Source | str) -> pa.Table:
     plan = plan_source(source)
     for _ in range(3):
@@ -153,7 +158,7 @@ def test_json_fields_have_one_type_in_ingest_and_statistics(
         lines = [*[values[0]] * 20, *values]
         path.write_text("".join(f'{{"b": "x", "a": {value}}}\n' for value in lines))
         snapshot = ingested(str(path), tmp_path / str(number))
-        assert str(snapshot.schema.field("a").type) == kind, values
+        assert type_name(snapshot.schema.field("a").type) == kind, values
         if texts is not None:
             assert snapshot["a"].to_pylist()[20:] == texts
         read = read_for_statistics(str(path))
@@ -228,10 +233,10 @@ def test_typed_files_widen(tmp_path: Path, one: pa.Array, other: pa.Array, kind:
         assert generate_statistics(str(tmp_path / f"{files}.{suffix}")).datasets[0].num_examples
     plan = plan_source(str(tmp_path / f"*.{suffix}"))
     rows = [row for part in plan.parts for batch in plan.read(part) for row in batch.to_pylist()]
-    assert str(plan.types["a"]) == kind
+    assert type_name(plan.types["a"]) == kind
     if suffix == "parquet":
         snapshot = ingested(str(tmp_path / "*.parquet"), tmp_path / "t")
-        assert str(snapshot.schema.field("a").type) == kind
+        assert type_name(snapshot.schema.field("a").type) == kind
         assert snapshot.to_pylist() == rows
 
 

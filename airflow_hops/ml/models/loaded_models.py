@@ -109,7 +109,8 @@ def model_folder(store: ArtifactStore, model: Artifact) -> Path:
 
 def _specs(infos: Any) -> dict[str, TensorSpec]:
     by_name = {}
-    for name, info in infos.items():
+    for name in sorted(infos):  # protobuf's maps have no order
+        info = infos[name]
         kind, shape = tensors.BY_NUMBER[info.dtype], info.tensor_shape
         sizes = None if shape.unknown_rank else tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
         by_name[name] = TensorSpec("string" if kind is tensors.STRING else kind.numpy.name, sizes)

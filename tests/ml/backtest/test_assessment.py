@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,17 @@ def _ask(captured: CaptureFolder, tried: Tried, rows: pd.DataFrame) -> None:
     captured.answer(inputs, {name: of.numpy() for name, of in outputs.items()}, version=1, at_us=at_us)
 
 
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yields keys and values within nested values."""
+    if isinstance(value, dict):
+        value = [each for pair in value.items() for each in pair]
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
 def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(tried: Tried, tmp_path: Path) -> None:
     _deploy(tried)
     delays = [0.0, 10.0 * DAY]
@@ -180,7 +192,8 @@ def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(t
             )  # fmt: skip
             (expected,) = PerformanceProperties.of(live).versions
             measured = result.periods[number].measured[delay_key(delay)]
-            assert measured == expected
+            # Batches of another size can change the last bits of a prediction.
+            assert list(_leaves(asdict(measured))) == pytest.approx(list(_leaves(asdict(expected))), abs=1e-6)
             assert measured.figures and measured.estimates and measured.baseline and measured.drop
             assert measured.rows > measured.measured if delay else measured.rows == measured.measured
     # All labels count here, whenever they come: the last week's are those of 1,200 rows.

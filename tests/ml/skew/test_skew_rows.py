@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from google.protobuf.json_format import MessageToDict
 from tensorflow_data_validation.skew import feature_skew_detector as detector
 from tfx_bsl.coders.example_coder import RecordBatchToExamples
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.versions import message_to_json
 from airflow_hops.ml.monitoring.skew.rows import detect_row_skew, join
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 
@@ -110,10 +111,7 @@ def _by_tfdv(base: pa.Table, test: pa.Table, options: Mapping[str, Any]) -> dict
         for key, values in results.items():
             _ = values | f"keep {key}" >> beam.Map(_keep, key)
     return {
-        key: [
-            MessageToDict(value, preserving_proto_field_name=True, including_default_value_fields=True)
-            for value in values
-        ]
+        key: [json.loads(message_to_json(value, preserving_proto_field_name=True)) for value in values]
         for key, values in _FOUND.items()
         if key != detector.SKEW_PAIRS_KEY
     } | {"pairs": len(_FOUND.get(detector.SKEW_PAIRS_KEY, []))}
