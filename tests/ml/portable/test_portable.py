@@ -62,15 +62,14 @@ def test_statistics_of_examples_equal_those_that_were_written(written: Path, pla
     before = tfdv.load_stats_binary(str(statistics / "train" / "FeatureStats.pb"))
     frozen = tfdv.load_schema_text(str(schema / "schema.pbtxt"))
     after = generate_statistics(examples / "train", options=tfdv.StatsOptions(schema=frozen))
-    for result in (before, after):
-        assert set(find_anomalies(result, frozen).anomaly_info) == {"flight_id"}, "the key is in no schema"
-    names = {tuple(each.path.step): each for each in before.datasets[0].features}
-    for feature in after.datasets[0].features:
-        other = names.pop(tuple(feature.path.step))
-        assert feature.num_stats.mean == pytest.approx(other.num_stats.mean, rel=1e-9, nan_ok=True)
-        assert feature.string_stats.unique == other.string_stats.unique
-        assert feature.num_stats.common_stats == other.num_stats.common_stats
-    assert not names
+    assert not find_anomalies(before, frozen).anomaly_info
+    again = {tuple(each.path.step): each for each in after.datasets[0].features}
+    assert len(before.datasets[0].features) > 20
+    for feature in before.datasets[0].features:
+        other = again[tuple(feature.path.step)]
+        assert other.num_stats.mean == pytest.approx(feature.num_stats.mean, rel=1e-9, nan_ok=True)
+        assert other.string_stats.unique == feature.string_stats.unique
+        assert other.num_stats.common_stats == feature.num_stats.common_stats
     assert Constants.read(statistics / "train" / "FeatureStats.pb").mean("distance") > 100
     files = example_files(examples, "eval")
     ((arrays, batch),) = read_rows(files, {"carrier": "string", "distance": "float32"}, others=["late"])
