@@ -2,7 +2,8 @@
 
 A named environment ``churn`` of ``hops-runtime`` is the folder ``hops-runtime-churn``: a virtual environment that holds
 only the added packages, and imports the others from the runtime environment. It takes about a second to make and little
-space. Standard library only.
+space. With packages that conflict with the runtime environment's, it is *standalone*, and holds all that its steps
+import. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from pathlib import Path
 
 from airflow_hops.core.contract import profiles
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.named_environment import BASE_NAME, LOCK_NAME, base_of, locked_packages
+from airflow_hops.core.contract.named_environment import (
+    BASE_NAME,
+    LOCK_NAME,
+    STANDALONE,
+    base_of,
+    is_standalone,
+    locked_packages,
+)
 from airflow_hops.core.contract.profiles import profile_of, profile_of_pins, read_stamp
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.runtime import (
@@ -38,6 +46,10 @@ _LINK_NAME = "hops-base.pth"
 _BOOSTERS = {"lightgbm", "xgboost", "xgboost-cpu"}
 _CONVERTER = "onnxmltools"
 """Exporter of models of :data:`_BOOSTERS`."""
+_STANDALONE_PACKAGES = {"feast"}
+"""Packages that cannot be installed beside those of the runtime environment."""
+_STORE_CLIENTS = ("fsspec", "s3fs", "gcsfs", "adlfs", "hdfs-native")
+"""Packages by which steps reach the store, which a standalone environment gets if its base has them."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ def make_named(
         base: Folder of the runtime environment.
         name: The named environment's name.
         requirements: All requirements to add, in pip's syntax: ``lightgbm``, ``xgboost-cpu==3.2.0``. Exporters of their
-            models are added as well.
+            models are added as well. With Feast, the environment is standalone.
         pins: The base's pinned requirements.
         uv: The uv program.
         python: An interpreter that must be of the base's version; None for no check.
@@ -158,22 +170,27 @@ def make_named(
     if python is not None:
         find_python(uv, python, (profile_of(base) or machine_profile()).pythons)
     requirements = list({package_name(requirement): requirement for requirement in requirements}.values())
-    converter = [_CONVERTER] if _BOOSTERS & set(map(package_name, requirements)) else []
-    lock = resolve(base, [*requirements, *converter], pins, uv=uv, say=say, before=locked_packages(folder))
+    names = set(map(package_name, requirements))
+    standalone = bool(_STANDALONE_PACKAGES & names)
+    clients = [name for name in _STORE_CLIENTS if name in installed_packages(base)] if standalone else []
+    wanted = [*requirements, *([_CONVERTER] if _BOOSTERS & names else []), *clients]
+    before = locked_packages(folder)
+    lock = resolve(base, wanted, pins, uv=uv, say=say, before=before, standalone=standalone)
     expected = _resolved_with(base, expected)
     state = environment_state(folder, expected)
-    if state.good and not force and lock == locked_packages(folder):
+    if state.good and not force and lock == before:
         write_added(folder, requirements)
         return False
-    if force or not state.good:
+    if force or not state.good or is_standalone(folder) != standalone:
         interpreter = str(base / "bin" / "python")
         run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(folder)], settings, say)
-        (site,) = folder.glob("lib/python3*/site-packages")
-        (base_site,) = base.glob("lib/python3*/site-packages")
-        # As a site folder, so that its own .pth files apply as well.
-        (site / _LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
+        if not standalone:
+            (site,) = folder.glob("lib/python3*/site-packages")
+            (base_site,) = base.glob("lib/python3*/site-packages")
+            # As a site folder, so that its own .pth files apply as well.
+            (site / _LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
     write_stamp(folder, pins, UNFINISHED)
-    (folder / BASE_NAME).write_text(f"{base}\n")
+    (folder / BASE_NAME).write_text(f"{base}\n{STANDALONE}\n" if standalone else f"{base}\n")
     (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))
     write_added(folder, requirements)
     command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements", "--compile-bytecode"]
@@ -184,16 +201,24 @@ def make_named(
 
 
 def resolve(
-    base: Path, requirements: Sequence[str], pins: Path, *, uv: str, say: Say = print, before: Sequence[str] = ()
+    base: Path,
+    requirements: Sequence[str],
+    pins: Path,
+    *,
+    uv: str,
+    say: Say = print,
+    before: Sequence[str] = (),
+    standalone: bool = False,
 ) -> list[str]:
     """Returns the packages that requirements would add to the environment ``base``, as ``name==version``.
 
-    Versions of ``before``, the previously locked packages, are preferred. uv's settings are beside the ``pins``.
+    Versions of ``before``, the previously locked packages, are preferred. uv's settings are beside the ``pins``. If
+    ``standalone``, these are all packages of an environment that only has the base's Python.
 
     Raises:
         HopsError: they conflict with the environment's packages; uv's output went to ``say``.
     """
-    there = installed_packages(base)
+    there = {} if standalone else installed_packages(base)
     with temporary_folder("uv") as folder:
         wanted, constraints, lock = (folder / name for name in ("wanted.txt", "there.txt", "lock.txt"))
         wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
@@ -216,9 +241,9 @@ def installed_packages(folder: Path) -> dict[str, str]:
 
 
 def packages_of(runtime: Path) -> dict[str, str]:
-    """Returns the packages of an environment and its base, name to version."""
+    """Returns the packages that an environment's Python imports, name to version."""
     base, own = base_of(runtime), installed_packages(runtime)
-    return own if base == runtime else {**installed_packages(base), **own}
+    return own if base == runtime or is_standalone(runtime) else {**installed_packages(base), **own}
 
 
 def packages_from_elsewhere(runtime: Path) -> list[str]:

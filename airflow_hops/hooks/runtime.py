@@ -22,7 +22,7 @@ from airflow.sdk.log import mask_secret
 
 from airflow_hops.connections import check_options, find_connection, read_extra, storage_options_of
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.named_environment import base_of
+from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.processes.ending import GRACE_S
@@ -285,10 +285,10 @@ class RuntimeHook(BaseHook):
         return self.make_launcher("local")
 
     def warm_start(self) -> WarmStart | None:
-        """Returns the client of the warm process; None if ``[hops] warm_start`` is off."""
-        if not conf.getboolean("hops", "warm_start", fallback=True):
-            return None
+        """Returns the client of the warm process; None if ``[hops] warm_start`` is off, or without its libraries."""
         runtime = self.settings.runtime
+        if not conf.getboolean("hops", "warm_start", fallback=True) or is_standalone(runtime):
+            return None
         return WarmStart(warm_socket(runtime), runtime / "bin" / "python")
 
     @property

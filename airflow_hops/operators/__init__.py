@@ -9,6 +9,13 @@ from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
+from airflow_hops.operators.features import (
+    ApplyFeaturesOperator,
+    AuditFeaturesOperator,
+    MaterializeOperator,
+    PushFeaturesOperator,
+    TrainingDatasetOperator,
+)
 from airflow_hops.operators.images import PrepareImagesOperator
 from airflow_hops.operators.import_model import ImportModelOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
@@ -35,6 +42,8 @@ from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 __all__ = [
+    "ApplyFeaturesOperator",
+    "AuditFeaturesOperator",
     "BacktestOperator",
     "BatchPredictOperator",
     "Choice",
@@ -49,11 +58,13 @@ __all__ = [
     "IngestOperator",
     "IntUniform",
     "LogUniform",
+    "MaterializeOperator",
     "NotebookOperator",
     "PerformanceOperator",
     "PrepareImagesOperator",
     "PrepareOperator",
     "PromoteModelOperator",
+    "PushFeaturesOperator",
     "RequestRetrainingOperator",
     "RollbackModelOperator",
     "RolloutOperator",
@@ -65,6 +76,7 @@ __all__ = [
     "StatisticsOperator",
     "TorchTrainOperator",
     "TrainOperator",
+    "TrainingDatasetOperator",
     "TransformOperator",
     "UndeployModelOperator",
     "Uniform",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_hops.core.contract.named_environment import base_of, locked_packages
+from airflow_hops.core.contract.named_environment import base_of, is_standalone, locked_packages
 from airflow_hops.environments.runtime import added_requirements, pins_file, pins_fingerprint, pins_of
 from airflow_hops.environments.uv_program import package_name
 from airflow_hops.user_code.source_references import module_name
@@ -38,7 +38,7 @@ class Libraries:
 
     def __init__(self, runtime: Path) -> None:
         self._runtime, self._base = runtime, base_of(runtime)
-        folders = dict.fromkeys([self._base, runtime])
+        folders = dict.fromkeys([runtime] if is_standalone(runtime) else [self._base, runtime])
         self._site_packages = [site for folder in folders for site in folder.glob("lib/python3*/site-packages")]
 
     def key(self, mentions: Callable[[Iterable[str]], bool]) -> str:

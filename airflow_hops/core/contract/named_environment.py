@@ -5,16 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 BASE_NAME = "hops-base.txt"
-"""File in a named environment with the folder of the environment that it extends."""
+"""File in a named environment: the runtime environment's folder, and :data:`STANDALONE` if it does not extend that."""
+
+STANDALONE = "standalone"
 
 LOCK_NAME = "hops-lock.txt"
 """File in a named environment with its additional packages, one a line as ``name==version``."""
 
 
 def base_of(runtime: Path) -> Path:
-    """Returns the environment that a named environment extends; other environments are returned unchanged."""
+    """Returns the runtime environment that a named environment belongs to; others are returned unchanged."""
     result = _lines(runtime / BASE_NAME)
     return Path(result[0]) if result else runtime
+
+
+def is_standalone(runtime: Path) -> bool:
+    """Returns whether a named environment imports nothing from the runtime environment."""
+    return STANDALONE in _lines(runtime / BASE_NAME)[1:]
 
 
 def environment_name(runtime: Path) -> str | None:

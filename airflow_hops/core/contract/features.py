@@ -1,0 +1,247 @@
+"""Definitions of a feature store, and the features of a training set, for both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
+from airflow_hops.core.contract.properties import Properties, Window
+
+DEFINITIONS_NAME = "definitions.json"
+"""File of a ``feature_definitions`` artifact: :class:`FeatureDefinitions`."""
+
+AUDIT_NAME = "audit.json"
+"""File of a ``feature_audit`` artifact: :class:`FeatureAudit`."""
+
+PLAN_NAME = "plan.json"
+"""File of a ``feature_definitions`` artifact: the list of :class:`Change`, as planned before they were applied."""
+
+
+@dataclass(frozen=True)
+class Change(JsonFields):
+    """A planned change of the registry.
+
+    Attributes:
+        action: ``create``, ``update`` or ``delete``.
+        kind: What is changed: ``entity``, ``feature view``, ``data source`` and so on.
+        name: Its name.
+        properties: Old and new value of the properties that change.
+    """
+
+    action: str
+    kind: str
+    name: str
+    properties: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        changed = "; ".join(f"{name}: {' -> '.join(values)}" for name, values in self.properties.items())
+        return f"{self.action} {self.kind} {self.name}{f' ({changed})' if changed else ''}"
+
+
+@dataclass(frozen=True)
+class ViewDefinition(JsonFields):
+    """A feature view.
+
+    Attributes:
+        name: Its name.
+        kind: Feast's class.
+        join_keys: Columns of the entities' keys.
+        features: Types by feature.
+        ttl_s: Age in seconds at which a value expires; None for never.
+        owner: Its owner, usually an email address.
+        description: What it holds.
+        tags: The user's tags.
+        source: Name of its batch source.
+        online: Whether its values are looked up at requests.
+    """
+
+    name: str
+    kind: str
+    join_keys: tuple[str, ...] = ()
+    features: Mapping[str, str] = field(default_factory=dict)
+    ttl_s: float | None = None
+    owner: str = ""
+    description: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    online: bool = False
+
+
+@dataclass(frozen=True)
+class FeatureDefinitions(JsonFields):
+    """All definitions of a project.
+
+    Attributes:
+        project: Feast's project.
+        entities: Join key by entity.
+        key_types: Feast's type by join key.
+        views: The feature views, by name.
+        services: References ``view:feature`` by feature service.
+        fingerprint: SHA-256 of the definitions, in hex.
+    """
+
+    project: str
+    entities: Mapping[str, str] = field(default_factory=dict)
+    key_types: Mapping[str, str] = field(default_factory=dict)
+    views: tuple[ViewDefinition, ...] = ()
+    services: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class FeatureDefinitionsProperties(Properties):
+    """Properties of ``feature_definitions``: project, fingerprint and the number of changes."""
+
+    project: str = ""
+    fingerprint: str = ""
+    changes: int = 0
+    views: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MaterializationProperties(Properties):
+    """Properties of a ``materialization``.
+
+    Attributes:
+        window: The loaded window.
+        views: What happened to each view.
+    """
+
+    window: Window | None = None
+    views: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PushProperties(Properties):
+    """Properties of a ``feature_push``: the push source, its views, and the stores that got the rows."""
+
+    push_source: str = ""
+    to: str = ""
+    views: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredFeature(JsonFields):
+    """Origin of a column that was joined from the feature store.
+
+    Attributes:
+        view: The feature view.
+        feature: The feature in it.
+        dtype: Feast's type.
+        keys: Columns with the entity's key, by the view's join key.
+        key_types: Feast's types of the keys, by the view's join key.
+        ttl_s: Age in seconds at which the value expires; None for never.
+    """
+
+    view: str
+    feature: str
+    dtype: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    key_types: Mapping[str, str] = field(default_factory=dict)
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True)
+class StoredFeatures(JsonFields):
+    """Property ``stored_features`` of ``examples``: columns that were joined from a feature store.
+
+    Attributes:
+        project: Feast's project.
+        fingerprint: That of the definitions.
+        columns: Origin by column.
+        without_created: Views whose source has no created timestamp, so that values that arrived late are in them.
+    """
+
+    project: str
+    fingerprint: str
+    columns: Mapping[str, StoredFeature] = field(default_factory=dict)
+    without_created: tuple[str, ...] | None = omit_if_none()
+
+
+def value_time_input(column: str) -> str:
+    """Returns the captured input with the time of a looked-up value, in seconds since the epoch; 0 if there is none."""
+    return f"{column}__value_time"
+
+
+@dataclass(frozen=True)
+class AuditOptions(StepOptions):
+    """Options of the audit, as the arguments of ``AuditFeaturesOperator``; durations in seconds.
+
+    Raises:
+        BadInput: an option is not allowed.
+    """
+
+    model_name: str | None = None
+    start: str | None = None
+    end: str | None = None
+    delay_s: float = 0.0
+    max_differing: float = 0.001
+    alpha: float = 0.01
+    max_rows: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.delay_s < 0:
+            raise BadInput(f"delay is {self.delay_s} seconds, expected 0 or more")
+        if not 0 <= self.max_differing < 1:
+            raise BadInput(f"max_differing is {self.max_differing}, expected a share of the rows, 0 to 1")
+        if not 0 < self.alpha < 1:
+            raise BadInput(f"alpha is {self.alpha}, expected a number between 0 and 1")
+        if self.max_rows < 1:
+            raise BadInput(f"max_rows is {self.max_rows}, expected 1 or more")
+
+
+@dataclass(frozen=True)
+class AuditedColumn(JsonFields):
+    """The audit of one column.
+
+    Attributes:
+        column: The column, or input of the model.
+        view: Its feature view.
+        feature: The feature in it.
+        rows: Number of compared rows.
+        differing: Number of rows whose value is not that of the point-in-time join.
+        causes: Number of differing rows by cause.
+        p_value: Probability of as many differing rows if ``max_differing`` of all rows differ.
+        alarm: Whether more rows differ than allowed.
+        used: Share of missing values, mean and standard deviation of the values that were used.
+        expected: The same of the point-in-time join.
+    """
+
+    column: str
+    view: str
+    feature: str
+    rows: int
+    differing: int
+    causes: Mapping[str, int] = field(default_factory=dict)
+    p_value: float = 1.0
+    alarm: bool = False
+    used: Mapping[str, float] = field(default_factory=dict)
+    expected: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FeatureAudit(JsonFields):
+    """An audit: the model or dataset, the number of rows, and the columns."""
+
+    of: str
+    rows: int
+    columns: tuple[AuditedColumn, ...] = ()
+
+
+@dataclass(frozen=True)
+class AuditProperties(Properties):
+    """Properties of a ``feature_audit``.
+
+    Attributes:
+        verdict: ``equal`` or ``differences``.
+        model_name: The model; None for a dataset.
+        rows: Number of compared rows.
+        alarms: Number of differing rows by cause, by column.
+    """
+
+    verdict: str = ""
+    model_name: str | None = None
+    rows: int = 0
+    alarms: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

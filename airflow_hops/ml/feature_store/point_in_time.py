@@ -1,0 +1,142 @@
+"""Point-in-time correct joins of feature values to rows, on the engine of the repository's offline store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from feast import FeatureStore
+from feast.errors import FeastError
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.feature_store.repository import ViewFeatures
+
+ROW = "hops_row"
+TIME = "event_timestamp"
+_EXACT_IN_FLOAT = 2**53
+_TYPES = {
+    "Int32": pa.int64(),
+    "Int64": pa.int64(),
+    "Bool": pa.int64(),
+    "UnixTimestamp": pa.int64(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "String": pa.string(),
+}
+_VECTORS = {"Array(Float32)": pa.list_(pa.float32()), "Array(Float64)": pa.list_(pa.float64())}
+
+
+def join(
+    store: FeatureStore,
+    rows: pd.DataFrame,
+    selected: Sequence[ViewFeatures],
+    time: str,
+    *,
+    as_created: bool = True,
+    on_view: Callable[[int], None] = lambda done: None,
+) -> pd.DataFrame:
+    """Returns the values of features at the time of each row, with the rows' index; a missing value is null.
+
+    Each view is joined by itself, with distinct keys and times: Feast 0.67's Dask engine drops rows that have the
+    same key and time, and, in all views, a row for which one view has values but none at that time.
+
+    Args:
+        store: The feature store.
+        rows: Rows with the columns of the keys.
+        selected: The features.
+        time: Column of the row's time, integer seconds since the epoch.
+        as_created: Whether to leave out values that were created after the row's time.
+        on_view: Called with the number of views that are done.
+
+    Returns:
+        Columns ``<view>__<feature>``.
+
+    Raises:
+        BadInput: a key's column is missing, or a source cannot be read.
+    """
+    joined = pd.DataFrame(index=rows.index)
+    for number, each in enumerate(selected):
+        _join_view(store, rows, each, time, as_created, joined)
+        on_view(number + 1)
+    return joined
+
+
+def _join_view(
+    store: FeatureStore, rows: pd.DataFrame, each: ViewFeatures, time: str, as_created: bool, joined: pd.DataFrame
+) -> None:
+    columns = [f"{each.prefix}__{feature}" for feature in each.features]
+    if missing := [column for column in each.join_keys.values() if column not in rows.columns]:
+        raise BadInput(
+            f"view {each.view.name!r} needs the key {missing[0]!r}, which the rows do not have; they have "
+            f"{', '.join(map(str, rows.columns))}"
+        )
+    keys = {column: key for key, column in each.join_keys.items()}
+    spine = rows[[*keys, time]].rename(columns=keys)
+    known = spine.notna().all(axis=1)
+    distinct = spine[known].drop_duplicates(ignore_index=True)
+    if distinct.empty:
+        for column in columns:
+            joined[column] = None
+        return
+    entities = distinct.drop(columns=time).assign(
+        **{TIME: pd.to_datetime(distinct[time], unit="s", utc=True), ROW: np.arange(len(distinct))}
+    )
+    references = [f"{each.view.name}:{feature}" for feature in each.features]
+    try:
+        job = store.get_historical_features(
+            entities, references, full_feature_names=True, filter_by_created_timestamp=as_created
+        )
+        result = job.to_df()
+    except (FeastError, OSError, KeyError, pa.ArrowException) as error:
+        raise BadInput(f"view {each.view.name!r}: {type(error).__name__}: {error}") from error
+    if result[ROW].duplicated().any():
+        raise BadInput(f"view {each.view.name!r}: its engine returned a row twice; report this with the engine's name")
+    # The engine leaves out rows without a value.
+    result = result.set_index(ROW).reindex(range(len(distinct)))
+    numbers = spine.merge(distinct.assign(**{ROW: entities[ROW]}), how="left", on=list(spine.columns))[ROW]
+    for column, feature in zip(columns, each.features, strict=True):
+        values = result[f"{each.view.name}__{feature}"].reindex(numbers)
+        joined[column] = values.set_axis(rows.index)
+
+
+def without_created(selected: Sequence[ViewFeatures]) -> list[str]:
+    """Lists the views whose source has no created timestamp."""
+    return [each.view.name for each in selected if not each.view.batch_source.created_timestamp_column]
+
+
+def as_examples_column(values: pd.Series, dtype: str, reference: str) -> pa.Array:
+    """Converts a feature's values to a type that examples may have; integers with missing values become floats.
+
+    Args:
+        values: The values; null if missing.
+        dtype: Feast's type.
+        reference: The feature's name for messages.
+
+    Raises:
+        BadInput: examples cannot have the type, or floats would round the integers.
+    """
+    if dtype in _VECTORS:
+        listed = [None if value is None or np.ndim(value) == 0 else np.asarray(value) for value in values]
+        return pa.array(listed, _VECTORS[dtype])
+    if dtype not in _TYPES:
+        allowed = ", ".join([*_TYPES, *_VECTORS])
+        raise BadInput(f"feature {reference!r} is of type {dtype}; examples can have {allowed}")
+    if dtype == "String":
+        return pa.array(values.where(values.notna(), None), pa.string())
+    if dtype == "UnixTimestamp":
+        times = pd.to_datetime(values, utc=True)
+        values = (times - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+    missing = values.isna()
+    if pa.types.is_integer(_TYPES[dtype]):
+        if not missing.any():
+            return pa.array(values.astype("int64"), pa.int64())
+        numbers = values.astype("float64")
+        if (numbers.abs() > _EXACT_IN_FLOAT).any():
+            raise BadInput(
+                f"feature {reference!r} has missing values, and integers above 2^53, which a float would round; "
+                "expected a string for identifiers"
+            )
+        return pa.array(numbers, pa.float64(), from_pandas=True)
+    return pa.array(values.astype("float64"), pa.float64(), from_pandas=True).cast(_TYPES[dtype])

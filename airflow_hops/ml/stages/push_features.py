@@ -1,0 +1,69 @@
+"""Pushes rows to a push source of the feature store."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import pyarrow.parquet as pq
+from feast import FeatureStore, PushSource
+from feast.data_source import PushMode
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.features import PushProperties
+from airflow_hops.ml.feature_store.repository import check_definitions, open_repository
+from airflow_hops.ml.step.context import StepContext
+
+_BATCH_ROWS = 100_000
+
+
+def run(context: StepContext, *, repository: str, push_source: str, table: str | None = None, to: str) -> Artifact:
+    """Pushes the rows of a snapshot's table, or of all splits of examples, to the online or offline store, or both.
+
+    Args:
+        context: Step with the input ``rows``, and optionally ``definitions``.
+        repository: The repository's folder.
+        push_source: Name of the push source, whose views get the rows.
+        table: Folder of the artifact with the rows; None for all.
+        to: ``online``, ``offline`` or ``online_and_offline``.
+
+    Raises:
+        BadInput: the push source is unknown, or the rows lack a column of a view.
+    """
+    folder = context.local("rows")
+    files = sorted(folder.glob(f"{table or '*'}/*.parquet"))
+    if not files:
+        there = sorted({file.parent.name for file in folder.glob("*/*.parquet")})
+        raise BadInput(f"table is {table!r}; the artifact has {', '.join(there) or 'no rows'}")
+    rows = sum(pq.read_metadata(file).num_rows for file in files)
+    pushed = 0
+    with open_repository(repository) as (store, _), contextlib.redirect_stdout(sys.stderr):
+        check_definitions(context, store)
+        views = _check(store, push_source, pq.read_schema(files[0]).names)
+        for file in files:
+            for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
+                store.push(push_source, batch.to_pandas(), to=PushMode[to.upper()])
+                pushed += len(batch)
+                context.progress(pushed / max(rows, 1), f"{pushed} of {rows} rows are pushed")
+    with context.output() as writer:
+        return writer.commit(
+            rows={push_source: RowCounts(rows, pushed)},
+            properties=PushProperties(push_source=push_source, to=to, views=tuple(views)).to_dict(),
+        )
+
+
+def _check(store: FeatureStore, push_source: str, columns: list[str]) -> list[str]:
+    """Returns the views of a push source; the rows must have all their columns."""
+    sources = [source.name for source in store.list_data_sources() if isinstance(source, PushSource)]
+    if push_source not in sources:
+        raise BadInput(f"push_source is {push_source!r}; the registry has {', '.join(sorted(sources)) or 'none'}")
+    views = [
+        view
+        for view in store.list_feature_views()
+        if view.stream_source is not None and view.stream_source.name == push_source
+    ]
+    for view in views:
+        needed = [*view.join_keys, *(field.name for field in view.features), view.batch_source.timestamp_field]
+        if missing := [column for column in needed if column not in columns]:
+            raise BadInput(f"view {view.name!r} needs the column {missing[0]!r}; the rows have {', '.join(columns)}")
+    return sorted(view.name for view in views)

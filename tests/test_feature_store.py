@@ -1,0 +1,404 @@
+"""Feature store: definitions, point-in-time joins, materialization and pushes, on a real Feast."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.core.contract.features import StoredFeatures
+from airflow_hops.environments.named import make_named
+from airflow_hops.environments.runtime import pins_file
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.ml.feature_store.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
+
+pytestmark = pytest.mark.runtime
+
+STAGES = "airflow_hops.ml.stages"
+REPOSITORY = Path(__file__).parent / "feature_repository"
+START = pd.Timestamp("2024-01-01", tz="UTC")
+HOUR = pd.Timedelta(hours=1)
+
+
+@pytest.fixture(scope="session")
+def feast_runtime(runtime: Path) -> Path:
+    """The named environment with Feast beside the runtime environment."""
+    from airflow_hops.cli.runtime import find_uv
+
+    make_named(runtime, "test-features", ["feast[redis]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None)
+    return runtime.with_name(f"{runtime.name}-test-features")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A feature repository of the test's own, with random values and late arrivals."""
+    data = tmp_path / "features"
+    data.mkdir()
+    monkeypatch.setenv("HOPS_TEST_FEATURES", str(data))
+    random = np.random.default_rng(7)
+    count = 400
+    at = START + pd.to_timedelta(random.integers(0, 200, count), unit="h")
+    late_h = np.where(random.random(count) < 0.25, random.integers(1, 10, count), 0)
+    delays = pd.DataFrame({
+        "carrier_id": random.integers(0, 12, count),
+        "mean_delay": random.normal(size=count).astype("float32"),
+        "flights": random.integers(0, 100, count),
+        "at": at,
+        "created": at + pd.to_timedelta(late_h, unit="h"),
+    }).drop_duplicates(["carrier_id", "at"])  # fmt: skip
+    delays.to_parquet(data / "delays.parquet")
+    weather = pd.DataFrame({
+        "airport_id": random.choice(["EWR", "JFK"], 60),
+        "wind": random.random(60).astype("float32"),
+        "sky": random.choice(["clear", "rain"], 60),
+        "at": START + pd.to_timedelta(random.integers(0, 200, 60), unit="h"),
+    }).drop_duplicates(["airport_id", "at"])  # fmt: skip
+    weather.to_parquet(data / "weather.parquet")
+    folder = tmp_path / "repository"
+    shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture
+def step(run_step: Any, feast_runtime: Path, repository: Path) -> Callable[..., Any]:
+    """Runs a stage of the feature store."""
+
+    def run(
+        stage: str,
+        kind: str,
+        inputs: dict[str, Any] | None = None,
+        services: dict[str, str] | None = None,
+        **params: Any,
+    ) -> Any:
+        return run_step(
+            f"{STAGES}.{stage}:run",
+            services=services,
+            kind=kind,
+            inputs=inputs,
+            params={"repository": str(repository), **params},
+            launcher=LocalLauncher(feast_runtime, None),
+        )
+
+    run.steps = run_step  # type: ignore[attr-defined]
+    run.repository = repository  # type: ignore[attr-defined]
+    return run
+
+
+def examples(step: Any, rows: pd.DataFrame) -> Any:
+    """Publishes rows as examples: two thirds in the split train, the others in eval."""
+    from airflow_hops.core.contract.artifacts import Producer
+
+    cut = 2 * len(rows) // 3
+    splits = {"train": rows[:cut], "eval": rows[cut:]}
+    store = step.steps.store
+    producer = Producer("tests", "run", "prepare")
+    with store.create(store.address(producer, "examples"), "examples", producer, inputs={}) as writer:
+        for split, part in splits.items():
+            (writer.path / split).mkdir()
+            table = pa.Table.from_pandas(part, preserve_index=False)
+            pq.write_table(table, writer.path / split / "part-0.parquet")
+        return writer.commit(
+            properties={"label": "late", "key": "id", "time": "at", "splits": ["train", "eval"], "problem": "binary"}
+        )
+
+
+def flights(count: int = 300) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    rows = pd.DataFrame({
+        "id": [f"f{number}" for number in range(count)],
+        "late": random.integers(0, 2, count),
+        "at": (START.timestamp() + 3600 * random.integers(-5, 220, count)).astype("int64"),
+        "carrier_id": random.integers(0, 14, count),  # two of them have no values
+        "airport_id": random.choice(["EWR", "JFK", "LGA"], count),
+        "distance": random.random(count),
+    })  # fmt: skip
+    rows.loc[1] = {**rows.loc[0], "id": "f1", "late": 1 - rows.loc[0, "late"]}  # the same keys and time
+    return rows
+
+
+def as_of(
+    history: pd.DataFrame, key: str, value: Any, moment: pd.Timestamp, ttl: pd.Timedelta, *, created: bool
+) -> dict[str, Any]:
+    """The definition of a point-in-time join, row by row."""
+    known = history[(history[key] == value) & (history["at"] <= moment) & (history["at"] >= moment - ttl)]
+    if created:
+        known = known[known["created"] <= moment]
+    return {} if known.empty else known.sort_values("at").iloc[-1].to_dict()
+
+
+def table_of(step: Any, artifact: Any) -> pd.DataFrame:
+    folder = step.steps.store.local(artifact)
+    return pd.concat([pq.read_table(folder / split).to_pandas() for split in ("train", "eval")], ignore_index=True)
+
+
+def test_a_training_set_has_the_values_that_were_known_at_each_rows_time(step: Any) -> None:
+    rows = flights()
+    defined = step("apply_features", "feature_definitions")
+    joined = step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, rows), "definitions": defined},
+        features=["carrier_delays:mean_delay", "carrier_delays:flights", "airport_weather:sky"],
+    )
+    result = table_of(step, joined)
+    assert list(result["id"]) == list(rows["id"])
+    assert list(result.columns) == ["id", "late", "at", "distance", "mean_delay", "flights", "sky"]
+    data = step.repository.parent / "features"
+    delays, weather = pd.read_parquet(data / "delays.parquet"), pd.read_parquet(data / "weather.parquet")
+    leaking = 0
+    for row, got in zip(rows.itertuples(), result.itertuples(), strict=True):
+        moment = pd.Timestamp(row.at, unit="s", tz="UTC")
+        expected = as_of(delays, "carrier_id", row.carrier_id, moment, 6 * HOUR, created=True)
+        assert np.allclose(got.mean_delay, expected.get("mean_delay", np.nan), equal_nan=True), row
+        assert np.allclose(got.flights, expected.get("flights", np.nan), equal_nan=True), row
+        sky = as_of(weather, "airport_id", row.airport_id, moment, 720 * HOUR, created=False).get("sky")
+        assert (None if pd.isna(got.sky) else got.sky) == sky, row
+        late = as_of(delays, "carrier_id", row.carrier_id, moment, 6 * HOUR, created=False)
+        leaking += late.get("flights") != expected.get("flights")
+    assert leaking > 10  # without the created timestamp these rows would have had values from the future
+    assert joined.rows["train"].rows_out == 200
+    origin = StoredFeatures.from_dict(joined.properties["stored_features"])
+    assert origin.without_created == ("airport_weather",)
+    assert origin.columns["flights"].view == "carrier_delays"
+    assert origin.columns["flights"].ttl_s == 6 * 3600
+    assert origin.columns["flights"].key_types == {"carrier_id": "INT64"}
+    assert origin.fingerprint == defined.properties["fingerprint"]
+
+
+def test_a_feature_service_and_full_names(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    given = examples(step, flights(30))
+    joined = step("training_dataset", "examples", {"examples": given}, features="scoring", full_names=True)
+    columns = ["carrier_delays__mean_delay", "airport_weather__wind", "airport_weather__sky"]
+    assert list(table_of(step, joined).columns)[-3:] == columns
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (["carrier_delays:speed"], "'carrier_delays:speed'; view 'carrier_delays' has mean_delay, flights"),
+        (["trains:delay"], "view 'trains'; the registry has airport_weather, carrier_delays"),
+        (["mean_delay"], "'mean_delay'; expected 'view:feature'"),
+        ("nightly", "'nightly'; expected a feature service: scoring"),
+    ],
+)
+def test_unknown_features_are_named(step: Any, features: Any, message: str) -> None:
+    step("apply_features", "feature_definitions")
+    given = examples(step, flights(9))
+    with pytest.raises(StepFailed) as failure:
+        step("training_dataset", "examples", {"examples": given}, features=features)
+    assert message in str(failure.value)
+    assert not failure.value.retryable
+
+
+def test_rows_without_a_key_and_taken_names_are_named(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    given = examples(step, flights(9).drop(columns="carrier_id"))
+    with pytest.raises(StepFailed, match="the views need the key 'carrier_id'"):
+        step("training_dataset", "examples", {"examples": given}, features=["carrier_delays:flights"])
+    given = examples(step, flights(9).assign(flights=1))
+    with pytest.raises(StepFailed, match="a column 'flights', too; set full_names=True"):
+        step("training_dataset", "examples", {"examples": given}, features=["carrier_delays:flights"])
+
+
+def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
+    first = step("apply_features", "feature_definitions")
+    folder = step.steps.store.local(first)
+    plan = json.loads((folder / "plan.json").read_text())
+    assert {(change["action"], change["name"]) for change in plan} >= {
+        ("create", "carrier_delays"),
+        ("create", "scoring"),
+    }
+    definitions = json.loads((folder / "definitions.json").read_text())
+    (weather, delays) = definitions["views"]
+    assert (weather["name"], delays["owner"], delays["ttl_s"]) == ("airport_weather", "ops@example.com", 21600)
+    again = step("apply_features", "feature_definitions")
+    assert again.properties["changes"] == 0
+    assert again.properties["fingerprint"] == first.properties["fingerprint"]
+
+    file = step.repository / "definitions.py"
+    text = file.read_text()
+    file.write_text(text.replace("hours=6", "hours=5"))
+    changed = step("apply_features", "feature_definitions")
+    assert changed.properties["fingerprint"] != first.properties["fingerprint"]
+    assert any("update feature view carrier_delays" in line.text for line in step.steps.lines)
+    given = examples(step, flights(9))
+    with pytest.raises(StepFailed, match="somebody has applied others since"):
+        step("training_dataset", "examples", {"examples": given, "definitions": first}, features="scoring")
+
+    file.write_text(text[: text.index("scoring =")])
+    with pytest.raises(StepFailed, match="the plan deletes feature service 'scoring'"):
+        step("apply_features", "feature_definitions")
+    assert step("apply_features", "feature_definitions", allow_deletes=True).properties["changes"] > 0
+
+
+def test_a_registry_in_the_dag_bundle_is_refused(step: Any) -> None:
+    file = step.repository / "feature_store.yaml"
+    file.write_text(file.read_text().replace("${HOPS_TEST_FEATURES}/registry.db", "data/registry.db"))
+    with pytest.raises(StepFailed, match=r"registry is 'data/registry\.db', a path within the repository"):
+        step("apply_features", "feature_definitions")
+
+
+def test_a_module_that_cannot_be_imported_is_named(step: Any) -> None:
+    (step.repository / "more.py").write_text("import no_such_module\n")
+    with pytest.raises(StepFailed, match="No module named 'no_such_module'"):
+        step("apply_features", "feature_definitions")
+
+
+def online(step: Any) -> dict[str, str]:
+    """The time of each value of carrier_delays in the online store, by key."""
+    with sqlite3.connect(step.repository.parent / "features" / "online.db") as connection:
+        rows = connection.execute(
+            "select hex(entity_key), event_ts from flights_carrier_delays where feature_name = 'flights'"
+        )
+        return dict(rows.fetchall())
+
+
+def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+
+    def load(first: int, last: int) -> Any:
+        return step(
+            "materialize",
+            "materialization",
+            start=(START + first * HOUR).isoformat(),
+            end=(START + last * HOUR).isoformat(),
+            views=["carrier_delays"],
+        )
+
+    load(100, 200)
+    newest = online(step)
+    assert len(newest) == 12
+    load(0, 100)
+    assert online(step) == newest
+    again = load(0, 100)
+    assert again.properties["views"] == {"carrier_delays": "loaded already"}
+    with pytest.raises(StepFailed, match="expected a time after start"):
+        load(5, 5)
+
+
+def test_pushed_rows_are_online_and_those_without_a_column_are_refused(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    rows = pd.DataFrame({
+        "id": ["a", "b", "c"], "late": [0, 1, 1], "carrier_id": [1, 2, 3], "mean_delay": np.float32([1, 2, 3]),
+        "flights": [4, 5, 6], "at": [START] * 3, "created": [START] * 3,
+    })  # fmt: skip
+
+    def push(rows: pd.DataFrame, source: str) -> Any:
+        return step("push_features", "feature_push", {"rows": examples(step, rows)}, push_source=source, to="online")
+
+    pushed = push(rows, "delays_push")
+    assert pushed.properties["views"] == ["carrier_delays"]
+    assert len(online(step)) == 3
+    with pytest.raises(StepFailed, match="push_source is 'trains'; the registry has delays_push"):
+        push(rows, "trains")
+    with pytest.raises(StepFailed, match="view 'carrier_delays' needs the column 'flights'"):
+        push(rows.drop(columns="flights"), "delays_push")
+
+
+def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str]:
+    """Writes rows as the model server captures them; returns the services that name the folder."""
+    folder = step.repository.parent / "captured" / "delays"
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = seen[["carrier_id", "mean_delay", "flights"]].add_prefix("input.")
+    inputs["input.mean_delay__value_time"] = seen["value_time"]
+    table = inputs.assign(
+        request_id=rows["id"], row=0, version=1, captured_at=pd.to_datetime(rows["at"], unit="s", utc=True)
+    )
+    for file in folder.iterdir():
+        file.unlink()
+    table.to_parquet(folder / "20240110T000000.000000Z-v1-a.parquet")
+    return {"serving_capture_path": str(folder.parent)}
+
+
+def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    rows = flights(10_000).assign(carrier_id=lambda frame: frame["carrier_id"] % 12)
+    dataset = step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, rows)},
+        features=["carrier_delays:mean_delay", "carrier_delays:flights"],
+        drop_keys=False,
+    )
+    seen = table_of(step, dataset)
+    moments = pd.to_datetime(seen["at"], unit="s", utc=True)
+    history = pd.read_parquet(step.repository.parent / "features" / "delays.parquet").sort_values("at")
+    by_carrier = {key: part.reset_index(drop=True) for key, part in history.groupby("carrier_id")}
+
+    def audit(seen: pd.DataFrame) -> tuple[Any, pd.DataFrame]:
+        services = captured(step, rows, seen)
+        artifact = step("audit_features", "feature_audit", {"dataset": dataset}, services=services, model_name="delays")
+        return artifact, pq.read_table(step.steps.store.local(artifact) / "differences.parquet").to_pandas()
+
+    def known(row: int) -> pd.DataFrame:
+        values = by_carrier[seen["carrier_id"][row]]
+        return values[(values["at"] <= moments[row]) & (values["created"] <= moments[row])]
+
+    valid = seen["mean_delay"].notna()
+    seen["value_time"] = [int(known(row)["at"].iloc[-1].timestamp()) if valid[row] else 0 for row in range(len(seen))]
+    equal, differences = audit(seen)
+    assert equal.properties["verdict"] == "equal"
+    assert differences.empty
+
+    random = np.random.default_rng(11)
+    planted: dict[int, str] = {}
+    broken = seen.copy()
+    for row in random.permutation(len(seen)):
+        values, moment, cause = by_carrier[seen["carrier_id"][row]], moments[row], CAUSES[len(planted) % len(CAUSES)]
+        current = seen["mean_delay"][row]
+        if cause == TIME_TRAVEL:
+            choice = values[values["at"] > moment]
+        elif cause == EXPIRED:
+            choice = values[values["at"] < moment - 6 * HOUR][::-1]
+        elif cause == LATE and valid[row]:
+            earlier = known(row)
+            choice = earlier[(earlier["at"] >= moment - 6 * HOUR) & (earlier["mean_delay"] != current)][::-1]
+        elif cause in (DEFAULT_USED, OTHER_CODE) and valid[row]:
+            value = np.nan if cause == DEFAULT_USED else current * 1.1
+            choice = pd.DataFrame(
+                {"mean_delay": [value], "at": [pd.Timestamp(seen["value_time"][row], unit="s", tz="UTC")]}
+            )
+        else:
+            continue
+        if choice.empty:
+            continue
+        broken.loc[row, "mean_delay"] = np.float32(choice["mean_delay"].iloc[0])
+        at = 0 if cause == DEFAULT_USED else int(choice["at"].iloc[0].timestamp())
+        broken.loc[row, "value_time"] = at
+        planted[row] = cause
+        if len(planted) == 500:
+            break
+    artifact, differences = audit(broken)
+    assert artifact.properties["verdict"] == "differences"
+    assert list(artifact.properties["alarms"]) == ["mean_delay"]
+    found = dict(zip(differences["captured_request_id"], differences["cause"], strict=True))
+    for cause in CAUSES:
+        rows_of_it = [rows["id"][row] for row, planted_cause in planted.items() if planted_cause == cause]
+        recall = sum(found.get(name) == cause for name in rows_of_it) / len(rows_of_it)
+        assert recall >= 0.95, (cause, recall)
+    assert set(found) <= {rows["id"][row] for row in planted}
+
+
+def test_an_audit_of_a_training_set_shows_leakage(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    leaking = step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, flights())},
+        features=["carrier_delays:flights"],
+        as_created=False,
+        drop_keys=False,
+    )
+    audited = step("audit_features", "feature_audit", {"dataset": leaking})
+    assert list(audited.properties["alarms"]["flights"]) == ["time travel"]
