@@ -177,8 +177,8 @@ def test_a_training_set_has_the_values_that_were_known_at_each_rows_time(step: A
 
 def test_a_feature_service_and_full_names(step: Any) -> None:
     step("apply_features", "feature_definitions")
-    given = examples(step, flights(30))
-    joined = step("training_dataset", "examples", {"examples": given}, features="scoring", full_names=True)
+    labelled = examples(step, flights(30))
+    joined = step("training_dataset", "examples", {"examples": labelled}, features="scoring", full_names=True)
     columns = ["carrier_delays__mean_delay", "airport_weather__wind", "airport_weather__sky"]
     assert list(table_of(step, joined).columns)[-3:] == columns
 
@@ -194,21 +194,21 @@ def test_a_feature_service_and_full_names(step: Any) -> None:
 )
 def test_unknown_features_are_named(step: Any, features: Any, message: str) -> None:
     step("apply_features", "feature_definitions")
-    given = examples(step, flights(9))
+    labelled = examples(step, flights(9))
     with pytest.raises(StepFailed) as failure:
-        step("training_dataset", "examples", {"examples": given}, features=features)
+        step("training_dataset", "examples", {"examples": labelled}, features=features)
     assert message in str(failure.value)
     assert not failure.value.retryable
 
 
 def test_rows_without_a_key_and_taken_names_are_named(step: Any) -> None:
     step("apply_features", "feature_definitions")
-    given = examples(step, flights(9).drop(columns="carrier_id"))
+    labelled = examples(step, flights(9).drop(columns="carrier_id"))
     with pytest.raises(StepFailed, match="the views need the key 'carrier_id'"):
-        step("training_dataset", "examples", {"examples": given}, features=["carrier_delays:flights"])
-    given = examples(step, flights(9).assign(flights=1))
+        step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
+    labelled = examples(step, flights(9).assign(flights=1))
     with pytest.raises(StepFailed, match="a column 'flights', too; set full_names=True"):
-        step("training_dataset", "examples", {"examples": given}, features=["carrier_delays:flights"])
+        step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
 
 
 def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
@@ -232,9 +232,9 @@ def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     changed = step("apply_features", "feature_definitions")
     assert changed.properties["fingerprint"] != first.properties["fingerprint"]
     assert any("update feature view carrier_delays" in line.text for line in step.steps.lines)
-    given = examples(step, flights(9))
+    labelled = examples(step, flights(9))
     with pytest.raises(StepFailed, match="somebody has applied others since"):
-        step("training_dataset", "examples", {"examples": given, "definitions": first}, features="scoring")
+        step("training_dataset", "examples", {"examples": labelled, "definitions": first}, features="scoring")
 
     file.write_text(text[: text.index("scoring =")])
     with pytest.raises(StepFailed, match="the plan deletes feature service 'scoring'"):
@@ -382,12 +382,12 @@ def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None
     artifact, differences = audit(broken)
     assert artifact.properties["verdict"] == "differences"
     assert list(artifact.properties["alarms"]) == ["mean_delay"]
-    found = dict(zip(differences["captured_request_id"], differences["cause"], strict=True))
+    causes = dict(zip(differences["captured_request_id"], differences["cause"], strict=True))
     for cause in CAUSES:
         rows_of_it = [rows["id"][row] for row, planted_cause in planted.items() if planted_cause == cause]
-        recall = sum(found.get(name) == cause for name in rows_of_it) / len(rows_of_it)
+        recall = sum(causes.get(name) == cause for name in rows_of_it) / len(rows_of_it)
         assert recall >= 0.95, (cause, recall)
-    assert set(found) <= {rows["id"][row] for row in planted}
+    assert set(causes) <= {rows["id"][row] for row in planted}
 
 
 def test_an_audit_of_a_training_set_shows_leakage(step: Any) -> None:

@@ -9,7 +9,7 @@ from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
 from airflow_hops.operators.evaluate import EvaluateOperator
-from airflow_hops.operators.features import (
+from airflow_hops.operators.feature_store import (
     ApplyFeaturesOperator,
     AuditFeaturesOperator,
     MaterializeOperator,

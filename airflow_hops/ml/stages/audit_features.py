@@ -65,8 +65,8 @@ def run(context: StepContext, *, repository: str, **options: Any) -> Artifact:
         check_definitions(context, store)
         audited, differences = [], []
         for each, columns in _by_view(store, stored):
-            found, unequal = _audit_view(store, rows, each, columns, values)
-            audited += found
+            figures, unequal = _audit_view(store, rows, each, columns, values)
+            audited += figures
             differences += unequal
             context.progress(len(audited) / len(stored.columns), f"view {each.view.name} is audited")
     alarms = [column.column for column in audited if column.alarm]

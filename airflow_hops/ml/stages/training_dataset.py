@@ -97,8 +97,8 @@ def run(
                 key_types={key: definitions.key_types.get(key, "") for key in each.join_keys},
                 ttl_s=ttl_seconds(each.view),
             )
-    kept = {properties.key, properties.time, properties.label, properties.weight, *(properties.more_labels or {})}
-    dropped = [key for key in keys if drop_keys and key not in kept]
+    roles = {properties.key, properties.time, properties.label, properties.weight, *(properties.more_labels or {})}
+    dropped = [key for key in keys if drop_keys and key not in roles]
     counts: dict[str, int] = {}
     with context.output() as writer:
         first = 0

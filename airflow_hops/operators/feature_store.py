@@ -205,7 +205,7 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         result = super().run_step(hook, context)
         alarms = AuditProperties.of(Artifact.from_dict(result.value)).alarms
         if self.fail and alarms:
-            causes = "; ".join(f"{column}: {dict(found)}" for column, found in alarms.items())
+            causes = "; ".join(f"{column}: {dict(counts)}" for column, counts in alarms.items())
             raise BadInput(f"features differ from their point-in-time values: {causes}; see {result.value['uri']}")
         return result
 
