@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import socket
 import sqlite3
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from served_models import ConnectedServer
+from waiting import wait_for
 
 from airflow_hops.core.contract.features import StoredFeatures
 from airflow_hops.environments.named import make_named
@@ -402,3 +407,138 @@ def test_an_audit_of_a_training_set_shows_leakage(step: Any) -> None:
     )
     audited = step("audit_features", "feature_audit", {"dataset": leaking})
     assert list(audited.properties["alarms"]["flights"]) == ["time travel"]
+
+
+@pytest.fixture
+def served(
+    step: Any, runtime_python: Path, tmp_path: Path, warm_launcher: Any, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., ConnectedServer]]:
+    """Deploys a model whose features are looked up, on a server of the test's own."""
+    server = ConnectedServer(runtime_python, tmp_path / "server")
+
+    def deploy(online_store: str, dataset: Any, **feature_options: Any) -> ConnectedServer:
+        server.flags |= {"online_store": online_store, "capture_roll_seconds": 0.2}
+        server.start().wait_until_ready()
+        request.addfinalizer(server.stop)
+        steps = {"code_paths": (str(Path(__file__).parent / "steps"),), "launcher": warm_launcher}
+        model = step.steps("feature_model:write", kind="model", **steps)
+        step.steps(
+            "airflow_hops.ml.stages.deploy.stage:run",
+            kind="deployment",
+            inputs={"model": model, "features": dataset},
+            params={"model_name": "delays", "feature_options": feature_options},
+            services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            launcher=warm_launcher,
+        )
+        return server
+
+    return deploy
+
+
+def materialized(step: Any) -> Any:
+    """Applies the definitions, loads all values, and returns a training set of all features that the model takes."""
+    step("apply_features", "feature_definitions")
+    step("materialize", "materialization", start=START.isoformat(), end=(START + 300 * HOUR).isoformat())
+    return step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, flights(30))},
+        features=["carrier_delays:mean_delay", "carrier_delays:flights", "airport_weather:sky"],
+    )
+
+
+def newest(step: Any, file: str, key: str) -> pd.DataFrame:
+    history = pd.read_parquet(step.repository.parent / "features" / file)
+    return history.sort_values("at").groupby(key).last()
+
+
+def redis_place(step: Any, request: pytest.FixtureRequest) -> str:
+    """Starts a Redis, and makes it the repository's online store; returns its URL."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("there is no redis-server in PATH; apt-get install redis-server")
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    process = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""])
+    request.addfinalizer(lambda: (process.kill(), process.wait()))
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    wait_for(answers, "Redis")
+    file = step.repository / "feature_store.yaml"
+    text = file.read_text()
+    end = text.index("entity_key")
+    store = f"online_store:\n  type: redis\n  connection_string: 127.0.0.1:{port}\n"
+    file.write_text(text[: text.index("online_store")] + store + text[end:])
+    return f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_the_server_looks_features_up_and_the_audit_reads_what_it_captured(
+    step: Any, served: Any, kind: str, request: pytest.FixtureRequest
+) -> None:
+    sqlite = f"sqlite://{step.repository.parent / 'features' / 'online.db'}"
+    place = redis_place(step, request) if kind == "redis" else sqlite
+    dataset = materialized(step)
+    server = served(place, dataset, max_age_s=1e9, defaults={"flights": 7})
+    rows = [{"carrier_id": number, "airport_id": "JFK", "distance": float(number)} for number in (0, 3, 3, 99)]
+    status, answer = server.call("/v1/models/delays:predict", {"instances": rows})
+    assert status == 200, answer
+    delays, weather = newest(step, "delays.parquet", "carrier_id"), newest(step, "weather.parquet", "airport_id")
+    seen = answer["predictions"]
+    assert [row["distance_seen"] for row in seen] == [0, 3, 3, 99]
+    assert [row["flights_seen"] for row in seen] == [*delays["flights"][[0, 3, 3]], 7]
+    assert np.allclose([row["mean_delay_seen"] for row in seen[:3]], delays["mean_delay"][[0, 3, 3]])
+    assert np.isnan(float(seen[3]["mean_delay_seen"]))
+    assert {row["sky_seen"] for row in seen} == {weather["sky"]["JFK"]}
+
+    inputs = server.get("/v1/models/delays/metadata")["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert sorted(inputs["inputs"]) == ["airport_id", "carrier_id", "distance"]
+    for change, message in (
+        ({"mean_delay": 1.0}, "mean_delay"),
+        ({"carrier_id": None}, "carrier_id"),
+    ):
+        row = {name: value for name, value in {**rows[0], **change}.items() if value is not None}
+        status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
+        assert status == 400
+        assert message in str(answer)
+
+    folder = server.capture_path / "delays"
+    wait_for(lambda: list(folder.glob("*.parquet")), server.log)
+    captured = pd.concat([pd.read_parquet(file) for file in sorted(folder.glob("*.parquet"))])
+    assert list(captured["input.carrier_id"]) == [0, 3, 3, 99]
+    assert list(captured["input.flights"]) == [*delays["flights"][[0, 3, 3]], 7]
+    times = [int(at.timestamp()) for at in delays["at"][[0, 3, 3]]]
+    assert list(captured["input.flights__value_time"]) == [*times, 0]
+
+    # The values are from 2024, and expired after six hours or 30 days; the server was told to use them anyway.
+    audited = step(
+        "audit_features", "feature_audit", {"dataset": dataset}, services=server.services, model_name="delays"
+    )
+    alarms = audited.properties["alarms"]
+    assert alarms["mean_delay"] == {"expired value": 3}
+    assert alarms["sky"] == {"expired value": 4}
+
+
+@pytest.mark.server
+def test_an_online_store_that_is_down_fails_requests_or_gives_defaults(
+    step: Any, served: Any, request: pytest.FixtureRequest
+) -> None:
+    url = redis_place(step, request)
+    dataset = materialized(step)
+    down = url.replace(url.rpartition(":")[2], "1/0")
+    server = served(down, dataset, defaults={"flights": 7}, timeout_s=0.2)
+    row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
+    status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
+    assert status == 503
+    assert "online store" in str(answer)
+    lookups = server.base_path / "delays" / "1" / "online_features.json"
+    lookups.write_text(json.dumps({**json.loads(lookups.read_text()), "default_if_down": True}))
+    server.stop()
+    server.start().wait_until_ready()
+    status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
+    assert (status, answer["predictions"][0]["flights_seen"]) == (200, 7)

@@ -46,14 +46,20 @@ class DeployModelOperator(HopsOperator):
             so that clearing a task of an old run does not deploy its model again.
         allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
             training does not deploy it again with every run.
+        features: Output of ``TrainingDatasetOperator``: the server looks its feature-store columns up by the keys in
+            the request. None if requests hold all features. (templated)
+        feature_options: For these: ``defaults`` (value by column), ``max_age_s``, ``timeout_s`` and
+            ``default_if_down``, as :class:`airflow_hops.core.contract.features.OnlineFeatures` has them.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
     output_kind = "deployment"
-    param_arguments = ("model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back")
-    input_arguments = ("model", "evaluation", "infra_blessing")
+    param_arguments = (
+        "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back", "feature_options"
+    )  # fmt: skip
+    input_arguments = ("model", "evaluation", "infra_blessing", "features")
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
     templated = ("model_name", "model_server_conn_id")
@@ -69,6 +75,8 @@ class DeployModelOperator(HopsOperator):
         available_timeout_s: float = 120.0,
         allow_older: bool = False,
         allow_rolled_back: bool = False,
+        features: Any = None,
+        feature_options: Mapping[str, Any] | None = None,
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -99,6 +99,17 @@ class RunFlags:
 
 
 @dataclass(frozen=True)
+class FeatureFlags:
+    """Feature store."""
+
+    online_store: str = _flag(
+        "",
+        "Feast's online store, from which models get features: redis://host:port/0, rediss://..., "
+        "sqlite:///absolute/path, or a file that holds such a URL, as one with a password should",
+    )
+
+
+@dataclass(frozen=True)
 class TrafficFlags:
     """Traffic and upstream servers."""
 
@@ -247,7 +258,16 @@ class ControlFlags:
 
 @dataclass(frozen=True)
 class Flags(
-    ControlFlags, LimitFlags, ModelFlags, ProcessFlags, CaptureFlags, TrafficFlags, RunFlags, VersionFlags, PortFlags
+    ControlFlags,
+    LimitFlags,
+    ModelFlags,
+    ProcessFlags,
+    CaptureFlags,
+    FeatureFlags,
+    TrafficFlags,
+    RunFlags,
+    VersionFlags,
+    PortFlags,
 ):
     """Parsed flags; names and defaults are those of TensorFlow Serving, for flags that it has."""
 

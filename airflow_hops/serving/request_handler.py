@@ -183,7 +183,8 @@ class RequestHandler:
         if self.capture.enabled:
             request_id = request_id or self.capture.new_request_id()
             at_us, latency_ms = int(at_s * 1e6), latency_s * 1e3
-            captured_call = CapturedCall(kind, request_id, at_us, latency_ms, reply.rows, call.message, reply.message)
+            asked = reply.captured or call.message
+            captured_call = CapturedCall(kind, request_id, at_us, latency_ms, reply.rows, asked, reply.message)
             captured = self.capture.offer(captured_call)
         self.shadow.offer(request_id, api, target.model, version, call, reply)
         return Answer(reply.message, version, request_id, captured)

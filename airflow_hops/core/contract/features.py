@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
@@ -14,6 +15,9 @@ DEFINITIONS_NAME = "definitions.json"
 
 AUDIT_NAME = "audit.json"
 """File of a ``feature_audit`` artifact: :class:`FeatureAudit`."""
+
+ONLINE_NAME = "online_features.json"
+"""File of a served version: :class:`OnlineFeatures`, the features that the server looks up."""
 
 PLAN_NAME = "plan.json"
 """File of a ``feature_definitions`` artifact: the list of :class:`Change`, as planned before they were applied."""
@@ -158,6 +162,27 @@ class StoredFeatures(JsonFields):
     fingerprint: str
     columns: Mapping[str, StoredFeature] = field(default_factory=dict)
     without_created: tuple[str, ...] | None = omit_if_none()
+
+
+@dataclass(frozen=True)
+class OnlineFeatures(JsonFields):
+    """The inputs of a served model that are looked up in an online store.
+
+    Attributes:
+        project: Feast's project.
+        columns: Origin by input.
+        defaults: Values for entities without one, by input; without a default, floats are NaN, and strings empty.
+        max_age_s: Age in seconds up to which values are used; None for the view's time to live.
+        timeout_s: Time for the online store's answer.
+        default_if_down: Whether defaults are used if the online store does not answer; otherwise the request fails.
+    """
+
+    project: str
+    columns: Mapping[str, StoredFeature] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    max_age_s: float | None = None
+    timeout_s: float = 0.5
+    default_if_down: bool = False
 
 
 def value_time_input(column: str) -> str:

@@ -83,11 +83,14 @@ def find_causes(
     moment, event, created = candidates["moment"], candidates["event_at"], candidates["created_at"]
     future = (event > moment) | (created > moment)
     old = moment - event > pd.Timedelta(seconds=history.ttl_s) if history.ttl_s else pd.Series(False, index=event.index)
-    # The best explanation of a value that several moments share: known and valid, then expired, then from the future.
-    rank = np.select([future.to_numpy(), old.to_numpy()], [2, 1], 0)
-    best = candidates.assign(_rank=rank).groupby("_row")["_rank"].min()
-    names = best.map({0: LATE, 1: EXPIRED, 2: TIME_TRAVEL})
-    causes[rest.index[names.index.to_numpy()]] = names.to_numpy()
+    names = np.select([future.to_numpy(), old.to_numpy()], [TIME_TRAVEL, EXPIRED], LATE)
+    # Of several moments with the same value, the nearest one explains it.
+    nearest = (
+        candidates.assign(_name=names, _distance=(moment - event).abs())
+        .sort_values("_distance")
+        .drop_duplicates("_row")
+    )
+    causes[rest.index[nearest["_row"].to_numpy()]] = nearest["_name"].to_numpy()
     return causes
 
 

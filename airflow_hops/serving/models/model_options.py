@@ -144,6 +144,7 @@ class ModelOptions:
         batching: Batching of requests; None to run each request alone.
         per_model_batching: Whether a version's ``batching_params.pbtxt`` overrides ``batching``.
         warmup_iterations: How often each warm-up request is run before a version becomes available.
+        online_store: URL of the online store with the features of models, or a file with the URL; empty for none.
     """
 
     tags: tuple[str, ...] = ("serve",)
@@ -157,6 +158,7 @@ class ModelOptions:
     batching: BatchingOptions | None = None
     per_model_batching: bool = False
     warmup_iterations: int = 1
+    online_store: str = ""
 
     @classmethod
     def of(cls, flags: Flags) -> ModelOptions:
@@ -176,5 +178,6 @@ class ModelOptions:
             trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
             batching=batching_options(flags),
             per_model_batching=flags.enable_per_model_batching_parameters,
+            online_store=flags.online_store,
             warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
         )

@@ -40,11 +40,13 @@ class Reply(NamedTuple):
         message: The serialized response; its ``model_spec`` names the resolved model, version and signature.
         rows: Rows of the request: the first dimension of its inputs, 1 if all are scalars.
         version: The version that answered, if the servable represents a label.
+        captured: The request as it is captured, if it differs from the call's: with the features that were looked up.
     """
 
     message: bytes
     rows: int
     version: int | None = None
+    captured: bytes | None = None
 
 
 class VersionGone(ServingError):

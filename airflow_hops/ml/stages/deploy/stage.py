@@ -21,6 +21,7 @@ from airflow_hops.core.store.model_records import read_record, record_uri, write
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.model_server.request_inputs import check_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages.deploy.online_features import with_online_features
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
 
@@ -40,11 +41,12 @@ def run(
     available_timeout_s: float = 120.0,
     allow_older: bool = False,
     allow_rolled_back: bool = False,
+    feature_options: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """Deploys the input ``model``.
 
     Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing`` are optional; if
-    present, they must bless this model.
+    present, they must bless this model. So is ``features``, the examples whose stored features the server looks up.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -73,7 +75,7 @@ def run(
     try:
         with server.exclusive(model_name):
             deployment, details = _deploy(
-                _Steps(context, server, model, model_name, available_timeout_s),
+                _Steps(context, server, model, model_name, available_timeout_s, feature_options or {}),
                 canary_percent,
                 allow_older=allow_older,
                 allow_rolled_back=allow_rolled_back,
@@ -154,6 +156,7 @@ class _Steps:
     model: Artifact
     model_name: str
     available_timeout_s: float
+    feature_options: Mapping[str, Any]
 
     def keep_champion(self, record: ModelRecord) -> Outcome:
         """Ensures that the candidate, which is the champion already, serves; changes nothing else."""
@@ -225,6 +228,8 @@ class _Steps:
 
     def _load(self, version: int, others: list[int]) -> bool:
         folder = model_folder(self.context.store, self.model)
+        if self.context.has_input("features"):
+            folder = with_online_features(self.context, folder, self.model, self.feature_options)
         return load_version(
             self.context,
             self.server,

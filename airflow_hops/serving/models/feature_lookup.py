@@ -1,0 +1,221 @@
+"""Versions whose features are looked up in a feature store: requests hold the keys of the entities instead."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from airflow_hops.core.contract.features import ONLINE_NAME, OnlineFeatures, StoredFeature, value_time_input
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, SignatureDefMap
+from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
+from airflow_hops.serving.models.local import count_rows, decode_input
+from airflow_hops.serving.models.online_store import (
+    Lookup,
+    OnlineStore,
+    OnlineStoreError,
+    Values,
+    entity_key,
+    open_online_store,
+)
+from airflow_hops.serving.models.servable import Call, Reply, Servable
+from airflow_hops.serving.models.signature_defs import fill_info
+
+_KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
+
+
+@dataclass(frozen=True)
+class _Column:
+    """An input of the model that is looked up: its origin, type and rank."""
+
+    name: str
+    origin: StoredFeature
+    dtype: tensors.TensorType
+    rank: int
+
+
+class LookupServable(Servable):
+    """A version whose clients send keys of entities; the features are looked up, and the version gets both.
+
+    Args:
+        inner: The version that takes all features.
+        features: The features and where they come from.
+        store: The online store.
+
+    Raises:
+        ServingError: the version does not take such a feature, or a key is of a type that cannot be sent.
+    """
+
+    def __init__(self, inner: Servable, features: OnlineFeatures, store: OnlineStore) -> None:
+        definitions = SignatureDefMap.FromString(inner.signature_defs)
+        self._columns = _columns(inner, features, definitions)
+        self._keys = {
+            column: origin.key_types[key]
+            for origin in (each.origin for each in self._columns)
+            for key, column in origin.keys.items()
+        }
+        self._added = {name for name in self._keys if name not in inner.signature("").inputs}
+        for name in list(definitions.signature_def):
+            if name != "serving_default":
+                del definitions.signature_def[name]  # they take serialized examples, which hold all features
+        signature = definitions.signature_def["serving_default"]
+        for column in self._columns:
+            del signature.inputs[column.name]
+        for name in self._added:
+            fill_info(signature.inputs[name], name, _KEY_TENSORS[self._keys[name]], (-1,))
+        super().__init__(inner.model, inner.version, inner.path, definitions.SerializeToString())
+        self._inner, self._features, self._store = inner, features, store
+
+    def answer(self, call: Call) -> Reply:
+        """Looks the features up, and asks the version.
+
+        Raises:
+            ServingError: the request has other inputs, the online store does not answer, or an integer has no value.
+        """
+        if call.method is not Method.PREDICT:
+            raise invalid_argument(
+                f"{call.method.label}: model {self.model} looks its features up by keys, which only Predict has"
+            )
+        request = PredictRequest.FromString(call.message)
+        signature = self.signature(request.model_spec.signature_name)
+        if extra := sorted(set(request.inputs) - signature.inputs.keys()):
+            raise invalid_argument(
+                f"input {extra[0]!r} is not in the request's signature, which has {', '.join(signature.inputs)}; "
+                "features of the feature store are looked up, and not sent"
+            )
+        if missing := sorted(self._keys.keys() - set(request.inputs)):
+            raise invalid_argument(f"input {missing[0]!r} is missing, the key by which features are looked up")
+        keys = {name: decode_input(name, request.inputs[name]).reshape(-1) for name in self._keys}
+        rows = count_rows(keys)
+        if any(len(values) != rows for values in keys.values()):
+            raise invalid_argument(f"keys differ in length: { {name: len(values) for name, values in keys.items()} }")
+        arrays, times = self._look_up(keys, rows)
+        for name, array in arrays.items():
+            tensors.fill_proto(request.inputs[name], array)
+        captured = PredictRequest()
+        captured.CopyFrom(request)
+        for name, at in times.items():
+            tensors.fill_proto(captured.inputs[value_time_input(name)], at)
+        for name in self._added:
+            del request.inputs[name]
+        reply = self._inner.answer(Call(call.method, request.SerializeToString(), call.deadline_s))
+        return reply._replace(captured=captured.SerializeToString())
+
+    def _look_up(
+        self, keys: Mapping[str, np.ndarray], rows: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Returns the value and the time of the value, 0 for a default, of each column."""
+        groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
+        for column in self._columns:
+            groups.setdefault((column.origin.view, tuple(sorted(column.origin.keys.items()))), []).append(column)
+        lookups, positions = [], []
+        for (view, columns_by_key), columns in groups.items():
+            serialized = [
+                entity_key({key: (self._keys[name], keys[name][row]) for key, name in columns_by_key})
+                for row in range(rows)
+            ]
+            distinct = {key: number for number, key in enumerate(dict.fromkeys(serialized))}
+            positions.append([distinct[key] for key in serialized])
+            lookups.append(Lookup(view, tuple(column.origin.feature for column in columns), tuple(distinct)))
+        try:
+            results = self._store.read(lookups)
+        except OnlineStoreError as error:
+            if not self._features.default_if_down:
+                raise ServingError(grpc.StatusCode.UNAVAILABLE, f"online store: {error}") from error
+            results = [[None] * len(lookup.keys) for lookup in lookups]
+        now_s = time.time()
+        arrays, times = {}, {}
+        for columns, result, numbers in zip(groups.values(), results, positions, strict=True):
+            for column in columns:
+                found = [self._value(column, result[number], now_s) for number in numbers]
+                arrays[column.name] = _array(column, [value for value, _ in found])
+                times[column.name] = np.array([at for _, at in found], np.int64)
+        return arrays, times
+
+    def _value(self, column: _Column, stored: Values | None, now_s: float) -> tuple[Any, int]:
+        """Returns a value and its time; the default and 0 if there is none, or it is too old."""
+        limit_s = self._features.max_age_s or column.origin.ttl_s
+        if stored is not None and (limit_s is None or now_s - stored.event_s <= limit_s):
+            value = stored.values.get(column.origin.feature)
+            if value is not None:
+                return value, int(stored.event_s)
+        default = self._features.defaults.get(column.name)
+        if default is not None:
+            return default, 0
+        if column.dtype.numpy.kind == "f":
+            return np.nan, 0
+        if column.dtype is tensors.STRING:
+            return b"", 0
+        raise invalid_argument(
+            f"feature {column.origin.view}:{column.origin.feature} has no value for a key of the request, and integers "
+            f"cannot be missing; deploy with a default for {column.name!r}"
+        )
+
+    def _free(self) -> None:
+        self._inner.close()
+
+
+def _columns(inner: Servable, features: OnlineFeatures, definitions: Any) -> list[_Column]:
+    signature = inner.signature("")
+    columns = []
+    for name, origin in features.columns.items():
+        dtype = signature.input_types.get(name)
+        if dtype is None:
+            raise invalid_argument(
+                f"{ONLINE_NAME}: the model does not take {name!r}, a feature of {origin.view!r}; it takes "
+                f"{', '.join(signature.inputs)}"
+            )
+        for key, kind in origin.key_types.items():
+            if kind not in _KEY_TENSORS:
+                raise invalid_argument(
+                    f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(_KEY_TENSORS)}"
+                )
+        shape = definitions.signature_def[signature.name].inputs[name].tensor_shape
+        columns.append(_Column(name, origin, dtype, 1 if shape.unknown_rank else len(shape.dim)))
+    return columns
+
+
+def _array(column: _Column, values: list[Any]) -> np.ndarray:
+    if column.dtype is tensors.STRING:
+        array: np.ndarray = np.empty(len(values), object)
+        array[:] = [value.encode() if isinstance(value, str) else value for value in values]
+    else:
+        array = np.asarray(values, column.dtype.numpy)
+    return array.reshape(len(values), -1) if column.rank == 2 else array
+
+
+def with_lookups(servable: Servable, folder: Path, online_store: str) -> Servable:
+    """Returns a version that looks its features up if its folder says so, else the version itself.
+
+    Args:
+        servable: The version that takes all features.
+        folder: Its folder.
+        online_store: As for :func:`~airflow_hops.serving.models.online_store.open_online_store`; empty for none.
+
+    Raises:
+        ServingError: the file is damaged, or there is no usable online store.
+    """
+    path = folder / ONLINE_NAME
+    if not path.is_file():
+        return servable
+    if not online_store:
+        raise ServingError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"{path}: the model's features are in a feature store; start the server with --online_store",
+        )
+    try:
+        features = OnlineFeatures.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise invalid_argument(f"{path}: {error}") from error
+    try:
+        store = open_online_store(online_store, features.project, features.timeout_s)
+    except StartError as error:
+        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+    return LookupServable(servable, features, store)
