@@ -134,9 +134,9 @@ class LookupServable(Servable):
         arrays, times = {}, {}
         for columns, result, numbers in zip(groups.values(), results, positions, strict=True):
             for column in columns:
-                found = [self._value(column, result[number], now_s) for number in numbers]
-                arrays[column.name] = _array(column, [value for value, _ in found])
-                times[column.name] = np.array([at for _, at in found], np.int64)
+                values = [self._value(column, result[number], now_s) for number in numbers]
+                arrays[column.name] = _array(column, [value for value, _ in values])
+                times[column.name] = np.array([at for _, at in values], np.int64)
         return arrays, times
 
     def _value(self, column: _Column, stored: Values | None, now_s: float) -> tuple[Any, int]:
