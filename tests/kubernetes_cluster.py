@@ -100,6 +100,7 @@ class KubernetesCluster:
     Attributes:
         url: Address of the API on this machine.
         kubeconfig: File with which clients on this machine are its administrator.
+        node: Process in the node's namespaces.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -129,7 +130,7 @@ class KubernetesCluster:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._make_certificates()
         self._make_namespaces()
-        self.url = f"https://127.0.0.1:{self.relay('127.0.0.1', os.getpid(), 16443, self._node)}"
+        self.url = f"https://127.0.0.1:{self.relay('127.0.0.1', os.getpid(), 16443, self.node)}"
         self._context = ssl.create_default_context(cafile=str(self.folder / "pki" / "ca.crt"))
         for name in ("admin", "kcm", "scheduler", "kubelet"):
             self._write_kubeconfig(self.folder / "pki" / f"{name}.kubeconfig", name, "https://127.0.0.1:16443")
@@ -199,7 +200,7 @@ class KubernetesCluster:
 
     def reachable(self, port: int) -> str:
         """Returns the address at which pods reach a port of this machine's 127.0.0.1."""
-        return f"10.88.0.1:{self.relay('10.88.0.1', self._node, port, os.getpid())}"
+        return f"10.88.0.1:{self.relay('10.88.0.1', self.node, port, os.getpid())}"
 
     def logs(self) -> str:
         """Returns the last lines of all logs."""
@@ -279,7 +280,7 @@ class KubernetesCluster:
         self._processes.append(process)
         wait_for(lambda: (self.folder / "ready").exists() or process.poll() is not None, self.logs)
         assert process.poll() is None, self.logs()
-        self._node = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        self.node = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         root = self._parts / "debian"
         programs = [
             self.folder / "bin",
@@ -294,7 +295,7 @@ class KubernetesCluster:
         }
         enter = self.folder / "enter"
         enter.write_text(
-            f"#!/bin/bash\n{join}exec nsenter -t {self._node} -m -n -C -u -p env "
+            f"#!/bin/bash\n{join}exec nsenter -t {self.node} -m -n -C -u -p env "
             + " ".join(f"{name}={value}" for name, value in variables.items())
             + ' "$@"\n'
         )

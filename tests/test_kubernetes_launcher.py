@@ -22,6 +22,7 @@ from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
 from airflow_hops.testing.launchers import LauncherContract
@@ -120,6 +121,37 @@ def test_step_streams_and_returns(runner: Runner, tmp_path: Path) -> None:
     assert value["host"].startswith("hops-grosse-der-fluge")
     runner.pods.wait_until_gone()
     assert not list((tmp_path / "store" / "_state").rglob("*.json"))
+
+
+@pytest.mark.runtime
+def test_worker_without_runtime(runner: Runner, runtime: Path) -> None:
+    """The runtime environment lies in the image alone, whose root file system is read-only."""
+    text = json.dumps(runner.pods.options["pod_override"])
+    pod = json.loads(text.replace(f'"mountPath": "{runtime}"', '"mountPath": "/opt/hops-runtime"'))
+    pod["spec"]["containers"][0]["securityContext"] = {"readOnlyRootFilesystem": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__HOPS__RUNTIME", "/opt/hops-runtime")
+        value = runner.run(runner.spec("where"), runtime=Path("/opt/hops-runtime"), pod_override=pod)
+    assert value["python"] == "/opt/hops-runtime"
+
+
+@pytest.mark.runtime
+def test_store_on_s3(runner: Runner, tmp_path: Path) -> None:
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        port = server.get_host_and_port()[1]
+        runner.pods.cluster.relay("127.0.0.1", runner.pods.cluster.node, port, os.getpid(), port)
+        options = {"key": "testing", "secret": "hidden-secret", "endpoint_url": f"http://127.0.0.1:{port}"}
+        s3fs.S3FileSystem(**options).mkdir("bucket")
+        runner.store = ArtifactStore("s3://bucket/hops", storage_options=options)
+        pod = override(hostNetwork=True, securityContext={"runAsUser": 50000})(runner.pods)
+        assert runner.run(runner.spec("where"), pod_override=pod)["dag"] == "tests"
+    finally:
+        server.stop()
 
 
 @pytest.mark.runtime

@@ -83,13 +83,16 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
         return
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
     base = base_of(settings.runtime)
-    yield check_java(base)
-    runtime = check_runtime(base)
-    yield runtime
-    yield check_profile(base)
-    yield from check_named(base)
-    if runtime.status != "fail":
-        yield from check_libraries(settings.runtime)
+    if settings.launcher in ("", "local"):
+        yield check_java(base)
+        runtime = check_runtime(base)
+        yield runtime
+        yield check_profile(base)
+        yield from check_named(base)
+        if runtime.status != "fail":
+            yield from check_libraries(settings.runtime)
+    else:
+        yield Check("runtime environment", "ok", f"not needed here: the launcher {settings.launcher!r} runs the steps")
     yield check_gpu()
     yield from check_serving(settings)
     yield from check_disk(settings)

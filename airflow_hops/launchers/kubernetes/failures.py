@@ -40,7 +40,7 @@ def calling_api(what: str) -> Iterator[None]:
             ) from None
         if error.status in (401, 403):
             raise BadInput(f"{what}: Kubernetes denies it ({message}); {_RIGHTS}") from None
-        if error.status == 404:
+        if error.status == 404 and "namespaces" in message:
             raise BadInput(f"{what}: {message}; create it, or correct the connection's field 'namespace'") from None
         if error.status in (400, 422):
             raise BadInput(

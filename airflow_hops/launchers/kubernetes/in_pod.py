@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.protocol import StepResult, format_record
+from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import StepProcess
@@ -107,13 +109,10 @@ def main(here: Path) -> int:
     spec = json.loads((here / "spec.json").read_text())
     spec["code_paths"] = [str(folder / "code" / path) for path in order.code_paths]
     (folder / "spec.json").write_text(json.dumps(spec))
-    for name in ("TMPDIR", "HOPS_TEMPORARY_FOLDER"):
-        if name in order.variables:
-            Path(order.variables[name]).mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = order.folder  # the root file system may be read-only
+    variables = {**order.variables, **variables_of_step(folder)}
     try:
-        process = LocalLauncher(Path(sys.prefix)).start(
-            folder / "spec.json", spec["code_paths"], variables=order.variables
-        )
+        process = LocalLauncher(Path(sys.prefix)).start(folder / "spec.json", spec["code_paths"], variables=variables)
     except HopsError as error:
         result = StepResult(error=f"in the pod's image: {error}", retryable=error.retryable)
         return _leave(store, order, result, 1)
