@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import crafted_files
@@ -27,7 +28,8 @@ def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 def test_feedback_is_not_read_from_a_crafted_file(tmp_path: Path) -> None:
     (tmp_path / "_feedback").mkdir()
     crafted_files.write_crafted(tmp_path / "_feedback" / "crafted.parquet", tmp_path / "proof")
-    with pytest.raises(BadInput, match=r"_feedback/crafted\.parquet: (refused: a column is of the type 'arrow|has no)"):
+    refused = pytest.raises(BadInput, match=r"_feedback/crafted\.parquet: refused: a column is of the type 'arrow")
+    with nullcontext() if crafted_files.AS_STORED else refused:
         read_feedback(str(tmp_path))
     assert not (tmp_path / "proof").exists()
 
