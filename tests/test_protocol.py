@@ -380,6 +380,20 @@ def test_spec_survives_its_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("I0000 00:00:1795630190.843438   23456 cudart_stub.cc:31] Could not find cuda drivers", logging.DEBUG),
+        ("E0000 00:00:1795631841.502953   13656 cuda_platform.cc:52] failed call to cuInit: INTERNAL", logging.DEBUG),
+        ("WARNING: All log messages before absl::InitializeLog() is called are written to STDERR", logging.DEBUG),
+        ("F0000 00:00:1795630288.853986   29015 control_flow_ops.cc:737] Abort_op intentional failure", logging.INFO),
+        ("I0000 is a flight", logging.INFO),
+    ],
+)
+def test_lines_of_googles_libraries_are_for_debugging(text: str, level: int) -> None:
+    assert parse_line(text) == Line(level, text)
+
+
+@pytest.mark.parametrize(
     "text", ["plain", "", "\x1enot json", "\x1e[]", '\x1e{"level": 3}', '\x1e{"level": "INFO"}', "\x1e"]
 )
 def test_records_survive_their_lines_and_other_text_is_a_plain_line(text: str) -> None:

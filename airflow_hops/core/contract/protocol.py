@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.redaction import redacted, secrets_in
 
 RECORD_SEPARATOR = "\x1e"
+_ABSL_LINE = re.compile(r"[IWE]\d{4} [\d:.]+ +\d+ \S+:\d+\] |WARNING: All log messages before absl::InitializeLog")
 STEP_ID_VARIABLE = "HOPS_STEP_ID"
 """Environment variable that every process of a step inherits, so that a kill finds all of them."""
 
@@ -232,7 +234,10 @@ def format_record(
 
 
 def parse_line(line: str) -> Line:
-    """Reads a line of a step's output without credentials; text that is not a record is a plain line at INFO."""
+    """Reads a line of a step's output without credentials; text that is not a record is a plain line at INFO.
+
+    Lines of Google's C++ libraries are at DEBUG: TensorFlow 2.21 prints alarming but harmless ones at every import.
+    """
     line = line.rstrip("\n")
     if line.startswith(RECORD_SEPARATOR):
         try:
@@ -241,7 +246,7 @@ def parse_line(line: str) -> Line:
             return Line(level, redacted(record["text"]), record.get("progress"), record.get("metrics") or {})
         except (ValueError, KeyError, TypeError, AttributeError):
             pass
-    return Line(logging.INFO, redacted(line))
+    return Line(logging.DEBUG if _ABSL_LINE.match(line) else logging.INFO, redacted(line))
 
 
 def is_local_master(master: str) -> bool:
