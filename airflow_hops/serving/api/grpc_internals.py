@@ -36,7 +36,7 @@ class UnknownGrpc(ImportError):
     def __init__(self, missing: object) -> None:
         super().__init__(
             f"grpcio {version('grpcio')} is not as this server needs it ({missing}): calls are answered by parts "
-            f"of it that are not public, tried with {KNOWN}. Install the version that requirements/runtime.txt pins."
+            f"of it that are not public, tried with {KNOWN}. Install the version of the runtime environment's pins."
         )
 
 
