@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.configuration import conf
 from airflow.sdk import BaseHook
@@ -16,6 +16,7 @@ from airflow.sdk.log import mask_secret
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import json_object
+from airflow_hops.core.contract.sources import ImageSource, Source
 from airflow_hops.provider_info import PROVIDER_INFO
 
 _TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-types"]}
@@ -23,6 +24,8 @@ _OPTIONS = PROVIDER_INFO["config"]["hops"]["options"]
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _ENVIRONMENT = "airflow.secrets.environment_variables.EnvironmentVariablesBackend"
+
+S = TypeVar("S", Source, ImageSource)
 
 _in_command = False
 
@@ -143,15 +146,22 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
                 continue
             if name not in known:
                 raise BadInput(
-                    f"connection {conn_id!r}: the artifact store cannot use the field {name!r} of a connection of type "
+                    f"connection {conn_id!r}: storage_conn_id cannot use the field {name!r} of a connection of type "
                     f"{connection.conn_type!r}; it uses {', '.join([*fields, *extra_fields])}. Put other options "
-                    "into 'storage_options' of the connection of type hops"
+                    "into 'storage_options'"
                 )
             outer, _, inner = known[name].partition(".")
             if name == "keyfile_dict" and isinstance(value, str):
                 value = json_object(value, f"connection {conn_id!r}: field 'keyfile_dict'")
             options[outer] = {inner: value} if inner else value
     return options
+
+
+def with_storage_options(sources: Mapping[str, S]) -> dict[str, S]:
+    """Returns sources with the options of the connections that they name; raises as :func:`storage_options_of`."""
+    ids = {source.storage_conn_id for source in sources.values()}
+    options = {conn_id: storage_options_of(conn_id) for conn_id in ids if conn_id is not None}
+    return {name: source.with_options(options) for name, source in sources.items()}
 
 
 def check_options() -> None:

@@ -188,7 +188,7 @@ def test_store_is_opened_with_another_connection(
         ({"conn_type": "http"}, "connection 'storage' is of type 'http', expected 'aws' or"),
         (
             {"conn_type": "aws", "extra": {"role_arn": "r"}},
-            "'storage': the artifact store cannot use the field 'role_arn'",
+            "'storage': storage_conn_id cannot use the field 'role_arn'",
         ),
         (
             {"conn_type": "wasb", "host": "h"},

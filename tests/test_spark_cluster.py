@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import flights_examples
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 import spark_cluster
 from conftest import StepRunner
@@ -28,6 +31,7 @@ pytestmark = [
 ]
 REPOSITORY = Path(__file__).resolve().parent.parent
 DAGS = (str(REPOSITORY / "dags"),)
+SECRET = "s3cr3t-of-raw-files"
 
 
 @pytest.fixture(scope="module")
@@ -76,23 +80,84 @@ def launchers(cluster: SparkCluster, runtime: Path) -> dict[str, SparkLauncher]:
     }
 
 
+class RawFiles:
+    """Folder with raw files beside a store, in its file system."""
+
+    def __init__(self, run_step: StepRunner) -> None:
+        self._fs = run_step.store.files.remote().fs
+        self.root = f"{run_step.store.root.removesuffix('/hops')}/raw"
+        self._fields = {"storage_conn_id": "raw_files"} if self.root.startswith("s3:") else {}
+
+    def put(self, path: str, content: bytes) -> str:
+        """Writes a file; returns its address."""
+        address = f"{self.root}/{path}"
+        self._fs.makedirs(address.rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(address, content)
+        return address
+
+    def read(self, path: str) -> bytes:
+        content: bytes = self._fs.cat_file(f"{self.root}/{path}")
+        return content
+
+    def remove(self, address: str) -> None:
+        self._fs.rm_file(address)
+
+    def source(self, path: str, **fields: Any) -> dict[str, Any]:
+        """Returns the fields of a source."""
+        return {"uri": f"{self.root}/{path}", **self._fields, **fields}
+
+
 @pytest.fixture(scope="module")
-def snapshot(run_step: StepRunner, flights_raw: Path, warm_launcher: Any) -> Artifact:
-    sources = {
-        name: {"uri": str(flights_raw / file), "time_column": time}
-        for name, file, time in (
-            ("flights", "flights.csv.zip", "time_hour"),
-            ("weather", "weather.csv", "time_hour"),
-            ("planes", "planes.csv", None),
-            ("airports", "airports.csv", None),
-        )
+def raw(run_step: StepRunner) -> Iterator[RawFiles]:
+    endpoint = run_step.store.storage_options.get("endpoint_url")
+    connection = {"conn_type": "aws", "login": "raw", "password": SECRET, "extra": {"endpoint_url": endpoint}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_RAW_FILES", json.dumps(connection))
+        yield RawFiles(run_step)
+
+
+@pytest.fixture(scope="module")
+def sources(raw: RawFiles, flights_raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Sources of the flights in eight files, which are two parts, and of the weather in three row groups."""
+    with zipfile.ZipFile(flights_raw / "flights.csv.zip") as archive:
+        header, *rows = archive.read("flights.csv").decode().splitlines()
+    for number in range(8):
+        lines = [f"{header},remark", *(f"{row},on schedule" for row in rows[number::8])]
+        raw.put(f"flights/{number}.csv", "\n".join([*lines, ""]).encode())
+    weather = tmp_path_factory.mktemp("weather") / "weather.parquet"
+    options = pa.csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
+    pq.write_table(pa.csv.read_csv(flights_raw / "weather.csv", convert_options=options), weather, row_group_size=9000)
+    raw.put(weather.name, weather.read_bytes())
+    for name in ("planes.csv", "airports.csv"):
+        raw.put(name, (flights_raw / name).read_bytes())
+    return {
+        "flights": raw.source("flights/*.csv", time_column="time_hour"),
+        "weather": raw.source("weather.parquet", time_column="time_hour"),
+        "planes": raw.source("planes.csv"),
+        "airports": raw.source("airports.csv"),
     }
+
+
+def ingest(run_step: StepRunner, launcher: Any, sources: dict[str, Any]) -> Artifact:
+    window = {"window_start": "2013-01-01T05:00:00Z", "window_end": "2013-01-20T05:00:00Z"}
     result: Artifact = run_step(
-        "airflow_hops.ml.stages.ingest:run",
-        params={"sources": sources, "window_start": "2013-01-01T05:00:00Z", "window_end": "2013-01-20T05:00:00Z"},
-        kind="snapshot",
-        launcher=warm_launcher,
+        "airflow_hops.ml.stages.ingest:run", params={"sources": sources, **window}, kind="snapshot", launcher=launcher
     )
+    return result
+
+
+@pytest.fixture(scope="module")
+def snapshot(
+    run_step: StepRunner, sources: dict[str, Any], cluster: SparkCluster, runtime: Path, tmp_path_factory: Any
+) -> Artifact:
+    """The snapshot of the cluster, where an executor is killed in the middle; no secret of the source is written."""
+    events = tmp_path_factory.mktemp("events")
+    conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
+    with killing_an_executor(run_step, after="8 files, 2 parts"):
+        result = ingest(run_step, SparkLauncher(runtime, "spark_cluster", {**cluster.conf, **conf}), sources)
+    (log,) = events.iterdir()
+    assert "SparkListenerTaskEnd" in log.read_text() and SECRET not in log.read_text()
+    assert not [line.text for line in run_step.lines if SECRET in line.text]
     return result
 
 
@@ -103,6 +168,51 @@ def checksums(run_step: StepRunner, artifact: Artifact, ending: str = "") -> dic
     """Returns the checksums of an artifact's files, after comparing the files with them."""
     manifest = run_step.store.verify(artifact)
     return {entry.path: entry.sha256 for entry in manifest.files if entry.path.endswith(ending)}
+
+
+def test_ingest_on_a_cluster_writes_the_snapshot_that_it_writes_here(
+    run_step: StepRunner, sources: dict[str, Any], snapshot: Artifact, launchers: dict[str, SparkLauncher]
+) -> None:
+    here = ingest(run_step, launchers["here"], sources)
+    assert checksums(run_step, here) == checksums(run_step, snapshot)
+    assert {"flights/part-00000.parquet", "flights/part-00001.parquet"} <= set(checksums(run_step, here))
+    assert (here.fingerprint, here.rows, here.properties) == (snapshot.fingerprint, snapshot.rows, snapshot.properties)
+    rows = snapshot.rows["flights"]
+    assert rows.rows_in == 336_776 and rows.rejected == {"outside window": rows.rows_in - rows.rows_out}
+
+
+def test_ingest_on_a_cluster_names_bad_files(
+    run_step: StepRunner, raw: RawFiles, launchers: dict[str, SparkLauncher], flights_raw: Path
+) -> None:
+    """Compares the messages with those of this machine, but for a folder that only this machine sees."""
+
+    def refused(launcher: Any, source: dict[str, Any]) -> str:
+        with pytest.raises(StepFailed) as failure:
+            ingest(run_step, launcher, {"t": source})
+        assert not failure.value.retryable and not run_step.store.exists(run_step.last_uri)
+        return str(failure.value)
+
+    for number in range(3):
+        raw.put(f"rows/{number}.csv", b"id,x\n1,2\n" if number < 2 else b"id,x\n1,2\n2,3,4\n")
+        raw.put(f"columns/{number}.parquet", b"PAR1" + bytes(99) + b"PAR1")
+    for path, words in {"rows": "/rows/2.csv, row 2: CSV parse", "columns": "/columns/0.parquet: cannot"}.items():
+        messages = [refused(launcher, raw.source(path)) for launcher in launchers.values()]
+        assert messages[0] == messages[1]
+        assert words in messages[0]
+    message = refused(launchers["cluster"], {"uri": str(flights_raw / "planes.csv")})
+    assert "Spark's executor on " in message and "spark_conn_id" in message
+    assert f"cannot open {flights_raw}/planes.csv (FileNotFoundError" in message
+
+
+def test_file_that_disappears_during_ingest_on_a_cluster(
+    run_step: StepRunner, raw: RawFiles, sources: dict[str, Any], launchers: dict[str, SparkLauncher]
+) -> None:
+    address = raw.put("flights/6-later.csv", raw.read("flights/6.csv"))
+    with when_printed(run_step, "9 files", lambda: raw.remove(address)), pytest.raises(StepFailed) as failure:
+        ingest(run_step, launchers["cluster"], {"flights": sources["flights"]})
+    assert failure.value.retryable
+    assert f"{address}: the file changed while it was read" in str(failure.value)
+    assert not run_step.store.exists(run_step.last_uri)
 
 
 def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
@@ -159,26 +269,33 @@ def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
 @contextlib.contextmanager
 def killing_an_executor(run_step: StepRunner, after: str) -> Iterator[None]:
     """Kills an executor once the step has printed a text; without a text, kills none."""
-    ended, killed = threading.Event(), []
+    if not after:
+        yield
+        return
+    with when_printed(run_step, after, lambda: run_step.cluster.executors()[0].kill()):
+        yield
+
+
+@contextlib.contextmanager
+def when_printed(run_step: StepRunner, text: str, act: Callable[[], object]) -> Iterator[None]:
+    """Calls a function once the step has printed a text."""
+    ended, acted = threading.Event(), []
     run_step.lines = []
 
     def watch() -> None:
-        while not ended.wait(0.05) and not killed:
-            if any(after in line.text for line in run_step.lines):
-                for executor in run_step.cluster.executors()[:1]:
-                    executor.kill()
-                    killed.append(executor)
+        while not ended.wait(0.02) and not acted:
+            if any(text in line.text for line in run_step.lines):
+                act()
+                acted.append(text)
 
     watcher = threading.Thread(target=watch)
-    if after:
-        watcher.start()
+    watcher.start()
     try:
         yield
     finally:
         ended.set()
-        if after:
-            watcher.join()
-    assert killed or not after
+        watcher.join()
+    assert acted
 
 
 def test_a_store_that_executors_do_not_see_is_named(

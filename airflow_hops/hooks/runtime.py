@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import signal
 import tempfile
 import time
@@ -23,7 +24,7 @@ from airflow.sdk.log import mask_secret
 from airflow_hops.connections import check_options, find_connection, read_extra, storage_options_of
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
-from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
+from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line, texts_in
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
@@ -216,7 +217,7 @@ class RuntimeHook(BaseHook):
         services = {**settings.services, **spec.services}
         secrets = without_secrets(spec.params)[1]
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
-        spec = replace(spec, secrets=secrets)
+        spec = replace(spec, secrets=secrets, source_options=_source_options(spec.params))
         from airflow_hops.user_code.files import UserFiles
         from airflow_hops.user_code.libraries import Libraries  # it would cost every DAG file what they import
 
@@ -385,6 +386,15 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
         return dict(services)
     places = {name: str(home / "hops-serving" / file) for name, file in _PLACES.items()}
     return {"serving_rest_port": "8501", **places, **services}
+
+
+def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the options of the connections that a step's sources name, by their ids."""
+    ids = {text for path, text in texts_in(params) if re.search(r"\bsources?/(.*/)?storage_conn_id$", path)}
+    options = {conn_id: storage_options_of(conn_id) for conn_id in sorted(ids)}
+    if options:
+        mask_secret({**options})
+    return options
 
 
 def _inputs(spec: StepSpec) -> list[Artifact]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.images import ImageOptions
 from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store.source_files import fingerprint_of_sources
@@ -96,7 +97,7 @@ class PrepareImagesOperator(SparkOperator):
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""
         sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
-        return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(sources)}
+        return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
 
     def _options(self) -> ImageOptions:
         return ImageOptions.of(self, label=self.label_column)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
+from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
@@ -15,7 +16,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retraining import claim_request
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsOperator, producer_of, skipped
+from airflow_hops.operators.base import producer_of, skipped
+from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["IngestOperator", "Source"]
 
 
-class IngestOperator(HopsOperator):
+class IngestOperator(SparkOperator):
     """Reads raw tables in a window of time into one ``snapshot``: a folder of Parquet files for each table.
 
     If the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as requests for retraining do,
@@ -50,6 +52,7 @@ class IngestOperator(HopsOperator):
             rows become examples. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
     entry = "airflow_hops.ml.stages.ingest:run"
@@ -94,7 +97,7 @@ class IngestOperator(HopsOperator):
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""
         sources = {table: Source.from_value(table, value) for table, value in self.sources.items()}
-        return {"sources": fingerprint_of_sources(sources)}
+        return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
 
 
 def _claim_requests(store: ArtifactStore, context: Context) -> None:

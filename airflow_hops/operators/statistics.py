@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -119,7 +120,8 @@ class StatisticsOperator(SparkOperator):
         """Adds the state of the source's files, so that changed files are read again."""
         if self.source is None or self._is_spark_table():
             return {}
-        return {"source": fingerprint_of_sources({"source": Source.from_value("source", self.source)})}
+        sources = {"source": Source.from_value("source", self.source)}
+        return {"source": fingerprint_of_sources(with_storage_options(sources))}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the Spark launcher, or that of other steps."""

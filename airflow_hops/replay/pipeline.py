@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, cache_key
 from airflow_hops.core.contract.backtest import Candidate
 from airflow_hops.core.contract.json_fields import JsonFields
@@ -229,7 +230,7 @@ class PipelineReplay:
             if step.has_window:
                 sources = {table: Source.from_value(table, of) for table, of in params["sources"].items()}
                 try:
-                    parts[f"sources {number}"] = fingerprint_of_sources(sources)
+                    parts[f"sources {number}"] = fingerprint_of_sources(with_storage_options(sources))
                 except (BadInput, OSError) as error:
                     raise BadInput(f"the sources of model {self.model_name!r}: {error}; restore them") from error
                 params |= {"window_start": None, "window_end": None}

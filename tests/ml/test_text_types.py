@@ -18,6 +18,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.runtime
 
 def ingested(source: Source | str, folder: Path) -> pa.Table:
     source = source if isinstance(source, Source) else Source(source)
-    ingest_table("t", source, Window(None, None), folder)
-    return pq.read_table(folder)
+    ingest_table("t", source, Window(None, None), OutputFolder(str(folder)))
+    return pq.read_table(folder / "t")
 
 
 def type_name(kind: pa.DataType) -> str:

@@ -29,7 +29,7 @@ STEP_ID_VARIABLE = "HOPS_STEP_ID"
 CONNECTIONS_VARIABLE = "HOPS_STEP_CONNECTIONS"
 """Environment variable with the fields of a step's spec that come from connections, as JSON."""
 
-_OF_CONNECTIONS = ("storage_options", "services")
+_OF_CONNECTIONS = ("storage_options", "source_options", "services")
 
 NOTEBOOK_VARIABLE = "HOPS_NOTEBOOK"
 """Environment variable with the path of the spec of a kernel's step."""
@@ -61,6 +61,7 @@ class StepSpec:
         output: Destination of the artifact; None for a step that returns a plain value.
         store: Root URI of the artifact store.
         storage_options: fsspec options of the store.
+        source_options: fsspec options of sources, by the id of the connection that has them.
         code_paths: Folders added to the step's import path (the DAG bundle's).
         cache_key_parts: Recorded in the manifest.
         services: Services that do not affect the result: ``tracking_uri`` of MLflow, the model server's ``serving_*``,
@@ -78,6 +79,7 @@ class StepSpec:
     output: Output | None = None
     store: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    source_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     producer: Producer = field(default_factory=Producer)
     code_paths: tuple[str, ...] = ()
     cache_key_parts: Mapping[str, str] = field(default_factory=dict)
@@ -96,8 +98,8 @@ class StepSpec:
     def secret_values(self) -> Iterator[str]:
         """Yields the texts that must not appear in the step's output; credentials in URIs are masked separately."""
         whole = tuple(f"{path}/" for path in self.secrets)
-        yield from (text for path, text in _texts(self.params) if f"{path}/".startswith(whole) and "://" not in text)
-        yield from secrets_in({**self.storage_options, **self.services})
+        yield from (text for path, text in texts_in(self.params) if f"{path}/".startswith(whole) and "://" not in text)
+        yield from secrets_in({**self.storage_options, **self.services, **self.source_options})
 
     def variables(self) -> dict[str, str]:
         """Returns values of connections as an environment variable of the step, so that they are not in any file."""
@@ -122,13 +124,13 @@ class StepSpec:
         )
 
 
-def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def texts_in(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yields the texts in a JSON value with their paths."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping | list | tuple):
         for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _texts(item, f"{path}/{name}".removeprefix("/"))
+            yield from texts_in(item, f"{path}/{name}".removeprefix("/"))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -17,6 +17,8 @@ class _DeclaredSource:
     """Base of the sources that a DAG declares."""
 
     uri: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+    storage_conn_id: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_value(cls, name: str, value: Self | str | Mapping[str, Any]) -> Self:
@@ -51,6 +53,21 @@ class _DeclaredSource:
         value = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: list(item) if isinstance(item, tuple) else item for name, item in value.items()}
 
+    def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Returns the source with the fsspec options of its connection, by the connection's id.
+
+        Raises:
+            BadInput: the connection's options are not among them.
+        """
+        if self.storage_conn_id is None:
+            return self
+        if self.storage_conn_id not in options:
+            raise BadInput(
+                f"source {self.uri!r}: no options of storage_conn_id {self.storage_conn_id!r} came with the step"
+            )
+        known = options[self.storage_conn_id]
+        return replace(self, storage_options={**known, **self.storage_options}, storage_conn_id=None)
+
 
 @dataclass(frozen=True)
 class Source(_DeclaredSource):
@@ -75,7 +92,9 @@ class Source(_DeclaredSource):
         thousands: Thousands separator in CSV files; empty for none.
         units: Currency signs or other units beside numbers in CSV files, such as ``%``, which are removed.
         storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
-            the environment.
+            a connection.
+        storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
+            connection of type ``hops``.
     """
 
     format: str | None = None
@@ -88,7 +107,6 @@ class Source(_DeclaredSource):
     decimal: str = "."
     thousands: str = ""
     units: tuple[str, ...] = ()
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.uri:
@@ -121,14 +139,15 @@ class ImageSource(_DeclaredSource):
         label_column: For Parquet: names or numbers of the classes.
         key_column: For Parquet: keys of the images; None derives them from the file's name and the row's number.
         storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
-            the environment.
+            a connection.
+        storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
+            connection of type ``hops``.
     """
 
     labels: str | None = None
     image_column: str = "image"
     label_column: str = "label"
     key_column: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
         TypesDoNotFit: a block has values of other types.
         BadInput: the file is damaged, or has a value that a snapshot cannot hold.
     """
-    rows = 0
+    rows = file.first_row
     columns = stored(types, file.name)
     partitions = {name: value for name, value in file.partitions.items() if name in types}
     own = {name: kind for name, kind in types.items() if name not in partitions}

@@ -55,6 +55,14 @@ infer_types = first_types
 """Same as :func:`first_types`: the footer has the types of the whole file."""
 
 
+def row_groups(file: RawFile) -> list[tuple[int, int]]:
+    """Returns the rows and the uncompressed bytes of each row group."""
+    with file.stream() as (stream, _):
+        metadata = footer(stream)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
 def index_columns(schema: pa.Schema) -> list[str]:
     """Returns the columns that pandas wrote for a frame's index: they hold the order of rows, not data."""
     try:
@@ -70,15 +78,18 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     Raises:
         BadInput: a value does not fit its type, or is ambiguous.
     """
-    rows = 0
+    rows = file.first_row
     with file.stream() as (stream, raw):
         metadata = footer(stream)
+        groups = range(metadata.num_row_groups) if file.row_groups is None else file.row_groups
         parquet = pq.ParquetFile(stream, metadata=metadata, coerce_int96_timestamp_unit="us")
         uuids = [name for name in _columns(parquet, "UUID") if types.get(name) == pa.string()]
         int96 = [name for name in _columns(parquet, "INT96") if name in types]
         checked = [name for name in int96 if file.source.schema.get(name) != "timestamp"]
-        exact = _batches(pq.ParquetFile(stream, metadata=metadata), stream, checked, file.name) if checked else None
-        for batch in _batches(parquet, stream, list(types), file.name):
+        exact = (
+            _batches(pq.ParquetFile(stream, metadata=metadata), stream, checked, groups, file.name) if checked else None
+        )
+        for batch in _batches(parquet, stream, list(types), groups, file.name):
             if exact is not None:
                 nanoseconds = next(exact)
                 for name in checked:
@@ -149,8 +160,10 @@ def _coded(values: pa.RecordBatch | pa.Array) -> Iterator[pa.DictionaryArray]:
         yield from _coded(part)
 
 
-def _batches(parquet: pq.ParquetFile, source: Any, names: list[str], name: str) -> Iterator[pa.RecordBatch]:
-    for group in range(parquet.metadata.num_row_groups):
+def _batches(
+    parquet: pq.ParquetFile, source: Any, names: list[str], groups: range, name: str
+) -> Iterator[pa.RecordBatch]:
+    for group in groups:
         rows = most_rows(source, parquet.metadata, group, names, name)
         yield from parquet.iter_batches(rows, row_groups=[group], columns=names)
 

@@ -32,10 +32,16 @@ def let_workers_import() -> None:
 
 
 def local_master() -> str | None:
-    """Returns the master of this step's Spark connection if it is this machine, or else None."""
+    """Returns the master of this step's Spark connection if it is this machine; None if it is a cluster.
+
+    A step without a connection runs on all cores of this machine.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process
+        return None
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     masters = [b for a, b in pairwise(arguments) if a == "--master"]
-    return masters[-1] if masters and is_local_master(masters[-1]) else None
+    master = masters[-1] if masters else "local[*]"
+    return master if is_local_master(master) else None
 
 
 def start_spark_context(context: StepContext) -> Any:

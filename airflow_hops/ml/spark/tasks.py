@@ -101,10 +101,12 @@ class Pool:
     Attributes:
         run: Calls a function for each task; returns the results, and reports the number of finished tasks.
         reads_store: Whether tasks run on other hosts, and read and write files of the remote store themselves.
+        runs_here: Whether tasks run on this machine.
     """
 
     run: Callable[[Callable[[Any], str], Sequence[Any], Callable[[int], None]], list[str]]
     reads_store: bool = False
+    runs_here: bool = True
 
     def splits(self, context: StepContext, role: str, names: Sequence[str]) -> dict[str, list[File]]:
         """Returns the Parquet files of splits of an input, for tasks.
@@ -144,7 +146,8 @@ def task_pool(context: StepContext) -> Iterator[Pool]:
 
 def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
     """Returns the pool of a Spark context, whose executors were checked (:func:`check_executors`)."""
-    return Pool(partial(_run_on_spark, spark), reads_store=not (is_local_master(spark.master) or store.is_local))
+    runs_here = is_local_master(spark.master)
+    return Pool(partial(_run_on_spark, spark), reads_store=not (runs_here or store.is_local), runs_here=runs_here)
 
 
 @contextlib.contextmanager
@@ -157,6 +160,18 @@ def local_pool(workers: int) -> Iterator[Pool]:
             yield Pool(partial(_run_here, executor))
         finally:
             executor.shutdown(cancel_futures=True)
+
+
+def _run_in_process(work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]) -> list[str]:
+    lines: list[str] = []
+    for task in tasks:
+        lines.append(work(task))
+        report(len(lines))
+    return lines
+
+
+IN_PROCESS = Pool(_run_in_process)
+"""Runs tasks in this process, one after the other."""
 
 
 def _run_here(

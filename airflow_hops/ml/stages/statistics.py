@@ -63,7 +63,9 @@ def run(
     if source:
         place = source["source"]
         facts = StatisticsProperties(source.get("label"), source.get("key"), source.get("time"))
-        sources = {source["split"]: place if isinstance(place, str) else Source.from_value("source", place)}
+        if not isinstance(place, str):
+            (place,) = context.sources({"source": Source.from_value("source", place)}).values()
+        sources = {source["split"]: place}
     else:
         facts, sources = _examples(context, splits, engine)
     rows: dict[str, RowCounts] = {}

@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepSpec, format_record
+from airflow_hops.core.contract.sources import ImageSource, Source
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import descendants
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
+
+S = TypeVar("S", Source, ImageSource)
 
 
 class Stage(Protocol):
@@ -79,6 +82,10 @@ class StepContext:
     def inputs(self, role: str) -> tuple[Artifact, ...]:
         """Returns all artifacts with a role, in the given order."""
         return self.spec.inputs.get(role, ())
+
+    def sources(self, sources: Mapping[str, S]) -> dict[str, S]:
+        """Returns sources with the fsspec options of the connections that they name."""
+        return {name: source.with_options(self.spec.source_options) for name, source in sources.items()}
 
     def local(self, role: str) -> Path:
         """Returns a local directory with the files of the only artifact with a role."""

@@ -19,8 +19,8 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
-from airflow_hops.ml.stages import ingest as ingest_step
-from airflow_hops.ml.stages.ingest import Window, ingest_table
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.serving.models import skops_files
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.runtime
 
 
 def ingest(path: Path) -> Path:
-    ingest_table("t", Source(str(path)), Window.parse(None, None), path.parent / "t")
+    ingest_table("t", Source(str(path)), Window.parse(None, None), OutputFolder(str(path.parent)))
     return path.parent / "t"
 
 
@@ -150,7 +150,7 @@ def test_long_value_in_many_rows_of_parquet(
 def test_row_groups_of_a_snapshot_are_bounded_the_same_whatever_the_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest_step, "ROW_GROUP_BYTES", 100_000)
+    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 100_000)
     pq.write_table(pa.table({"x": ["m" * (number % 50) * 100 for number in range(2000)]}), tmp_path / "t.parquet")
     written = []
     for rows in (7, 1 << 16):

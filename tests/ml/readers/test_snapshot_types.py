@@ -14,6 +14,7 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.stages.prepare.stage import read_table
 from airflow_hops.ml.statistics import generate_statistics
@@ -77,8 +78,8 @@ def write(path: Path, columns: dict[str, pa.Array]) -> Path:
 
 
 def ingest(path: Path, folder: Path, **fields: Any) -> Path:
-    ingest_table("t", Source(str(path), **fields), Window.parse(None, None), folder)
-    return folder
+    ingest_table("t", Source(str(path), **fields), Window.parse(None, None), OutputFolder(str(folder)))
+    return folder / "t"
 
 
 def plain(value: Any) -> Any:

@@ -42,7 +42,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     values = ImageOptions(**options)
     spec, label, eval_percent = values.spec, values.label, values.eval_percent
     with task_pool(context) as pool, context.output() as writer:
-        plan = plan_images(values.sources)
+        plan = plan_images(context.sources(values.sources))
         names = name_classes(plan, values.classes)
         context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
         preparation = ImagePreparation(

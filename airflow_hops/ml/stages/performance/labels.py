@@ -19,6 +19,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.monitoring.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.step.context import StepContext
 
@@ -68,11 +69,11 @@ def read_labels(
         HopsError: a store does not answer.
     """
     if options.source is not None:
-        source = Source.from_value("labels", options.source)
+        (source,) = context.sources({"labels": Source.from_value("labels", options.source)}).values()
         if options.label_time is not None:
             source = replace(source, time_column=options.label_time)
         folder = context.scratch / "labels"
-        rows = ingest_table("labels", source, Window(None, None), folder)
+        rows, _ = ingest_table(folder.name, source, Window(None, None), OutputFolder(str(context.scratch)))
         untimed = rows.rows_in - rows.rows_out  # a window without bounds leaves out only rows without a time
         return _read_files(sorted(folder.glob("*.parquet")), options, label, source.uri), untimed
     if context.has_input("labels"):
