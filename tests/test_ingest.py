@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from test_store import s3_endpoint  # noqa: F401
 
+from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
@@ -349,6 +351,26 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_pat
         done.set()
         writer.join()
     assert f"{path}: the file changed while it was read" in message
+
+
+def test_a_source_takes_its_credentials_from_a_connection(
+    ingest: Any,
+    s3_endpoint: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import s3fs
+
+    options = {"key": "reader", "secret": "s3cr3t-of-t", "endpoint_url": s3_endpoint}
+    bucket = s3fs.S3FileSystem(**options)
+    bucket.mkdir("raw-files")
+    bucket.pipe_file("raw-files/t.csv", CSV.encode())
+    connection = {"conn_type": "aws", "login": "reader", "password": "s3cr3t-of-t"}
+    monkeypatch.setenv("AIRFLOW_CONN_RAW", json.dumps({**connection, "extra": {"endpoint_url": s3_endpoint}}))
+    source = Source("s3://raw-files/t.csv", storage_conn_id="raw")
+    assert table_of(ingest, ingest(t=source), "t")["id"].to_pylist() == [1, 2, 3]
+    assert with_storage_options({"t": source})["t"] == Source("s3://raw-files/t.csv", storage_options=options)
+    with pytest.raises(BadInput, match="storage_conn_id: there is no connection 'nowhere'"):
+        ingest(t=Source("s3://raw-files/t.csv", storage_conn_id="nowhere"))
 
 
 def test_no_file_is_an_error_before_a_step_starts(tmp_path: Path) -> None:

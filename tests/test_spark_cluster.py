@@ -182,7 +182,7 @@ def test_ingest_on_a_cluster_writes_the_snapshot_that_it_writes_here(
 
 
 def test_ingest_on_a_cluster_names_bad_files(
-    run_step: StepRunner, raw: RawFiles, launchers: dict[str, SparkLauncher], flights_raw: Path
+    run_step: StepRunner, raw: RawFiles, launchers: dict[str, SparkLauncher], tmp_path: Path
 ) -> None:
     """Compares the messages with those of this machine, but for a folder that only this machine sees."""
 
@@ -199,9 +199,10 @@ def test_ingest_on_a_cluster_names_bad_files(
         messages = [refused(launcher, raw.source(path)) for launcher in launchers.values()]
         assert messages[0] == messages[1]
         assert words in messages[0]
-    message = refused(launchers["cluster"], {"uri": str(flights_raw / "planes.csv")})
+    (tmp_path / "own.csv").write_text("x\n1\n")
+    message = refused(launchers["cluster"], {"uri": str(tmp_path)})
     assert "Spark's executor on " in message and "spark_conn_id" in message
-    assert f"cannot open {flights_raw}/planes.csv (FileNotFoundError" in message
+    assert f"cannot open {tmp_path}/own.csv (FileNotFoundError" in message
 
 
 def test_file_that_disappears_during_ingest_on_a_cluster(
