@@ -81,7 +81,11 @@ PROVIDER_INFO: dict[str, Any] = {
     "triggers": [
         {
             "integration-name": "Hops",
-            "python-modules": ["airflow_hops.triggers.model_version", "airflow_hops.triggers.rollout"],
+            "python-modules": [
+                "airflow_hops.triggers.dataset",
+                "airflow_hops.triggers.model_version",
+                "airflow_hops.triggers.rollout",
+            ],
         }
     ],
     "hooks": [
@@ -239,6 +243,13 @@ PROVIDER_INFO: dict[str, Any] = {
                 ),
                 "tracking_uri": _option(
                     "MLflow tracking URI. Empty: SQLite in AIRFLOW_HOME.", "string", "", "http://mlflow:5000"
+                ),
+                "sharing": _option(
+                    "Folder with the settings, the key and the trusted keys of data set sharing. Empty: the folder "
+                    "``hops-sharing`` in AIRFLOW_HOME.",
+                    "string",
+                    "",
+                    "/etc/hops-sharing",
                 ),
                 "cache": _option(
                     "Whether a step is skipped when the same task has already made the same artifact from the same "

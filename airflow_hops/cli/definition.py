@@ -214,6 +214,93 @@ _STORE_COMMANDS = (
     ),
 )
 
+_DATASET = _option("dataset", "Data set: [ORGANISATION/]NAME@VERSION")
+_SHARING_RUNTIME = _option("--runtime", "Named environment with libtorrent (default: sharing)", default="sharing")
+
+_DATASET_COMMANDS = (
+    _command(
+        "datasets.publish",
+        "Publish a snapshot or examples artifact as the next version of a data set",
+        (
+            _option("artifact", "URI of the artifact, or its path in the store"),
+            _option("--name", "Name of the data set", required=True),
+            _option("--licence", "Licence: an SPDX identifier, such as CC-BY-4.0, or a text", required=True),
+            _option("--description", "One paragraph about the data", required=True),
+            _option("--card", "Markdown file with a longer description", metavar="FILE"),
+            _option(
+                "--sample-rows",
+                "Rows of each table that anybody may see before a download (default: 10)",
+                type=int,
+                default=10,
+            ),
+            _SHARING_RUNTIME,
+            _STORE_CONNECTION,
+            ARG_VERBOSE,
+        ),
+        "Run it on the machine of the daemon. Computes statistics and a schema, and signs the entry with the key of "
+        "this organisation.",
+    ),
+    _command("datasets.unpublish", "Stop sharing a version of a data set", (_DATASET, _STORE_CONNECTION, ARG_VERBOSE)),
+    _command(
+        "datasets.show_list",
+        "List the data sets that this organisation shares and fetches",
+        (_STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+        name="list",
+    ),
+    _command(
+        "datasets.peers",
+        "List the trusted organisations, their catalogues, and the rates to and from them",
+        (_STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+    ),
+    _command(
+        "datasets.search",
+        "Search the catalogues of all trusted organisations",
+        (
+            _option("text", "Words, and conditions such as rows>1000 or delay.mean>5 (default: all)", nargs="*"),
+            _STORE_CONNECTION,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+    ),
+    _command(
+        "datasets.show",
+        "Show the schema, statistics and sample rows of a data set without downloading it",
+        (_DATASET, _flag("--json", "Print it as JSON"), _STORE_CONNECTION, ARG_VERBOSE),
+    ),
+    _command("datasets.download", "Fetch a data set into the store", (_DATASET, _STORE_CONNECTION, ARG_VERBOSE)),
+    _command(
+        "datasets.verify",
+        "Read the files of a fetched data set again, and compare their checksums",
+        (_DATASET, _STORE_CONNECTION, ARG_OUTPUT, ARG_VERBOSE),
+        "Exits with 1 if a file is missing or differs.",
+    ),
+    _command(
+        "datasets.remove",
+        "Remove a fetched data set from the store and the daemon's disk",
+        (_DATASET, _STORE_CONNECTION, ARG_VERBOSE),
+    ),
+    _command(
+        "datasets.keys",
+        "Print the keys of this and of the trusted organisations; create or change them",
+        (
+            _flag("--create", "Create the key and the settings of this organisation"),
+            _option("--organisation", "Name of this organisation, for --create"),
+            _option("--trust", "Trust an organisation, as NAME=KEY"),
+            _option("--catalogue", "Address of its catalogue, for --trust: https://HOST/hops/catalogue"),
+            _repeated("--address", "Host from which it connects, if not that of its catalogue (can be repeated)"),
+            _option("--distrust", "Name of an organisation that is not to be trusted any more"),
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+    ),
+    _command(
+        "datasets.serve",
+        "Run the daemon that shares and fetches data sets",
+        (_SHARING_RUNTIME, _STORE_CONNECTION),
+        "Runs in the foreground, in the named environment. Listens at 127.0.0.1 unless settings.toml says otherwise.",
+    ),
+)
+
 
 _INIT_ARGUMENTS = (
     _option("name", "Name of the project: its package, its model, and the prefix of its DAG ids"),
@@ -417,6 +504,11 @@ def get_hops_cli_commands() -> list[CLICommand]:
                     "continues from there.",
                 ),
                 GroupCommand(name="models", help="Decisions on models that serve", subcommands=_MODEL_COMMANDS),
+                GroupCommand(
+                    name="datasets",
+                    help="Share data sets with other organisations, and fetch theirs",
+                    subcommands=_DATASET_COMMANDS,
+                ),
                 GroupCommand(name="store", help="The artifact store", subcommands=_STORE_COMMANDS),
                 _command(
                     "notebook.notebook",

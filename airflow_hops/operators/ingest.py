@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.configuration import conf
 from airflow.sdk import XComArg
 
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
@@ -16,7 +18,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retraining import claim_request
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import producer_of, skipped
+from airflow_hops.operators.base import airflow_error, producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
@@ -49,9 +51,13 @@ class IngestOperator(SparkOperator):
     Args:
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
             its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
-            rows become examples. (templated)
+            rows become examples. ``dataset://[organisation/]name@version[#table]`` is a
+            :doc:`shared data set </howto/share_datasets>`. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
+        licences: Licences of shared data sets that are accepted; others fail the task before a download. None for any.
+        deferrable: Whether to wait for shared data sets in the triggerer, without a worker slot; by default
+            ``[operators] default_deferrable``.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
@@ -65,6 +71,8 @@ class IngestOperator(SparkOperator):
         sources: Mapping[str, Source | str | XComArg | Mapping[str, Any]],
         window_start: str | None = None,
         window_end: str | None = None,
+        licences: Sequence[str] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -76,6 +84,9 @@ class IngestOperator(SparkOperator):
         }
         self.window_start = window_start
         self.window_end = window_end
+        self.licences, self.deferrable = licences, deferrable
+        self._read_sources: Mapping[str, Any] | None = None
+        self._waited: Any = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the sources and the window, which a triggering asset event may replace."""
@@ -84,7 +95,7 @@ class IngestOperator(SparkOperator):
             self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
         start, end = start or self.window_start, end or self.window_end
         return {
-            "sources": self.sources,
+            "sources": self._read_sources or self.sources,
             "window_start": str(start) if start else None,
             "window_end": str(end) if end else None,
         }
@@ -92,11 +103,43 @@ class IngestOperator(SparkOperator):
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step, unless other runs have claimed all requests that triggered this one."""
         _claim_requests(hook.store, context)
+        self._fetch_datasets(hook.store)
         return super().run_step(hook, context)
+
+    def _fetch_datasets(self, store: ArtifactStore) -> None:
+        """Waits until shared data sets are in the store, and then reads those files."""
+        from airflow_hops.operators.dataset_sources import fetch_datasets, is_dataset  # these imports, and those of
+        from airflow_hops.triggers.dataset import DatasetTrigger  # the trigger, would slow down every DAG file
+
+        if not any(map(is_dataset, self.sources.values())):
+            return
+        while not isinstance(step := fetch_datasets(store, self.sources, self.licences, self._waited), dict):
+            trigger = DatasetTrigger(ref=step.ref, wants=step.wants, since=step.since, conn_id=self.hops_conn_id)
+            self.log.info("Waiting for the sharing daemon: %s of data set %s", step.wants, step.ref)
+            if self.deferrable:
+                self.defer(trigger=trigger, method_name="resume")
+            self._note_wait(asyncio.run(trigger.wait()))
+        self._read_sources = step
+
+    def _note_wait(self, event: Mapping[str, Any]) -> None:
+        from airflow_hops.core.sharing.waiting import Wait
+
+        if event["error"]:
+            raise HopsError(event["error"])
+        self._waited = Wait(event["ref"], event["wants"], event["since"])
+
+    def resume(self, context: Context, event: Any) -> Any:
+        """Continues after the triggerer has waited."""
+        try:
+            self._note_wait(event)
+        except HopsError as error:
+            raise airflow_error(error) from error
+        return self.execute(context)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""
-        sources = {table: Source.from_value(table, value) for table, value in self.sources.items()}
+        read = self._read_sources or self.sources
+        sources = {table: Source.from_value(table, value) for table, value in read.items()}
         return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
 
 

@@ -1,0 +1,1 @@
+"""Data sets that organisations share: signed entries, trusted keys, and their records in the store."""

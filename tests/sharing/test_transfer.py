@@ -1,0 +1,202 @@
+"""Transfers between the daemons of organisations on one machine: what goes wrong, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from waiting import wait_for
+
+from airflow_hops.core.sharing.records import PREVIEW
+from sharing.organisations import Organisation, random_files, same_files
+
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
+Make = Callable[..., Organisation]
+REF = "north/numbers@1"
+
+
+def two(organisation: Make, **settings: object) -> tuple[Organisation, Organisation]:
+    north, south = organisation("north"), organisation("south", **settings)
+    north.trust(south)
+    south.trust(north)
+    return north, south
+
+
+def test_a_published_data_set_is_previewed_then_fetched(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    files = random_files(tmp_path / "files", a=3_000_000, b=10, c=0)
+    entry = north.share(files)
+    north.start()
+    south.start()
+    south.ask(REF, PREVIEW)
+    south.wait_until(REF, "previewed")
+    assert not south.fetched(REF).exists()
+    assert not (south.folder.data(south.folder.settings()) / entry.info_hash).exists()
+    south.ask(REF)
+    transfer = south.wait_until(REF, "fetched")
+    assert (transfer.done_bytes, transfer.size_bytes) == (3_000_010, 3_000_010)
+    assert same_files(south.fetched(REF), files)
+    wait_for(lambda: not list(south.folder.data(south.folder.settings()).iterdir()), "seeding = never removes the copy")
+
+
+def test_only_listed_keys_count(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    stranger = organisation("stranger")
+    files = random_files(tmp_path / "files", a=1000)
+    entry = north.share(files)
+    forged = next(iter(north.records.published().values())) | {"content": json.dumps({**entry.to_dict(), "rows": 9})}
+    north.records.write(forged, "published", "forged@1.json")
+    stranger.share(files, name="strange")
+    strange = next(iter(stranger.records.published().values()))
+    north.records.write(strange, "published", "strange@1.json")
+    north.records.update_catalogue()
+    north.start()
+    south.start()
+    (catalogue,) = wait_for(lambda: [c for c in south.records.catalogues() if c.datasets], south.log.read_text)
+    assert [str(each.ref) for each in catalogue.datasets] == [REF]
+    assert any("forged, or damaged" in reason for reason in catalogue.rejected)
+    assert any("which is not trusted" in reason for reason in catalogue.rejected)
+
+
+def test_a_preview_that_leads_out_of_its_folder_is_refused(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    files = random_files(tmp_path / "files", a=1000)
+    up = {"files": [{"path": "../../up.parquet", "size_bytes": 1000, "sha256": "0" * 64}]}
+    north.share(files, preview=up)
+    north.start()
+    south.start()
+    south.ask(REF)
+    transfer = south.wait_until(REF, "failed")
+    assert "../../up.parquet" in str(transfer.error)
+    assert not transfer.retryable
+
+
+def test_a_torrent_with_other_files_than_the_preview_is_refused(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    files = random_files(tmp_path / "files", a=1000)
+    entry = north.share(files)
+    other = north.share(random_files(tmp_path / "other", b=1000), name="other")
+    north.publish(replace(entry, torrent=other.torrent, version=2).to_dict())
+    north.publish(replace(entry, torrent=other.torrent, info_hash=other.info_hash, version=3).to_dict())
+    north.start()
+    south.start()
+    for version, reason in {2: "has the info hash", 3: "names other files or sizes"}.items():
+        south.ask(f"north/numbers@{version}")
+        transfer = south.wait_until(f"north/numbers@{version}", "failed")
+        assert reason in str(transfer.error)
+
+
+def test_a_peer_with_wrong_data_is_dropped_and_named(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    liar = organisation("liar")
+    liar.trust(north, south)
+    south.trust(liar)
+    files = random_files(tmp_path / "files", a=4_000_000)
+    entry = north.share(files)
+    liar.share(files)
+    (copy,) = (liar.folder.data(liar.folder.settings()) / entry.info_hash).rglob("a.parquet")
+    content = bytearray(copy.read_bytes())
+    content[2_000_000:2_100_000] = bytes(100_000)
+    copy.unlink()
+    copy.write_bytes(content)
+    # The liar's own libtorrent would notice.
+    patch = tmp_path / "patch" / "sitecustomize.py"
+    patch.parent.mkdir()
+    patch.write_text(
+        "import libtorrent as lt\nreal = lt.session\n"
+        "lt.session = lambda settings: real({**settings, 'disable_hash_checks': True})\n"
+    )
+    liar.start(patch.parent)
+    south.write_settings(stall_s=8)
+    north.serve_catalogue()
+    south.start()
+    south.ask(REF)
+    transfer = south.wait_until(REF, "failed")
+    assert "liar at 127.0.7.3:6881 was dropped, since it sent wrong data" in str(transfer.error)
+    north.start()
+    south.ask(REF)
+    south.wait_until(REF, "fetched")
+    assert same_files(south.fetched(REF), files)
+
+
+def test_a_killed_daemon_goes_on_where_it_was(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation, download_mbit_s=40)
+    files = random_files(tmp_path / "files", a=30_000_000, b=20_000_000)
+    north.share(files)
+    north.start()
+    south.start()
+    south.ask(REF)
+    wait_for(lambda: (t := south.transfer(REF)) and t.done_bytes > 25_000_000, south.log.read_text, 60)
+    south.kill()
+    south.start()
+    south.wait_until(REF, "fetched", timeout_s=60)
+    assert same_files(south.fetched(REF), files)
+    sent = next(iter(north.records.transfers().values())).uploaded_bytes
+    assert sent < 1.5 * 50_000_000  # what had come is not sent again
+
+
+def test_vanished_peers_fail_the_transfer_and_a_second_request_goes_on(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation, download_mbit_s=20, stall_s=5)
+    files = random_files(tmp_path / "files", a=20_000_000)
+    north.share(files)
+    north.start()
+    south.start()
+    south.ask(REF)
+    wait_for(lambda: (t := south.transfer(REF)) and t.done_bytes > 5_000_000, south.log.read_text, 60)
+    north.kill()
+    transfer = south.wait_until(REF, "failed", timeout_s=60)
+    assert "no byte has come for 5 s at" in str(transfer.error)
+    assert "north at 127.0.7.1:6881" in str(transfer.error)
+    assert transfer.retryable
+    north.start()
+    south.ask(REF)
+    south.wait_until(REF, "fetched", timeout_s=60)
+    assert same_files(south.fetched(REF), files)
+
+
+def test_a_data_set_too_large_for_the_limit_or_the_disk_is_not_begun(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation, disk_gb=0.001)
+    north.share(random_files(tmp_path / "files", a=2_000_000))
+    north.start()
+    south.start()
+    south.ask(REF)
+    transfer = south.wait_until(REF, "failed")
+    assert "more than disk_gb = 0.001 allows" in str(transfer.error)
+    south.kill()
+    free_gb = shutil.disk_usage(south.home).free // 10**9
+    south.write_settings(disk_gb=1, free_gb=free_gb + 10)
+    south.start()
+    south.ask(REF)
+    transfer = wait_for(lambda: (t := south.transfer(REF)) and "free_gb" in str(t.error) and t)
+    assert "free some space" in str(transfer.error)
+    assert transfer.retryable
+
+
+def test_who_fetched_gives_to_others_if_configured_and_stops_when_unpublished(
+    organisation: Make, tmp_path: Path
+) -> None:
+    north, south = two(organisation, seeding="always")
+    east = organisation("east")
+    for one, other in ((north, east), (east, north), (south, east), (east, south)):
+        one.trust(other)
+    files = random_files(tmp_path / "files", a=2_000_000)
+    north.share(files)
+    north.start()
+    south.start()
+    south.ask(REF)
+    south.wait_until(REF, "seeding")
+    north.kill()
+    east.start()
+    east.ask(REF)
+    east.wait_until(REF, "fetched")
+    assert same_files(east.fetched(REF), files)
+    south.records.withdraw(south.records.requests()[0].ref)
+    wait_for(lambda: not list(south.records.all("seeds")), south.log.read_text)
+    north.start()
+    north.records.remove("published", "numbers@1.json")
+    wait_for(lambda: not list(north.records.all("seeds")), north.log.read_text)
+    assert not list(north.folder.data(north.folder.settings()).iterdir())
