@@ -44,11 +44,12 @@ NAMES = {
     "run": "0" * 32,
     "view_id": "0" * 32,
     "study": "a study",
+    "organisation": "north",
     "backtest": "20131101T101112Z-1a2b",
 }
 """Values of parameters, beside ``run_id``."""
-PUBLIC = {"/static/{name}"}
-"""Paths without data, which anybody may load, as Airflow's own scripts."""
+PUBLIC = {"/static/{name}", "/catalogue/catalogue.json", "/catalogue/documents/{digest}"}
+"""Paths that anybody may load: without data, as Airflow's own scripts, or with what was published for all."""
 CHANGES_NOTHING = {
     "/tensorboard/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal/check",

@@ -12,6 +12,7 @@ import { OverviewPage } from "src/pages/Overview/OverviewPage";
 import { PipelinesPage } from "src/pages/Pipelines/PipelinesPage";
 import { RunsPage } from "src/pages/Runs/RunsPage";
 import { SchemaPage } from "src/pages/Schema/SchemaPage";
+import { SharingPage } from "src/pages/Sharing/SharingPage";
 import { SkewPage } from "src/pages/Skew/SkewPage";
 import { NotFound } from "src/shell/NotFound";
 import { OfPipeline } from "src/shell/OfPipeline";
@@ -53,6 +54,7 @@ function Pages() {
     <Routes>
       <Route element={<Shell />}>
         <Route index element={<PipelinesPage />} />
+        <Route path="sharing" element={<SharingPage />} />
         <Route element={<OfPipeline />}>
           <Route path="overview" element={<OverviewPage />} />
           <Route path="data" element={<DataPage />} />

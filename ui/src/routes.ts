@@ -45,6 +45,9 @@ export const PAGES = [
 
 export type PagePath = (typeof PAGES)[number]["path"];
 
+/** The page of data sets that organisations share. */
+export const SHARING = { path: `${ROOT}/sharing`, label: "Shared data" } as const;
+
 type Query = Record<string, string | number | readonly string[] | null | undefined>;
 
 /** One query value for an artifact; {@link parseArtifact} reads it back. Only a run's id may have a slash in it. */

@@ -2,7 +2,7 @@ import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
 import { AppLink } from "src/components/AppLink";
-import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT } from "src/routes";
+import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT, SHARING } from "src/routes";
 import { PipelineMenu } from "src/shell/PipelineMenu";
 import { SavedViews } from "src/shell/SavedViews";
 
@@ -13,23 +13,34 @@ export function Shell() {
   const { model } = useParams();
   const dagId = query.get("dag");
   const page = PAGES.find(({ path }) => pathname.startsWith(`${ROOT}/${path}`));
+  const isSharing = pathname === SHARING.path;
   useEffect(() => {
     const before = document.title;
-    const ours = [model ?? page?.label, dagId, "ML Pipelines", "Airflow"].filter(Boolean).join(" · ");
+    const ours = [model ?? page?.label ?? (isSharing && SHARING.label), dagId, "ML Pipelines", "Airflow"]
+      .filter(Boolean)
+      .join(" · ");
     document.title = ours;
     // The host's other pages do not set their title anew.
     return () => {
       document.title = document.title === ours ? before : document.title;
     };
-  }, [model, page, dagId]);
+  }, [model, page, isSharing, dagId]);
   return (
     <Box as="main" height="full" overflowY="auto" px={{ base: 3, md: 6 }} py={3}>
       <HStack mb={2} justify="space-between" align="flex-start" wrap="wrap" gap={1}>
         <Breadcrumb.Root size="md">
           <Breadcrumb.List flexWrap="wrap" whiteSpace="nowrap" wordBreak="normal" overflowWrap="normal">
             <Breadcrumb.Item>
-              <Crumb label="ML Pipelines" to={page && pipelinesPath()} />
+              <Crumb label="ML Pipelines" to={page || isSharing ? pipelinesPath() : undefined} />
             </Breadcrumb.Item>
+            {isSharing && (
+              <>
+                <Breadcrumb.Separator />
+                <Breadcrumb.Item>
+                  <Crumb label={SHARING.label} />
+                </Breadcrumb.Item>
+              </>
+            )}
             {page && (
               <>
                 <Breadcrumb.Separator />
@@ -53,6 +64,7 @@ export function Shell() {
           </Breadcrumb.List>
         </Breadcrumb.Root>
         {page && dagId && <SavedViews dagId={dagId} />}
+        {pathname === ROOT && <AppLink to={SHARING.path}>{SHARING.label}</AppLink>}
       </HStack>
       {page && <Navigation dagId={dagId} page={page.path} />}
       <Outlet />

@@ -1,0 +1,215 @@
+import { Box, Heading, HStack, Stack, Table, Tabs, Text } from "@chakra-ui/react";
+import { useState } from "react";
+import { api, type Schemas } from "src/api/client";
+import { usePipelines } from "src/api/pipelines";
+import { Choice } from "src/components/Choice";
+import { CodeBlock } from "src/components/CodeBlock";
+import { LinesAlert } from "src/components/LinesAlert";
+import { QueryView } from "src/components/QueryView";
+import { SideDrawer } from "src/components/SideDrawer";
+import { StateBadge } from "src/components/StateBadge";
+import { Time } from "src/components/Time";
+import { formatBytes, formatCount, formatPercent, plural } from "src/format";
+import { ComparedFeatures } from "src/pages/Sharing/ComparedFeatures";
+import { featuresOf, usePipelineFeatures } from "src/pages/Sharing/features";
+import { BADGES, formatRate, fullName, type SharedDataset, shareDone, stateOf } from "src/pages/Sharing/words";
+
+const NOTHING = "";
+const PIPELINE = "pipeline:";
+
+/** One data set: card, transfer, statistics next to ours, sample rows, schema, and how to use it. */
+export function DatasetDrawer({
+  dataset,
+  all,
+  onClose,
+}: {
+  dataset: SharedDataset;
+  all: readonly SharedDataset[];
+  onClose: () => void;
+}) {
+  const { organisation, name, version } = dataset;
+  const preview = api.useQuery("get", "/api/sharing/{organisation}/{name}/{version}", {
+    params: { path: { organisation, name, version } },
+  });
+  return (
+    <SideDrawer header={<Header dataset={dataset} />} onClose={onClose}>
+      <Stack gap={4}>
+        <Transfer dataset={dataset} />
+        <QueryView query={preview}>{(data) => <Preview dataset={dataset} preview={data} all={all} />}</QueryView>
+      </Stack>
+    </SideDrawer>
+  );
+}
+
+function Header({ dataset }: { dataset: SharedDataset }) {
+  const state = stateOf(dataset);
+  return (
+    <Stack gap={1}>
+      <HStack>
+        <Heading size="md" as="h2">
+          {fullName(dataset)}
+        </Heading>
+        <StateBadge state={BADGES[state] ?? "none"}>{state}</StateBadge>
+      </HStack>
+      <Text fontSize="sm" color="fg.muted">
+        {dataset.licence} · {plural(dataset.rows, "row")} · {plural(dataset.files, "file")},{" "}
+        {formatBytes(dataset.size_bytes)} · <Time at={dataset.created_at} />
+      </Text>
+    </Stack>
+  );
+}
+
+function Transfer({ dataset }: { dataset: SharedDataset }) {
+  const { transfer } = dataset;
+  if (transfer === null) {
+    return null;
+  }
+  return (
+    <Stack gap={2}>
+      <LinesAlert status="error" lines={[...(transfer.error ? [transfer.error] : []), ...transfer.dropped]} />
+      {transfer.peers.length > 0 && (
+        <Table.Root size="sm" aria-label="Peers">
+          <Table.Header>
+            <Table.Row>
+              <Table.ColumnHeader>Peer</Table.ColumnHeader>
+              <Table.ColumnHeader>Address</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">It has</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">From it</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">To it</Table.ColumnHeader>
+            </Table.Row>
+          </Table.Header>
+          <Table.Body>
+            {transfer.peers.map((peer) => (
+              <Table.Row key={peer.address}>
+                <Table.Cell>{peer.organisation}</Table.Cell>
+                <Table.Cell>{peer.address}</Table.Cell>
+                <Table.Cell textAlign="end">{formatPercent(peer.progress, 2)}</Table.Cell>
+                <Table.Cell textAlign="end">{formatRate(peer.down_bytes_s)}</Table.Cell>
+                <Table.Cell textAlign="end">{formatRate(peer.up_bytes_s)}</Table.Cell>
+              </Table.Row>
+            ))}
+          </Table.Body>
+        </Table.Root>
+      )}
+      <Text fontSize="sm" color="fg.muted">
+        {formatPercent(shareDone(dataset), 3)} here, {formatBytes(transfer.uploaded_bytes)} given to others
+      </Text>
+    </Stack>
+  );
+}
+
+function Preview({
+  dataset,
+  preview,
+  all,
+}: {
+  dataset: SharedDataset;
+  preview: Schemas["DatasetPreview"];
+  all: readonly SharedDataset[];
+}) {
+  const command = `airflow hops datasets show ${fullName(dataset)}       # schema, statistics, sample rows
+airflow hops datasets download ${fullName(dataset)}   # into the store
+IngestOperator(task_id="ingest", sources={"${dataset.name}": "dataset://${fullName(dataset)}"})`;
+  return (
+    <Stack gap={4}>
+      <Text whiteSpace="pre-wrap">{preview.card ?? dataset.description}</Text>
+      <Tabs.Root defaultValue="statistics" size="sm" variant="line">
+        <Tabs.List>
+          <Tabs.Trigger value="statistics">Statistics</Tabs.Trigger>
+          <Tabs.Trigger value="rows">Rows</Tabs.Trigger>
+          <Tabs.Trigger value="schema">Schema</Tabs.Trigger>
+          <Tabs.Trigger value="use">Use</Tabs.Trigger>
+        </Tabs.List>
+        <Tabs.Content value="statistics">
+          <Statistics dataset={dataset} all={all} />
+        </Tabs.Content>
+        <Tabs.Content value="rows">
+          {preview.tables.map((table) => (
+            <Sample key={table.name} table={table} />
+          ))}
+          {preview.tables.length === 0 && <NotYet />}
+        </Tabs.Content>
+        <Tabs.Content value="schema">
+          {preview.tables.map((table) => (
+            <CodeBlock key={table.name} label={`schema of ${table.name}`} code={table.schema_text} maxHeight="50vh" />
+          ))}
+          {preview.tables.length === 0 && <NotYet />}
+        </Tabs.Content>
+        <Tabs.Content value="use">
+          <CodeBlock label="the commands" code={command} />
+        </Tabs.Content>
+      </Tabs.Root>
+    </Stack>
+  );
+}
+
+function NotYet() {
+  return (
+    <Text color="fg.muted" fontSize="sm">
+      The preview was not fetched yet: airflow hops datasets show fetches it.
+    </Text>
+  );
+}
+
+/** Its statistics, next to those of a data set of ours or of a pipeline's newest statistics. */
+function Statistics({ dataset, all }: { dataset: SharedDataset; all: readonly SharedDataset[] }) {
+  const [chosen, setChosen] = useState(NOTHING);
+  const pipelines = usePipelines().data?.pipelines ?? [];
+  const others = all.filter((each) => fullName(each) !== fullName(dataset));
+  const values = [
+    { value: NOTHING, label: "nothing" },
+    ...others.map((each) => ({ value: fullName(each) })),
+    ...pipelines.map(({ dag_id: dagId }) => ({ value: PIPELINE + dagId, label: `${dagId}: newest statistics` })),
+  ];
+  const dagId = chosen.startsWith(PIPELINE) ? chosen.slice(PIPELINE.length) : null;
+  const ofPipeline = usePipelineFeatures(dagId);
+  const other = others.find((each) => fullName(each) === chosen);
+  return (
+    <Stack gap={3} mt={2}>
+      <Choice label="Compare with" value={chosen} values={values} onChange={setChosen} />
+      {dagId && ofPipeline.problem && <LinesAlert status="warning" lines={[ofPipeline.problem]} />}
+      <ComparedFeatures
+        theirs={featuresOf(dataset)}
+        ours={other ? featuresOf(other) : ofPipeline.features}
+        label={chosen.replace(PIPELINE, "")}
+      />
+    </Stack>
+  );
+}
+
+function Sample({ table }: { table: Schemas["DatasetTable"] }) {
+  return (
+    <Box overflowX="auto" mb={4}>
+      <Text fontWeight="medium" fontSize="sm">
+        {table.name}: first {formatCount(table.rows.length)} rows
+      </Text>
+      <Table.Root size="sm" aria-label={`Rows of ${table.name}`}>
+        <Table.Header>
+          <Table.Row>
+            {table.columns.map((column) => (
+              <Table.ColumnHeader key={column}>
+                {column}{" "}
+                <Text as="span" fontWeight="normal">
+                  {table.types[column]}
+                </Text>
+              </Table.ColumnHeader>
+            ))}
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {table.rows.map((row, index) => (
+            // Sample rows never change their order, and have no key.
+            // biome-ignore lint/suspicious/noArrayIndexKey: see above
+            <Table.Row key={index}>
+              {row.map((value, column) => (
+                <Table.Cell key={table.columns[column]} whiteSpace="nowrap">
+                  {value === null ? "" : String(value)}
+                </Table.Cell>
+              ))}
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Box>
+  );
+}
