@@ -53,7 +53,8 @@ def fetch_datasets(
         preview = records.preview(step)
         assert preview is not None
         uri = f"{records.place(step.ref)}/{table_of(source, table, step, preview)}"
-        results[table] = replace(source, uri=uri, schema={}, storage_options=store.storage_options).to_dict()
+        read = replace(source, uri=uri, schema={}, storage_options=store.storage_options, storage_conn_id=None)
+        results[table] = read.to_dict()
     return results
 
 
