@@ -409,7 +409,8 @@ state = "{run}/state"
             "cgroupDriver": "cgroupfs",
             "failSwapOn": False,
             "oomScoreAdj": 0,
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "evictionHard": {"memory.available": "100Mi"},
+            "imageGCHighThresholdPercent": 100,  # images cannot be pulled again
             "volumePluginDir": f"{run}/plugins",
             "clusterDomain": "cluster.local",
             "clusterDNS": ["10.88.0.1"],

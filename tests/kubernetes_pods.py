@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,16 @@ _NUMBERS = itertools.count()
 def machine_pod(runtime: Path, *folders: Path) -> dict[str, Any]:
     """A pod that sees this machine's programs and the runtime environment, and may write to some folders."""
     python = (runtime / "bin" / "python").resolve().parents[1]
-    places = ["/usr", "/lib", "/lib64", "/etc/alternatives", "/etc/java-17-openjdk", str(python), str(runtime)]
+    places = [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/etc/alternatives",
+        "/etc/java-17-openjdk",
+        "/etc/passwd",
+        str(python),
+        str(runtime),
+    ]
     paths = {place: True for place in places if Path(place).exists() and not place.startswith("/usr/")}
     paths |= {str(folder): False for folder in folders}
     volumes = [{"name": f"host-{n}", "hostPath": {"path": path}} for n, path in enumerate(paths)]
@@ -84,12 +94,28 @@ def pods_in(cluster: KubernetesCluster, override: Any, monkeypatch: pytest.Monke
     cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def in_background(function: Callable[[], Any]) -> Any:
-    """Runs a function in a thread; its ``result()`` waits for it."""
-    from concurrent.futures import ThreadPoolExecutor
+class Background:
+    """A function in a thread that does not keep the session from ending."""
 
-    executor = ThreadPoolExecutor(1)
-    try:
-        return executor.submit(function)
-    finally:
-        executor.shutdown(wait=False)
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._thread.start()
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        try:
+            self._result = function()
+        except BaseException as error:
+            self._error = error
+
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, timeout_s: float) -> Any:
+        """Waits for the end; returns the function's result, or raises its error."""
+        self._thread.join(timeout_s)
+        assert self.done(), f"still running after {timeout_s} s"
+        if self._error is not None:
+            raise self._error
+        return self._result

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from conftest import StepRunner
 from kubernetes_cluster import BUSYBOX
-from kubernetes_pods import Pods, in_background, machine_pod
+from kubernetes_pods import Background, Pods, machine_pod
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
@@ -157,7 +157,7 @@ def test_store_on_s3(runner: Runner, tmp_path: Path) -> None:
 @pytest.mark.runtime
 def test_kill_gives_grace(runner: Runner, tmp_path: Path) -> None:
     marker = tmp_path / "store" / "marker"
-    step = in_background(lambda: runner.run(runner.spec("end_slowly", marker=str(marker), seconds=3)))
+    step = Background(lambda: runner.run(runner.spec("end_slowly", marker=str(marker), seconds=3)))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     runner.hook.kill()
     with pytest.raises(StepFailed, match="ended by exit code 1 without a result"):
@@ -171,7 +171,7 @@ def test_kill_after_grace(runner: Runner, tmp_path: Path) -> None:
     marker = tmp_path / "store" / "marker"
     pod = override(terminationGracePeriodSeconds=2)(runner.pods)
     spec = runner.spec("end_slowly", marker=str(marker), seconds=60)
-    step = in_background(lambda: runner.run(spec, pod_override=pod))
+    step = Background(lambda: runner.run(spec, pod_override=pod))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     began = time.monotonic()
     runner.hook.kill()
@@ -323,7 +323,7 @@ def test_quota_and_namespace(runner: Runner) -> None:
 
 @pytest.mark.runtime
 def test_drained_node(runner: Runner) -> None:
-    step = in_background(lambda: runner.run(runner.spec("wait_long")))
+    step = Background(lambda: runner.run(runner.spec("wait_long")))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     try:
         flags = ("--force", "--delete-emptydir-data", "--ignore-daemonsets", "--pod-selector=airflow-hops/role")
@@ -337,7 +337,7 @@ def test_drained_node(runner: Runner) -> None:
 @pytest.mark.runtime
 @pytest.mark.last(1)
 def test_lost_node(runner: Runner) -> None:
-    step = in_background(lambda: runner.run(runner.spec("wait_long"), lost_node_timeout_s=5))
+    step = Background(lambda: runner.run(runner.spec("wait_long"), lost_node_timeout_s=5))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     runner.pods.cluster.stop_kubelet()
     try:

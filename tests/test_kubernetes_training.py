@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY, StepRunner
-from kubernetes_pods import Pods, in_background, machine_pod
+from kubernetes_pods import Background, Pods, machine_pod
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
@@ -71,11 +71,11 @@ def test_lost_rank_ends_training_and_retry_resumes(
         launcher = KubernetesLauncher(runtime, **pods.options, queue="gpus")
         return hook.run(spec, launcher=launcher, on_line=lambda line: lines.append(line.text))
 
-    first = in_background(lambda: train(1))
+    first = Background(lambda: train(1))
     wait_for(lambda: "rank 0 has done epoch 2" in lines or first.done(), lambda: "\n".join(lines[-30:]), 240)
     checkpoints = tmp_path / "store" / "_state" / "checkpoints"
     wait_for(lambda: first.done() or any(checkpoints.rglob("checkpoint.json")), "a checkpoint", 60)
-    assert not first.done(), first.result()
+    assert not first.done(), first.result(0)
     ranks = pods.list("airflow-hops/role=rank")
     assert sorted(pod["spec"]["hostname"] for pod in ranks) == ["rank-0", "rank-1"]
     assert {pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] for pod in ranks} == {"gpus"}

@@ -169,8 +169,9 @@ class PodProcess(StepProcess):
             if (error := why_it_cannot_start(self._pod)) is not None:
                 raise error
             reason = why_it_waits(self._pod, self._events())
-            if reason != reported and "ContainerCreating" not in reason:
-                reported = reason
+            kind = reason.partition(":")[0]
+            if kind not in (reported, "ContainerCreating"):
+                reported = kind
                 yield format_record(f"{full_name(self._pod)} waits: {reason}")
             if self._pod.spec.scheduling_gates:  # a queue, such as Kueue's, decides when it starts
                 deadline = time.monotonic() + self._startup_timeout_s
