@@ -5,6 +5,7 @@ import { queryClient } from "src/api/client";
 import { ErrorBoundary } from "src/components/ErrorBoundary";
 import type { HostProps } from "src/host";
 import { DataPage } from "src/pages/Data/DataPage";
+import { FeaturesPage } from "src/pages/Features/FeaturesPage";
 import { LineagePage } from "src/pages/Lineage/LineagePage";
 import { ModelPage } from "src/pages/Models/ModelPage";
 import { ModelsPage } from "src/pages/Models/ModelsPage";
@@ -59,6 +60,7 @@ function Pages() {
           <Route path="overview" element={<OverviewPage />} />
           <Route path="data" element={<DataPage />} />
           <Route path="schema" element={<SchemaPage />} />
+          <Route path="features" element={<FeaturesPage />} />
           <Route path="runs" element={<RunsPage />} />
           <Route path="models" element={<ModelsPage />} />
           <Route path="models/:model" element={<ModelPage />} />

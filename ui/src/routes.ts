@@ -37,6 +37,7 @@ export const PAGES = [
   { path: "overview", label: "Overview" },
   { path: "data", label: "Data" },
   { path: "schema", label: "Schema" },
+  { path: "features", label: "Features" },
   { path: "runs", label: "Runs" },
   { path: "models", label: "Models" },
   { path: "skew", label: "Skew" },

@@ -1,0 +1,1 @@
+"""Feature store: definitions, freshness, use by models, and audits."""

@@ -1,0 +1,86 @@
+"""The feature store of a pipeline through the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_hops.core.contract.features import (
+    AuditedColumn,
+    AuditProperties,
+    FeatureAudit,
+    FeatureDefinitions,
+    MaterializationProperties,
+    ViewDefinition,
+)
+from web.conftest import Api
+
+pytestmark = pytest.mark.runtime
+
+DAG = "pages_features"
+PATH = f"/api/dags/{DAG}/features"
+HOSTILE = "<img src=x onerror=alert(1)>"
+DEFINITIONS = FeatureDefinitions(
+    "flights",
+    entities={"carrier": "carrier_id"},
+    key_types={"carrier_id": "INT64"},
+    views=(
+        ViewDefinition("delays", "FeatureView", ("carrier_id",), {"mean_delay": "Float32"}, 3600.0, "ops@example.com"),
+        ViewDefinition("weather", "FeatureView", ("airport_id",), {"wind": "Float32"}, description=HOSTILE),
+    ),
+    services={"scoring": ("delays:mean_delay",)},
+    fingerprint="f" * 64,
+)
+AUDIT = FeatureAudit(
+    "flights", 900, (AuditedColumn("mean_delay", "delays", "mean_delay", 900, 9, {"expired value": 9}, 1e-4, True),)
+)
+
+
+def configuration(definitions: Any = None) -> dict[str, Any]:
+    loaded = MaterializationProperties(("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), {"delays": "loaded"})
+    verdict = AuditProperties("differences", "flights", 900, {"mean_delay": {"expired value": 9}})
+    return {
+        "feature_definitions": {
+            "files": {"definitions.json": definitions or DEFINITIONS.to_dict()},
+            "properties": {"project": "flights"},
+        },
+        "materialization": {"files": {}, "properties": loaded.to_dict()},
+        "feature_audit": {"files": {"audit.json": AUDIT.to_dict()}, "properties": verdict.to_dict()},
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(api: Api, run_dag: Any) -> Any:
+    return run_dag(DAG, configuration())
+
+
+def test_the_page_has_views_their_freshness_and_the_audit(api: Api, runs: Any) -> None:
+    page = api.get(PATH, "viewer").json()
+    delays, weather = page["views"]
+    assert (page["project"], page["services"]) == ("flights", {"scoring": ["delays:mean_delay"]})
+    assert (delays["owner"], delays["ttl_s"], delays["loaded_until"]) == (
+        "ops@example.com", 3600, "2026-01-02T00:00:00Z",
+    )  # fmt: skip
+    assert (weather["loaded_until"], weather["description"], weather["used_by"]) == (None, HOSTILE, [])
+    (audit,) = page["audits"]
+    assert (audit["verdict"], audit["model"], audit["rows"]) == ("differences", "flights", 900)
+    assert audit["columns"][0]["causes"] == {"expired value": 9}
+    assert page["definitions"]["task_id"] == "feature_definitions"
+
+
+def test_a_pipeline_without_a_feature_store_has_an_empty_page(api: Api) -> None:
+    page = api.get("/api/dags/pages/features").json()
+    assert (page["project"], page["views"], page["audits"]) == (None, [], [])
+
+
+def test_rights_are_those_of_the_dag(api: Api, runs: Any) -> None:
+    assert api.get(PATH, "nobody").status_code == 403
+    assert api.get(PATH, "only:pages").status_code == 403
+
+
+def test_damaged_definitions_are_an_error_that_names_the_file(api: Api, runs: Any, run_dag: Any) -> None:
+    run_dag(DAG, configuration(definitions={"project": "flights", "views": 3}))
+    answer = api.get(PATH)
+    assert answer.status_code == 502
+    assert "definitions.json" in answer.json()["detail"]

@@ -1,0 +1,141 @@
+import { Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { api, type Schemas } from "src/api/client";
+import { AppLink } from "src/components/AppLink";
+import { DataTable } from "src/components/DataTable";
+import { Empty } from "src/components/Empty";
+import { FilterBar, SearchInput } from "src/components/FilterBar";
+import { LoadingBox } from "src/components/Loading";
+import { QueryView } from "src/components/QueryView";
+import { Time } from "src/components/Time";
+import type { Column } from "src/components/table";
+import { formatDuration, formatList, plural } from "src/format";
+import { useQueryParam } from "src/hooks/useQueryState";
+import { Audits } from "src/pages/Features/Audits";
+import { lineagePath, modelsPath } from "src/routes";
+import { useDagId } from "src/shell/OfPipeline";
+
+type Store = Schemas["FeatureStorePage"];
+type View = Schemas["FeatureViewEntry"];
+
+/** The feature store of a pipeline: its views, how fresh they are, which models use them, and audits. */
+export function FeaturesPage() {
+  const dagId = useDagId();
+  const query = api.useQuery("get", "/api/dags/{dag_id}/features", { params: { path: { dag_id: dagId } } });
+  return (
+    <QueryView query={query} loading={<LoadingBox height="320px" />}>
+      {(store) =>
+        store.project === null && store.audits.length === 0 ? (
+          <Empty title="This pipeline uses no feature store">
+            ApplyFeaturesOperator registers the definitions of a Feast repository; its views are then listed here.
+          </Empty>
+        ) : (
+          <Stack gap={6}>
+            <Views dagId={dagId} store={store} />
+            <Audits audits={store.audits} />
+          </Stack>
+        )
+      }
+    </QueryView>
+  );
+}
+
+const columnsOf = (dagId: string): Column<View>[] => [
+  { key: "name", label: "View", fixed: true, render: ({ name }) => name, value: ({ name }) => name },
+  {
+    key: "features",
+    label: "Features",
+    width: 240,
+    render: ({ features }) =>
+      Object.entries(features)
+        .map(([name, type]) => `${name} ${type}`)
+        .join(", "),
+    value: ({ features }) => Object.keys(features).length,
+  },
+  { key: "keys", label: "Keys", render: ({ join_keys }) => join_keys.join(", ") },
+  { key: "owner", label: "Owner", render: ({ owner }) => owner || "–", value: ({ owner }) => owner },
+  {
+    key: "loaded",
+    label: "Loaded until",
+    help: "End of the newest window in the online store",
+    render: ({ loaded_until: at, online }) => (at ? <Time at={at} /> : online ? "never" : "not online"),
+    value: ({ loaded_until }) => loaded_until,
+  },
+  {
+    key: "ttl",
+    label: "Time to live",
+    align: "end",
+    render: ({ ttl_s }) => (ttl_s === null ? "unlimited" : formatDuration(ttl_s)),
+    value: ({ ttl_s }) => ttl_s,
+  },
+  {
+    key: "models",
+    label: "Models",
+    render: ({ used_by }) =>
+      used_by.length === 0
+        ? "–"
+        : used_by.map(({ model, version, features }) => (
+            <AppLink
+              key={`${model} ${version}`}
+              to={modelsPath(dagId, { model, version })}
+              title={formatList(features)}
+            >
+              {model} {version}
+            </AppLink>
+          )),
+    value: ({ used_by }) => used_by.length,
+  },
+  { key: "source", label: "Source", optional: true, render: ({ source }) => source, value: ({ source }) => source },
+  { key: "description", label: "Description", optional: true, render: ({ description }) => description },
+  {
+    key: "tags",
+    label: "Tags",
+    optional: true,
+    render: ({ tags }) =>
+      Object.entries(tags)
+        .map(([name, value]) => `${name}=${value}`)
+        .join(", "),
+  },
+];
+
+function Views({ dagId, store }: { dagId: string; store: Store }) {
+  const [search] = useQueryParam("search");
+  const columns = useMemo(() => columnsOf(dagId), [dagId]);
+  const rows = useMemo(() => {
+    const wanted = search.toLowerCase();
+    return store.views.filter((view) =>
+      [view.name, view.owner, view.description, ...Object.keys(view.features), ...Object.values(view.tags)].some(
+        (text) => text.toLowerCase().includes(wanted),
+      ),
+    );
+  }, [store.views, search]);
+  return (
+    <Stack as="section" gap={3} aria-labelledby="views">
+      <HStack gap={4} wrap="wrap">
+        <Heading size="md" as="h2" id="views">
+          Feature views
+        </Heading>
+        {store.definitions && (
+          <AppLink to={lineagePath(dagId, { artifact: store.definitions })}>definitions of {store.project}</AppLink>
+        )}
+      </HStack>
+      <DataTable
+        rows={rows}
+        columns={columns}
+        rowKey={({ name }) => name}
+        label="Feature views"
+        initialSort={{ column: "name", descending: false }}
+        toolbar={
+          <FilterBar summary={plural(rows.length, "view")}>
+            <SearchInput placeholder="Search views, features and owners" />
+          </FilterBar>
+        }
+      />
+      {Object.entries(store.services).map(([name, references]) => (
+        <Text key={name} fontSize="sm" color="fg.muted">
+          Feature service {name}: {references.join(", ")}
+        </Text>
+      ))}
+    </Stack>
+  );
+}
