@@ -322,7 +322,9 @@ def own(tmp_path_factory: pytest.TempPathFactory, runtime: Path, pages_built: No
     """An Airflow whose runs wait for what a test does."""
     from ui.own_airflow import own_airflow  # which takes from here
 
-    with own_airflow(tmp_path_factory.mktemp("own"), runtime, "pages_progress", "pages_schema") as own:
+    with own_airflow(
+        tmp_path_factory.mktemp("own"), runtime, "pages_progress", "pages_schema", "pages_features"
+    ) as own:
         yield own
 
 

@@ -26,8 +26,12 @@ DEFINITIONS = FeatureDefinitions(
     entities={"carrier": "carrier_id"},
     key_types={"carrier_id": "INT64"},
     views=(
-        ViewDefinition("delays", "FeatureView", ("carrier_id",), {"mean_delay": "Float32"}, 3600.0, "ops@example.com"),
-        ViewDefinition("weather", "FeatureView", ("airport_id",), {"wind": "Float32"}, description=HOSTILE),
+        ViewDefinition(
+            "delays", "FeatureView", ("carrier_id",), {"mean_delay": "Float32"}, 3600.0, "ops@example.com", online=True
+        ),
+        ViewDefinition(
+            "weather", "FeatureView", ("airport_id",), {"wind": "Float32"}, description=HOSTILE, online=True
+        ),
     ),
     services={"scoring": ("delays:mean_delay",)},
     fingerprint="f" * 64,

@@ -91,7 +91,7 @@ function Summary({ audit }: { audit: Audit }) {
     <HStack gap={2} fontSize="sm" wrap="wrap">
       <StateBadge state={equal ? "ok" : "error"}>{audit.verdict}</StateBadge>
       <Text>
-        {plural(audit.rows, "row")} {audit.model === null ? "of a training set" : `that ${audit.model} was asked`},{" "}
+        {plural(audit.rows, "row")} {audit.model === null ? "of a training set" : `of requests to ${audit.model}`},{" "}
         <Time at={audit.at} />
       </Text>
       <AppLink to={airflowTaskPath(audit)}>{audit.task_id}</AppLink>
