@@ -121,7 +121,7 @@ def test_connection_chooses_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         task_id="t", model={}, examples={}, launcher_options={"image": "hops:2"}
     ).chosen_launcher(hook)
     assert other is not None and other.environment == "hops:2"
-    prepare = PrepareOperator(task_id="p", prepare="m:f", snapshot={}, label="x").chosen_launcher(hook)
+    prepare = PrepareOperator(task_id="p", prepare="m:f", tables={}, label="x").chosen_launcher(hook)
     assert prepare is not None and prepare.environment == "hops:1"
 
 

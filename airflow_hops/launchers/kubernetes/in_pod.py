@@ -1,7 +1,7 @@
 """Runs a step in its pod: starts it as on a machine of its own, and leaves its result in the store.
 
-``START`` is the program of the pod's container. It needs the Python of the runtime environment alone, and gets this
-package from the store. Then :func:`main` runs the step; a rank's pod runs its agent instead.
+The program of the pod's container, :mod:`~airflow_hops.launchers.kubernetes.start`, gets this package from the store,
+and then calls :func:`main`.
 """
 
 from __future__ import annotations
@@ -22,50 +22,9 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.protocol import StepResult, format_record
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.launchers.kubernetes.start import leave_error
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import StepProcess
-
-TERMINATION_LOG = "/dev/termination-log"
-START = '''
-"""Fetches airflow-hops and the user code from the store, and runs the step of this pod."""
-import json, os, pathlib, shutil, sys, urllib.parse, zipfile
-
-here = pathlib.Path(__file__).parent
-pod = json.loads((here / "pod.json").read_text())
-folder = pathlib.Path(pod["folder"])
-try:
-    for name, uri in pod["archives"].items():
-        archive = folder / f"{name}.zip"
-        if uri.startswith("file://"):
-            shutil.copyfile(urllib.parse.unquote(uri[7:]), archive)
-        else:
-            import fsspec
-
-            if uri.startswith("hdfs://"):
-                import hdfs_native.fsspec
-
-                fsspec.register_implementation("hdfs", hdfs_native.fsspec.HdfsFileSystem, clobber=True)
-            files, path = fsspec.core.url_to_fs(uri, **pod["storage_options"])
-            files.get_file(path, str(archive))
-        zipfile.ZipFile(archive).extractall(folder / name)
-        archive.unlink()
-except Exception as error:
-    advice = (
-        "mount that folder at the same path in pod_template_file or pod_override, or use a store such as s3://"
-        if uri.startswith("file://")
-        else "check the storage options and the cluster's network"
-    )
-    message = f"the pod cannot read {uri} of the artifact store ({type(error).__name__}: {error}); {advice}"
-    pathlib.Path("/dev/termination-log").write_text(json.dumps({"error": message, "retryable": True})[:4000])
-    sys.exit(message)
-sys.path.insert(0, str(folder / "package"))
-if "gang" in pod and "rank" in os.environ.get("HOPS_POD_ROLE", ""):
-    from airflow_hops.ml.training.gang.pods import be_agent as main
-else:
-    from airflow_hops.launchers.kubernetes.in_pod import main
-sys.exit(main(here))
-'''
-"""Source of the program of a pod's container."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +114,6 @@ def _leave(store: ArtifactStore, order: PodOrder, result: StepResult | None, cod
     except Exception as error:  # of the store's client
         message = f"the step's result cannot be written to {order.result} ({type(error).__name__}: {error})"
         print(format_record(message, level=logging.ERROR), flush=True)
-        Path(TERMINATION_LOG).write_text(json.dumps({"error": message, "retryable": True}))
+        leave_error(message)
         return code or 1
     return code

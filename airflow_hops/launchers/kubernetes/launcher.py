@@ -20,8 +20,9 @@ from airflow_hops.core.contract.protocol import GANG_VARIABLE, StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.launchers.base import Launcher
+from airflow_hops.launchers.kubernetes import start
 from airflow_hops.launchers.kubernetes.archives import store_code, store_package
-from airflow_hops.launchers.kubernetes.in_pod import START, PodOrder
+from airflow_hops.launchers.kubernetes.in_pod import PodOrder
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
@@ -225,7 +226,8 @@ class KubernetesLauncher(Launcher):
                 for rank in range(size)
             ]
             pod = manifests.in_gang(pod, name, "step", size + 1, self._queue)
-        order_files = {"start.py": START, "pod.json": json.dumps(asdict(order)), "spec.json": spec_path.read_text()}
+        program = Path(start.__file__).read_text()
+        order_files = {"start.py": program, "pod.json": json.dumps(asdict(order)), "spec.json": spec_path.read_text()}
         secret_object = manifests.step_secret(pod, order_files)
         store.write_text(files.followed, "created")
         with calling_api(f"create the Secret {namespace}/{name}"):

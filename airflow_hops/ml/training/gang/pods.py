@@ -108,7 +108,7 @@ class PodRanks:
                     connections[host] = connection
 
 
-def be_agent(here: Path) -> int:
+def main(here: Path) -> int:
     """Connects a rank's pod to the step, and serves it until the step ends; returns the exit code.
 
     ``here`` is the folder of the pod's Secret. After a gang, the pod waits for the next one of the same step.
