@@ -43,11 +43,6 @@ class Profile:
         """Name of the file with the pins and those of CUDA's libraries."""
         return self.pins.replace(".txt", "-cuda.txt")
 
-    @property
-    def python_versions(self) -> str:
-        """The versions of Python for people: ``3.13 or 3.12``."""
-        return " or ".join(f"{major}.{minor}" for major, minor in self.pythons)
-
 
 # Java 24 and later fail under Spark 3.5, because Hadoop's login needs the security manager, which they removed.
 BASE = Profile(PROFILE_NAMES[0], "runtime.txt", ((3, 11),), (2, 17), (8, 11, 17), "2.16", "3.5", "4")
@@ -84,8 +79,8 @@ def profile_of(runtime: Path) -> Profile | None:
         return profile_of_pins(stamp[2] or BASE.pins)
     if not any(base.glob("lib/python3*/site-packages/tensorflow_data_validation")):
         return None
-    major, minor = (*python_version(base).split("."), "", "")[:2]
-    return next((each for each in PROFILES if f"{major}.{minor}" in each.python_versions), None)
+    version = tuple(python_version(base).split(".")[:2])
+    return next((each for each in PROFILES if version in [(str(a), str(b)) for a, b in each.pythons]), None)
 
 
 @functools.cache
