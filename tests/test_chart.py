@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -12,12 +14,16 @@ from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
+from airflow.configuration import conf
 from conftest import REPOSITORY
+from kubernetes_cluster import KubernetesCluster
 
 from airflow_hops.core.serving_api.config import read_message
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from airflow_hops.provider_info import PROVIDER_INFO
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.flags import Flags
 
@@ -53,10 +59,15 @@ def template(helm: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+def check(manifest: dict[str, Any]) -> None:
+    """Checks a manifest by the schemas of Kubernetes."""
+    for version in KUBERNETES:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
 @pytest.fixture(scope="session")
 def render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
     """Renders the chart with values; returns its manifests by kind and name, after a check by their schemas."""
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
     def run(*values: str) -> dict[str, Any]:
         result = template(*values)
@@ -64,8 +75,7 @@ def render(template: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
         manifests = [manifest for manifest in yaml.safe_load_all(result.stdout) if manifest]
         for manifest in manifests:
             if manifest["kind"] != "PodMonitor":  # of Prometheus' operator
-                for version in KUBERNETES:
-                    kubernetes_validate.validate(manifest, version, strict=True)
+                check(manifest)
         return {f"{manifest['kind']}/{manifest['metadata']['name']}": manifest for manifest in manifests}
 
     return run
@@ -166,3 +176,46 @@ def test_values_that_do_not_fit_are_refused(
     result = template(*values)
     assert result.returncode != 0
     assert message in result.stderr
+
+
+def test_api_server_accepts_the_manifests(kubernetes: KubernetesCluster, render: Render) -> None:
+    manifests = render("gateway.enabled=true", "replicas=2", "persistence.enabled=true", "serviceAccount.create=true")
+    kubernetes.kubectl("create", "namespace", "ml")
+    stdin = yaml.safe_dump_all(manifests.values())
+    created = kubernetes.kubectl("apply", "--dry-run=server", "--namespace=ml", "--filename=-", stdin=stdin)
+    assert created.count("created") == len(manifests)
+    kubernetes.kubectl("delete", "namespace", "ml", "--wait=false")
+
+
+def test_values_for_airflows_chart_fit_airflow_and_hops() -> None:
+    values = yaml.safe_load((REPOSITORY / "deploy" / "airflow-values.yaml").read_text())
+    variables = {variable["name"]: variable["value"] for variable in values["env"]}
+    connection = json.loads(variables["AIRFLOW_CONN_HOPS_DEFAULT"])
+    (fields,) = (kind["conn-fields"] for kind in PROVIDER_INFO["connection-types"] if kind["connection-type"] == "hops")
+    assert connection["extra"].keys() <= fields.keys()
+    for section, options in values["config"].items():
+        assert options.keys() <= conf.configuration_description[section]["options"].keys()
+    template = connection["extra"]["launcher_options"]["pod_template_file"]
+    (volume,), (mount,) = values["volumes"], values["volumeMounts"]
+    ((config_map, files),) = values["extraConfigMaps"].items()
+    assert volume["configMap"]["name"] == config_map.replace("{{ .Release.Name }}", "airflow")
+    assert (volume["name"], mount["mountPath"]) == (mount["name"], str(Path(template).parent))
+    pod = yaml.safe_load(yaml.safe_load(files["data"])[Path(template).name])
+    check(pod)
+    for manifest in yaml.safe_load_all((REPOSITORY / "deploy" / "step-rights.yaml").read_text()):
+        check(manifest)
+
+
+def test_values_for_airflows_chart_render(helm: Path) -> None:
+    chart = os.environ.get("HOPS_TEST_AIRFLOW_CHART")
+    if chart is None:
+        pytest.skip("HOPS_TEST_AIRFLOW_CHART names no copy of Airflow's Helm chart")
+    values = REPOSITORY / "deploy" / "airflow-values.yaml"
+    rendered = subprocess.run(
+        [helm, "template", "airflow", chart, f"--values={values}"], capture_output=True, text=True
+    )
+    assert rendered.returncode == 0, rendered.stderr
+    manifests = [manifest for manifest in yaml.safe_load_all(rendered.stdout) if manifest]
+    for manifest in manifests:
+        check(manifest)
+    assert "localhost/airflow-hops-slim:latest" in rendered.stdout
