@@ -28,6 +28,12 @@ _JAVA = [
     *("--add-opens", "java.security.jgss/sun.security.krb5=ALL-UNNAMED"),
     *("--add-exports", "java.security.jgss/sun.security.krb5=ALL-UNNAMED"),
 ]
+_WEB_JARS = [
+    *(Path(f"/usr/share/java/jersey1-{name}.jar") for name in ("core", "server", "servlet")),
+    *(Path(f"/usr/share/java/{name}.jar") for name in ("httpclient", "httpcore", "jaxb-api", "jsr311-api")),
+]
+"""Jars for WebHDFS, of Debian's packages libjersey1-servlet-java, libhttpclient-java and libjaxb-api-java."""
+HAS_WEBHDFS = all(jar.exists() for jar in _WEB_JARS)
 _NODES = {
     "namenode": ("server.namenode.NameNode", "NameNode RPC up"),
     "datanode": ("server.datanode.DataNode", "Successfully sent block report"),
@@ -61,7 +67,7 @@ def hadoop_jars() -> Path:
 
 
 class HdfsCluster:
-    """A name node and a data node; this process's user is the superuser.
+    """A name node, which also answers WebHDFS if it can, and a data node; this process's user is the superuser.
 
     Args:
         folder: For their files and logs.
@@ -71,9 +77,10 @@ class HdfsCluster:
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self._jars, self._folder = hadoop_jars(), folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        with socket.socket() as free:
+        with socket.socket() as free, socket.socket() as free_for_http:
             free.bind((host, 0))
-            self.url = f"hdfs://{host}:{free.getsockname()[1]}"
+            free_for_http.bind((host, 0))
+            self.url, self.web_address = f"hdfs://{host}:{free.getsockname()[1]}", free_for_http.getsockname()
         for pages in ("hdfs", "datanode"):
             (folder / "webapps" / pages / "WEB-INF").mkdir(parents=True)
             (folder / "webapps" / pages / "WEB-INF" / "web.xml").write_text("<web-app/>")
@@ -91,10 +98,10 @@ class HdfsCluster:
             "dfs.datanode.ipc.address": any_port,
             "dfs.heartbeat.interval": "1",
             "dfs.namenode.heartbeat.recheck-interval": "500",
-            "dfs.namenode.http-address": any_port,
+            "dfs.namenode.http-address": f"{host}:{self.web_address[1]}",
             "dfs.namenode.name.dir": folder / "names",
             "dfs.replication": "1",
-            "dfs.webhdfs.enabled": "false",
+            "dfs.webhdfs.enabled": str(HAS_WEBHDFS).lower(),
         }
         properties = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in settings.items())
         for name in ("core", "hdfs"):
@@ -111,7 +118,8 @@ class HdfsCluster:
             self.kill(node)
 
     def _command(self, program: str, *arguments: str) -> list[str]:
-        return [*_JAVA, "-cp", f"{self._folder}:{self._jars}/*", f"org.apache.hadoop.hdfs.{program}", *arguments]
+        jars = os.pathsep.join(map(str, [self._folder, *(_WEB_JARS if HAS_WEBHDFS else ()), self._jars / "*"]))
+        return [*_JAVA, "-cp", jars, f"org.apache.hadoop.hdfs.{program}", *arguments]
 
     def run(self, program: str, *arguments: str) -> str:
         """Runs a program of Hadoop to its end; returns its output."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hdfs_cluster import HdfsCluster, run_as
+from hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 from test_store import PRODUCER, names_in, write
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -24,6 +24,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
+from airflow_hops.hooks.runtime import RuntimeHook
 
 pytestmark = pytest.mark.spark
 
@@ -235,6 +236,51 @@ def test_name_node_that_does_not_answer_is_named(address: str, tmp_path: Path) -
     with pytest.raises(HopsError, match=f"hdfs://{address}/raw"):
         list_files(Source(f"hdfs://{address}/raw"))
     assert time.monotonic() - began < 90
+
+
+def test_name_node_that_accepts_connections_and_is_silent_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_hops.core.processes.hdfs.CONTACT_S", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        store = ArtifactStore(f"hdfs://{address}/hops", local_cache=str(tmp_path))
+        reason = f"the name node does not answer within 2 s; check that it is well, and its address: 'hdfs://{address}"
+        with pytest.raises(HopsError, match=f"the artifact store {store.root} cannot be used .*{reason}") as failure:
+            write(store, {"a": "1"})
+        assert type(failure.value) is HopsError, "it may answer a retry"
+        with pytest.raises(HopsError, match=f"hdfs://{address}/raw.*{reason}"):
+            list_files(Source(f"hdfs://{address}/raw"))
+
+
+@pytest.mark.skipif(not HAS_WEBHDFS, reason="needs libjersey1-servlet-java, libhttpclient-java, libjaxb-api-java")
+def test_store_at_the_address_of_a_webhdfs_connection(
+    hdfs: HdfsCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, port = hdfs.web_address
+    open_url(hdfs.url)[0].mkdir(f"/{tmp_path.name}")
+    open_url(hdfs.url)[0].client.set_permission(f"/{tmp_path.name}", 0o777)
+    connection = {"conn_type": "webhdfs", "host": host, "port": port, "login": "ann"}
+    extra = {"store": f"webhdfs://{host}:{port}/{tmp_path.name}/hops", "storage_conn_id": "webhdfs_default"}
+    monkeypatch.setenv("AIRFLOW_CONN_WEBHDFS_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    monkeypatch.setenv("HOPS_LOCAL_CACHE", str(tmp_path))
+    store = RuntimeHook().store
+    uri = f"{store.root}/_state/text.json"
+    for text in ("first", "second"):
+        store.write_text(uri, text)
+        assert store.read_text(uri) == text
+    with pytest.raises(FileExistsError, match="already exists"):
+        store.create_text(uri, "third")
+    assert store.read_text(uri) == "second" and store.names(f"{store.root}/_state") == ["text.json"]
+    write(store, {"folder/a": "1", "b": ""})
+    artifact = write(store, {"folder/a": "2", "c": "x" * 3_000_000})
+    store.verify(artifact)
+    assert (store.local(artifact) / "folder" / "a").read_text() == "2"
+    assert store.names(artifact.uri) == ["c", "folder", "manifest.json"]
+    assert open_url(hdfs.url)[0].info(f"/{tmp_path.name}/hops/_state/text.json")["owner"] == "ann"
+    store.remove_folder(artifact.uri)
+    assert not store.exists(artifact.uri)
 
 
 @pytest.mark.runtime

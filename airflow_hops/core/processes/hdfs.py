@@ -12,8 +12,10 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -31,6 +33,8 @@ _NUMBERS = {
 # By default it is 15, and a name node that refuses connections is reported after 3 minutes.
 _DEFAULTS = {"dfs.client.failover.max.attempts": "4"}
 _CONNECTIONS_S = 3.1
+CONTACT_S = 60.0
+"""Limit of a name node's first answer; one that refuses connections is reported earlier."""
 _forked_s = -_CONNECTIONS_S
 
 
@@ -47,7 +51,8 @@ class HdfsFileSystem(NativeFileSystem):
         AbstractFileSystem.__init__(self, host, port, **storage_options)  # the other one would make a client, too
         self.host, self.port = host, port
         settings = {k: v if isinstance(v, str) else json.dumps(v) for k, v in {**_DEFAULTS, **storage_options}.items()}
-        self.client = _client(os.getpid(), self.unstrip_protocol("/").rstrip("/"), tuple(sorted(settings.items())))
+        with self._errors("/"):
+            self.client = _client(os.getpid(), self.unstrip_protocol("/").rstrip("/"), tuple(sorted(settings.items())))
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -214,9 +219,31 @@ def _client(pid: int, url: str, settings: tuple[tuple[str, str], ...]) -> Client
         client = Client(url, dict(settings))
     except RuntimeError as error:
         raise ValueError(f"{error}; expected hdfs://HOST:PORT/, or a name service of hdfs-site.xml") from None
+    _await_answer(client, url)
     # Never freed, since a fork would wait for its threads, which it does not have.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.inner))
     return client
+
+
+def _await_answer(client: Client, url: str) -> None:
+    """Asks the name node; raises TimeoutError if it does not answer, for which hdfs-native would wait for ever."""
+    answer = Future[None]()
+
+    def ask() -> None:
+        try:
+            client.get_file_info("/")
+            answer.set_result(None)
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="first contact", daemon=True).start()
+    try:
+        answer.result(CONTACT_S)
+    except TimeoutError as error:
+        if answer.done():
+            raise
+        reason = f"the name node does not answer within {CONTACT_S:g} s; check that it is well, and its address"
+        raise TimeoutError(errno.ETIMEDOUT, reason, url) from error
 
 
 def _after_fork() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Stores with atomic writes; elsewhere a file is renamed into place.
-_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory", "hdfs"}
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory", "hdfs", "webhdfs"}
 _UPLOADS = 8  # at a time; HDFS takes half a second to complete a file
 
 
@@ -29,6 +29,8 @@ def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tupl
         clobber=True,
         errtxt="install hdfs-native to access HDFS: pip install 'airflow-hops[hdfs]'",
     )
+    webhdfs = "airflow_hops.core.processes.webhdfs.WebHdfsFileSystem"
+    fsspec.register_implementation("webhdfs", webhdfs, clobber=True)
     fs, path = fsspec.url_to_fs(url, **(storage_options or {}))
     return fs, str(path)
 
