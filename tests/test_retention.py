@@ -159,6 +159,34 @@ def test_use_during_a_collection_restores_the_artifact(any_store: ArtifactStore)
     assert store.files.folders_with(store.root, HIDDEN_NAME) == []
 
 
+def test_unfinished_artifacts_of_killed_tasks_go(any_store: ArtifactStore) -> None:  # noqa: F811
+    store, running = any_store, "manual__2026-01-01T00:00:00+00:00"
+    staged = {}
+    for run in ("killed", running):
+        producer = Producer("flights", run, "transform")
+        record_uses(store, producer, [make(store, "other", "examples", days=0, dag="trips")])
+        writer = store.create(store.address(producer, "examples"), "examples", producer)
+        if store.is_local:
+            staged[run] = writer.path.as_uri()
+            (writer.path / "part-0").write_text("rows")
+        else:
+            staged[run] = writer.parts()
+            store.files.write(f"{staged[run]}/train/part-0", b"rows")
+            store.files.discard(writer.path)
+
+    def collection(days: float) -> GarbageCollection:
+        return GarbageCollection(store, RULE, lambda dag, run: run == running, NOW + timedelta(days=days))
+
+    assert collection(29).plan().removals == {}
+    (removal,) = collection(31).plan().removals.values()
+    assert (removal.uri, removal.kind, removal.size_bytes) == (staged["killed"], "unfinished artifact", 4)
+    assert removal.reason == "older than 30 days, not completed"
+    assert abs(removal.created_at - NOW) < timedelta(hours=1)
+    assert collection(31).remove().removals.keys() == {staged["killed"]}
+    assert list(store.files.sizes(staged["killed"], staged=True)) == []
+    assert list(store.files.sizes(staged[running], staged=True)) in (["part-0"], ["train/part-0"])
+
+
 def test_next_collection_continues_a_killed_one(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     retained, removed = make_run(store, "kept"), make_run(store, "old")

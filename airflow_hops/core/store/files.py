@@ -12,6 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 from urllib.parse import unquote
@@ -103,15 +104,19 @@ class LocalFiles:
         )
         return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in result)
 
-    def sizes(self, uri: str) -> dict[str, int]:
-        """Returns the sizes in bytes of the files in a folder, by their paths in it, without staging folders."""
+    def sizes(self, uri: str, *, staged: bool = False) -> dict[str, int]:
+        """Returns the sizes in bytes of the files in a folder, by path; of staged ones only with ``staged``."""
         folder, sizes = self.path(uri), dict[str, int]()
         for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if ".staging-" not in name]
+            folders[:] = [name for name in folders if staged or ".staging-" not in name]
             for path in (Path(place, name) for name in names):
                 with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                     sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
         return sizes
+
+    def modified(self, uri: str) -> datetime:
+        """Returns the time of a file's last change. Raises FileNotFoundError if it does not exist."""
+        return datetime.fromtimestamp(self.path(uri).stat().st_mtime, UTC)
 
     def remove_empty_folders(self, uri: str) -> None:
         """Removes the empty folders at and below an address, and those above that are then empty."""
@@ -232,8 +237,8 @@ class StoreFiles:
         remote = self.remote()
         return sorted(PurePosixPath(entry["name"]).name for entry in remote.entries(remote.fs._strip_protocol(uri)))
 
-    def sizes(self, uri: str) -> dict[str, int]:
-        """Returns the sizes in bytes of the files in a folder, by their paths in it."""
+    def sizes(self, uri: str, *, staged: bool = True) -> dict[str, int]:
+        """Returns the sizes in bytes of the files in a folder, by their paths in it, including staged ones."""
         fs = self.remote().fs
         fs.invalidate_cache()
         folder = fs._strip_protocol(uri)
@@ -243,6 +248,11 @@ class StoreFiles:
         """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""
         result = (PurePosixPath(path) for path in self.sizes(uri))
         return sorted("/".join([uri, *path.parent.parts]) for path in result if path.name == name)
+
+    def modified(self, uri: str) -> datetime:
+        """Returns the time of a file's last change. Raises FileNotFoundError if it does not exist."""
+        time: datetime = self.remote().fs.modified(uri)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
 
     def remove_empty_folders(self, uri: str) -> None:
         """No-op: most remote stores have no folders."""

@@ -5,6 +5,7 @@ restore, of versions with an alias in MLflow, of frozen schemas, of the newest d
 the newest report of each served version, of active DAG runs, and of runs that the rule retains. Everything that the
 manifest of a retained artifact names is retained, down to the snapshot, so no lineage link of a retained artifact
 breaks. Captured requests (:mod:`airflow_hops.core.store.captured_retention`), checkpoints and MLflow's entries follow.
+Staging folders of tasks that were killed are removed by their age.
 
 Removal is safe while tasks run. A new reference to an old artifact can only come from a task that first writes
 ``uses.json`` (:mod:`airflow_hops.core.store.uses`) or a record, and then reads the manifest. The collection renames the
@@ -50,6 +51,7 @@ _TRACKED = "MLflow entry"
 _CURSOR = re.compile(r"_state/[^/]+/[^/]+/captured\.json")
 _DECISION = re.compile(r"_state/([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
+_STAGED = re.compile(r"(([^/]+)/([^/]+)/.+?\.staging-[^/]+)/.+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +188,11 @@ class _Marking:
         self._address = re.compile(re.escape(self._store.root) + r'/[^"\\\s]+')
         self._tracked = collection.tracked(())
         root = self._store.root
-        (self._sizes,) = (self._store.files.sizes(root) for _ in collection.track([root], "Listing the store", 1))
+        (sizes,) = (
+            self._store.files.sizes(root, staged=True) for _ in collection.track([root], "Listing the store", 1)
+        )
+        self._sizes = {path: size for path, size in sizes.items() if not _STAGED.fullmatch(path)}
+        self._staged = {path: size for path, size in sizes.items() if path not in self._sizes}
         self.hidden = set(self._folders_with(HIDDEN_NAME))
         self._artifacts = dict[str, StoredArtifact]()
         self._runs: dict[str, dict[str, _Run]] = defaultdict(dict)
@@ -211,7 +217,7 @@ class _Marking:
             for entry in self._tracked
             if self._holder(entry["model"]) in removed
         ]
-        removals += self._checkpoints()
+        removals += [*self._checkpoints(), *self._unfinished()]
         reasons, size_bytes = dict(self._reasons), sum(self._artifacts[uri].size_bytes for uri in self._reasons)
         if self._of.captures is not None:
             for model, needs in self._captured_needs().items():
@@ -404,6 +410,23 @@ class _Marking:
             if run is not None and not run.is_retained:
                 uri = self._store.uri("_state", "checkpoints", dag, name)
                 yield Removal(uri, "checkpoints", run.newest, size_bytes, "its run is over, and not retained")
+
+    def _unfinished(self) -> Iterator[Removal]:
+        """Yields staging folders of tasks that were killed and not tried again."""
+        folders = defaultdict[tuple[str, ...], list[str]](list)
+        for path in self._staged:
+            if match := _STAGED.fullmatch(path):
+                folders[match.groups()].append(path)
+        for (folder, dag, name), paths in sorted(folders.items()):
+            run = self._runs.get(dag, {}).get(name)
+            if self._of.is_active(*((run.dag_id, run.run_id) if run else (dag, name))):
+                continue
+            addresses = [f"{self._store.root}/{path}" for path in paths]
+            with contextlib.suppress(FileNotFoundError):  # its task has ended since it was listed
+                newest = max(_in_threads(self._store.files.modified, addresses).values())
+                if newest < self._oldest:
+                    size_bytes, reason = sum(self._staged[path] for path in paths), f"{self._older}, not completed"
+                    yield Removal(f"{self._store.root}/{folder}", "unfinished artifact", newest, size_bytes, reason)
 
 
 def _in_threads(
