@@ -52,6 +52,7 @@ class Production(Stack):
     """
 
     key: str = field(default_factory=lambda: base64.urlsafe_b64encode(os.urandom(32)).decode(), repr=False)
+    _port: int = field(default_factory=free_port)
     _ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in _USED})
     _database: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="hops-postgres-", dir="/tmp")
@@ -79,7 +80,7 @@ class Production(Stack):
         """The model server has no connection, and gets the password so."""
         return {**super().server_environment(), "FSSPEC_S3": json.dumps(self.storage_options())}
 
-    def part_environment(self, part: str, port: int) -> dict[str, str]:
+    def part_environment(self, part: str) -> dict[str, str]:
         """Airflow's settings for one of its parts, as environment variables."""
         folder, ports = self.home / part, self._ports
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ class Production(Stack):
             "BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
             "BACKEND_KWARGS": json.dumps({"connections_file_path": str(self.home / "connections.json")}),
         }
-        settings = self.airflow_environment(port)
+        settings = self.airflow_environment(self._port)
         return {
             **{name: value for name, value in settings.items() if not name.startswith(("AIRFLOW_CONN_", "AWS_"))},
             "AIRFLOW_HOME": str(folder),
@@ -104,6 +105,9 @@ class Production(Stack):
             "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
             "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": "s3://hops/logs",
             "AIRFLOW__LOGGING__REMOTE_LOG_CONN_ID": "aws_default",
+            # A task whose worker has died is tried again on another one after this time, by default 300 seconds.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
             **{f"AIRFLOW__SECRETS__{name}": value for name, value in backend.items()},
             **{f"AIRFLOW__WORKERS__SECRETS_{name}": value for name, value in backend.items()},
             "HOPS_HOST": part,
@@ -118,13 +122,16 @@ class Production(Stack):
         (self.home / "connections.json").write_text(json.dumps({**self.connections(), "aws_default": aws}))
         self._launch_used()
         self.artifact_store().files.remote().fs.mkdir("hops")
-        port = free_port()
-        self._run([sys.executable, "-m", "airflow", "db", "migrate"], self.part_environment("api-server", port))
+        self._run([sys.executable, "-m", "airflow", "db", "migrate"], self.part_environment("api-server"))
         for part in ("api-server", *PARTS):
-            command = ["celery", "worker", "--celery-hostname", part, "--skip-serve-logs"]
-            command = command if part in WORKERS else [part.removesuffix("-1").removesuffix("-2")]
-            self._launch(part, [sys.executable, "-m", "airflow", *command], self.part_environment(part, port))
-        return self.services[-len(PARTS) - 1], AirflowApi(f"http://127.0.0.1:{port}")
+            self.launch_part(part)
+        return self.services[-len(PARTS) - 1], AirflowApi(f"http://127.0.0.1:{self._port}")
+
+    def launch_part(self, part: str) -> None:
+        """Starts a part of Airflow, and does not wait for it."""
+        command = ["celery", "worker", "--celery-hostname", part, "--skip-serve-logs"]
+        command = command if part in WORKERS else [part.removesuffix("-1").removesuffix("-2")]
+        self._launch(part, [sys.executable, "-m", "airflow", *command], self.part_environment(part))
 
     def stop(self) -> None:
         """Stops Airflow and the model server, then what they use, and removes their temporary folders."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import shutil
@@ -102,8 +103,9 @@ def wait_for_runs(api: AirflowApi, *runs: tuple[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def runs(production: Production, api: AirflowApi) -> list[tuple[str, str]]:
-    """A training, both monitors at once, and the retraining, for which one scheduler is killed: DAG and run of each."""
-    first = (TRAINING, api.trigger(TRAINING))
+    """A training whose worker is killed, both monitors at once, and the retraining, for which a scheduler is killed."""
+    first = (TRAINING, api.trigger(TRAINING, {"pause_s": 0.5}))
+    kill_worker_of_training(production, api, first)
     wait_for_runs(api, first)
     predict(production, 300)
     url = f"http://127.0.0.1:{production.rest_port}/v1/capture:flush"
@@ -132,6 +134,25 @@ def runs(production: Production, api: AirflowApi) -> list[tuple[str, str]]:
     return [first, *monitors, *retrainings]
 
 
+def train_task(api: AirflowApi, run: tuple[str, str]) -> dict[str, Any]:
+    (task,) = (task for task in api.task_instances(*run) if task["task_id"] == "train")
+    return task
+
+
+def kill_worker_of_training(production: Production, api: AirflowApi, run: tuple[str, str]) -> None:
+    """Kills a Celery worker after a training's first checkpoints; the training, a process of its own, goes on."""
+    store = production.artifact_store()
+    checkpoints = store.uri("_state", "checkpoints", *run)
+    wait_for(lambda: store.files.sizes(checkpoints), lambda: str(train_task(api, run)), 200, poll_s=0.5)
+    (worker,) = (service for service in production.services if service.name == train_task(api, run)["hostname"])
+    for process in psutil.Process(worker.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "airflow_hops.ml" not in " ".join(process.cmdline()):
+                process.kill()
+    wait_for(lambda: train_task(api, run)["try_number"] > 1, lambda: str(train_task(api, run)), 120, poll_s=0.5)
+    production.launch_part(worker.name)
+
+
 def schedulers(api: AirflowApi) -> list[str]:
     """Host names of the schedulers that are alive."""
     jobs = api._request("GET", "/jobs", params={"job_type": "SchedulerJob", "is_alive": True})["jobs"]
@@ -157,15 +178,22 @@ def test_nothing_runs_twice_with_two_schedulers_and_two_monitors(api: AirflowApi
     requests = [task["state"] for task in tasks_of(api, runs) if task["task_id"] == "request_retraining"]
     assert sorted(requests) == ["skipped", "success"]
     assert len(api.runs(TRAINING)) == 2
-    assert {task["try_number"] for task in tasks_of(api, runs)} == {1}
+    tries = {(run, task["task_id"]): task["try_number"] for run in runs for task in api.task_instances(*run)}
+    assert {key: number for key, number in tries.items() if number != 1} == {(runs[0], "train"): 2}
+
+
+def test_training_goes_on_on_the_other_worker(api: AirflowApi, runs: list[tuple[str, str]]) -> None:
+    log = "\n".join(api.log(*runs[0], "train", 2))
+    (killed,) = set(WORKERS) - {train_task(api, runs[0])["hostname"]}
+    assert f"Try 1 left a job that works on {killed}: it is ended first" in log
+    assert re.search(r"rows learnt on worker-\d after step [1-9]\d*", log)
 
 
 def test_output_of_steps_is_in_the_remote_log_and_shown(
     production: Production, api: AirflowApi, runs: list[tuple[str, str]]
 ) -> None:
-    (task,) = (task for task in api.task_instances(*runs[0]) if task["task_id"] == "train")
-    line = rf"visits: \d+ rows learnt on {task['hostname']}"
-    assert re.search(line, "\n".join(api.log(*runs[0], "train", 1)))
+    line = rf"visits: \d+ rows learnt on {train_task(api, runs[0])['hostname']}"
+    assert re.search(line, "\n".join(api.log(*runs[0], "train", 2)))
     logs = production.artifact_store().files.remote().fs
     texts = [logs.cat_file(path).decode() for path in logs.find("hops/logs") if "task_id=train/" in path]
     assert re.search(line, "\n".join(texts))
@@ -181,6 +209,6 @@ def test_connections_of_the_secrets_backend_stay_out_of_files_database_and_logs(
     assert [path for path in files if secret in path.read_bytes()] == []
     objects = production.artifact_store().files.remote().fs
     assert [path for path in objects.find("hops") if secret in objects.cat_file(path)] == []
-    database = production.part_environment("dump", 0)["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
+    database = production.part_environment("dump")["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
     dump = subprocess.run([find_program("pg_dump"), database], capture_output=True, check=True).stdout
     assert b"visits_training" in dump and secret not in dump

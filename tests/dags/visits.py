@@ -27,7 +27,7 @@ DRIFTED = Asset("visits_drifted")
 with DAG(
     "visits_training",
     schedule=[DRIFTED],
-    params={"window_start": Param("2025-01-01"), "window_end": Param("2025-03-01")},
+    params={"window_start": Param("2025-01-01"), "window_end": Param("2025-03-01"), "pause_s": Param(0.0)},
     is_paused_upon_creation=False,
     max_active_runs=2,
 ):
@@ -52,17 +52,22 @@ with DAG(
         extra_inputs=["at"],
     )
 
-    @task.train
-    def train(context: Any, examples: Any) -> Any:
+    @task.train(retries=1, retry_delay=0)
+    def train(context: Any, examples: Any, pause_s: str) -> Any:
         import os
+        import time
 
         from sklearn.linear_model import LogisticRegression
 
         rows = context.table("train")
-        print(f"visits: {rows.labels.size} rows learnt on {os.environ['HOPS_HOST']}")
+        done = int(context.resumed_files().get("done", b"0"))
+        for step in range(0 if done else 600 if float(pause_s) else 0):  # until it is resumed elsewhere
+            time.sleep(float(pause_s))
+            context.checkpoint_files(step + 1, {"done": b"%d" % (step + 1)})
+        print(f"visits: {rows.labels.size} rows learnt on {os.environ['HOPS_HOST']} after step {done}")
         return LogisticRegression().fit(rows.matrix(), rows.labels)
 
-    model = train(transformed.output)
+    model = train(transformed.output, pause_s="{{ params.pause_s }}")
     evaluation = EvaluateOperator(task_id="evaluate", model=model, examples=examples.output, model_name="visits")
     deployment = DeployModelOperator(
         task_id="deploy", model=model, model_name="visits", evaluation=evaluation.output, canary_percent=50
