@@ -25,7 +25,7 @@ sys.path[:1] = [str(REPOSITORY), str(REPOSITORY / "tests")]
 import psutil  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from spark_cluster import SparkCluster, spark_cluster, why_not  # noqa: E402
+from spark_cluster import SparkCluster, python_of, spark_cluster, why_not  # noqa: E402
 
 from benchmarks.measurement.memory_account import MemoryAccount  # noqa: E402
 from benchmarks.measurement.processes import trees  # noqa: E402
@@ -184,7 +184,7 @@ def main() -> None:
     here = Pipeline("spark_here", {})
     if not arguments.cluster_only:
         here.measure(raw)
-    with spark_cluster(RUNTIME) as cluster:
+    with spark_cluster(RUNTIME, [*python_of(RUNTIME), WORK], own_users=False) as cluster:
         host, _, port = cluster.master.removeprefix("spark://").partition(":")
         connection = {"conn_type": "spark", "host": f"spark://{host}", "port": int(port)}
         os.environ["AIRFLOW_CONN_SPARK_CLUSTER"] = json.dumps(connection)

@@ -12,7 +12,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.profiles import PROFILES, STAMP_NAME
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named, packages_of, runtime_fingerprint
+from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.environments.runtime import (
     AIRFLOW_PYTHON_VERSIONS,
     add_requirements,
@@ -284,6 +285,35 @@ def test_an_interpreter_of_another_version_is_refused_before_anything_is_written
     with pytest.raises(BadInput, match=r"--python python3\.99: Python 3\.\d+.* is needed, found none"):
         create_environment(tmp_path / "runtime", pins, uv=find_uv_bin(), python="python3.99")
     assert not (tmp_path / "runtime").exists()
+
+
+def test_a_packed_environment_works_in_any_folder(
+    churn: Path, pins: Path, hops: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    target, unpacked = tmp_path / "churn.tar.gz", tmp_path / "a host" / "environment"
+    code, output, errors = hops("runtime", "pack", str(target), "--name", "churn")
+    assert (code, errors) == (0, "") and f'"runtime_archive": "{target}"' in output
+    with target.open("rb") as stream:
+        packed = PackedRuntime.read(stream, "churn")
+    assert packed.packages == {"extra": "1.0", "tiny": "1.0"} and not packed.difference(PackedRuntime.of(churn))
+    assert "extra 1.0 instead of none" in packed.difference(PackedRuntime.of(churn.with_name("runtime")))
+    unpacked.mkdir(parents=True)
+    subprocess.run(["tar", "-xzf", str(target), "-C", str(unpacked)], check=True)
+    shutil.rmtree(churn)
+    shutil.rmtree(churn.with_name("runtime"))
+    program = (
+        "import ctypes, extra, multiprocessing, sqlite3, ssl, sys, tiny\n"
+        "print(sys.executable, *sys.path[1:], *(m.__file__ for m in sys.modules.values() if getattr(m, '__file__', 0)),"
+        " *{line.split(maxsplit=5)[-1].strip() for line in open('/proc/self/maps') if 'python' in line}, sep='\\n')"
+    )
+    command = [str(unpacked / "bin" / "python"), "-c", program]
+    result = subprocess.run(command, env={"PATH": os.defpath}, capture_output=True, text=True, check=True)
+    places = [line for line in result.stdout.splitlines() if not line.endswith("python311.zip")]
+    assert len(places) > 50 and [line for line in places if not Path(line).is_relative_to(unpacked)] == []
+    code, _, errors = hops("runtime", "pack", str(tmp_path / "churn.zip"))
+    assert code == 1 and "churn.zip: expected the name of a .tar.gz file" in errors
+    code, _, errors = hops("runtime", "pack", str(target))
+    assert code == 1 and "runtime does not exist; run 'airflow hops runtime create' first" in errors
 
 
 def test_where_airflow_runs_on_another_python_the_runtimes_own_is_found(

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import flights_examples
+import fsspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -19,8 +27,10 @@ import spark_cluster
 from conftest import StepRunner
 from hdfs_cluster import HdfsCluster
 from spark_cluster import SparkCluster
+from uv import find_uv_bin
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
@@ -34,12 +44,31 @@ DAGS = (str(REPOSITORY / "dags"),)
 SECRET = "s3cr3t-of-raw-files"
 
 
-@pytest.fixture(scope="module")
-def cluster(runtime: Path) -> Iterator[SparkCluster]:
-    with spark_cluster.spark_cluster(runtime) as cluster, pytest.MonkeyPatch.context() as patch:
+@contextlib.contextmanager
+def started_cluster(runtime: Path, shared: Sequence[Path]) -> Iterator[SparkCluster]:
+    """Starts a cluster, with the connection ``spark_cluster``."""
+    with spark_cluster.spark_cluster(runtime, shared) as cluster, pytest.MonkeyPatch.context() as patch:
         host, _, port = cluster.master.removeprefix("spark://").partition(":")
         connection = {"conn_type": "spark", "host": f"spark://{host}", "port": int(port)}
         patch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def other_python(runtime: Path) -> Path | None:
+    """A Python of another minor version than the runtime environment's, if this machine has one."""
+    command = [find_uv_bin(), "python", "find", "--no-project", "--system", "--no-python-downloads"]
+    for minor in range(14, 8, -1):
+        result = subprocess.run([*command, f"3.{minor}"], capture_output=True, text=True)
+        if result.returncode == 0 and not PackedRuntime.of(runtime).python.startswith(f"3.{minor}."):
+            return Path(result.stdout.strip()).resolve()
+    return None
+
+
+@pytest.fixture(scope="module")
+def cluster(runtime: Path, other_python: Path | None) -> Iterator[SparkCluster]:
+    others = [other_python.parents[1]] if other_python else []
+    with started_cluster(runtime, [*spark_cluster.python_of(runtime), *others]) as cluster:
         yield cluster
 
 
@@ -54,10 +83,19 @@ def run_step(
             runner.cluster = cluster
             yield runner
         return
+    with s3_options(cluster.address) as options:
+        runner = StepRunner("s3://cluster/hops", runtime, options)
+        runner.cluster = cluster
+        yield runner
+
+
+@contextlib.contextmanager
+def s3_options(address: str) -> Iterator[dict[str, Any]]:
+    """Starts an S3 server with the bucket ``cluster`` at an address of this machine; yields fsspec's options for it."""
     import s3fs
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address=cluster.address, port=0)
+    server = ThreadedMotoServer(ip_address=address, port=0)
     server.start()
     options = {
         "key": "testing",
@@ -65,10 +103,9 @@ def run_step(
         "endpoint_url": "http://{}:{}".format(*server.get_host_and_port()),
         "use_listings_cache": False,
     }
-    s3fs.S3FileSystem(**options).mkdir("cluster")
-    runner = StepRunner("s3://cluster/hops", runtime, options)
-    runner.cluster = cluster
-    yield runner
+    with contextlib.suppress(FileExistsError):  # servers of a process have the same content
+        s3fs.S3FileSystem(**options).mkdir("cluster")
+    yield options
     server.stop()
 
 
@@ -299,10 +336,8 @@ def when_printed(run_step: StepRunner, text: str, act: Callable[[], object]) -> 
     assert acted
 
 
-def test_a_store_that_executors_do_not_see_is_named(
-    cluster: SparkCluster, launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
-) -> None:
-    runner = StepRunner(str(tmp_path / "store"), runtime)
+def refused(runner: StepRunner, launcher: SparkLauncher) -> str:
+    """Returns the message with which a step on the cluster ends before any work; it is not to be retried."""
     examples = flights_examples.write_examples(runner.store, {"train": pa.table({"x": [1.0, 2.0]})})
     with pytest.raises(StepFailed) as failure:
         runner(
@@ -310,10 +345,166 @@ def test_a_store_that_executors_do_not_see_is_named(
             params={"preprocess": "flights.features:preprocess"},
             inputs={"examples": examples},
             kind="transformed_examples",
-            launcher=launchers["cluster"],
+            launcher=launcher,
             code_paths=DAGS,
         )
-    assert "Spark's executor on " in str(failure.value) and not failure.value.retryable
-    assert f"does not see the store's folder {runner.store.root}" in str(failure.value)
-    assert list((tmp_path / "store" / "_state").iterdir()) == []
+    assert not failure.value.retryable
     assert not runner.store.exists(runner.last_uri)
+    return str(failure.value)
+
+
+def test_a_store_that_executors_do_not_see_is_named(
+    launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
+) -> None:
+    runner = StepRunner(str(tmp_path / "store"), runtime)
+    message = refused(runner, launchers["cluster"])
+    assert re.search(rf"Spark's executor on spark[01] does not see the store's folder {runner.store.root}", message)
+    assert list((tmp_path / "store" / "_state").iterdir()) == []
+
+
+def test_a_store_that_executors_do_not_reach_is_named(
+    launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
+) -> None:
+    with s3_options("127.0.0.1") as options:
+        message = refused(StepRunner("s3://cluster/hops", runtime, options), launchers["cluster"])
+    assert re.search(r"Spark's executor on spark[01] cannot use the store s3://cluster/hops \(", message)
+    assert options["endpoint_url"] in message
+    with HdfsCluster(tmp_path) as hdfs:
+        message = refused(StepRunner(f"{hdfs.url}/hops", runtime), launchers["cluster"])
+    assert re.search(rf"Spark's executor on spark[01] cannot use the store {hdfs.url}/hops \(", message)
+    assert "refuses connections" in message
+
+
+def test_executors_with_another_library_or_python_are_named(
+    cluster: SparkCluster, runtime: Path, other_python: Path | None
+) -> None:
+    def refused_with(**conf: str) -> str:
+        properties = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
+        with s3_options(cluster.address) as options:
+            runner = StepRunner("s3://cluster/hops", runtime, options)
+            return refused(runner, SparkLauncher(runtime, "spark_cluster", {**cluster.conf, **properties}))
+
+    metadata = cluster.shared / "other" / "pandas-1.4.4.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: pandas\nVersion: 1.4.4\n")
+    own = PackedRuntime.of(runtime)
+    message = refused_with(executorEnv_PYTHONPATH=str(metadata.parents[1]))
+    pandas = re.escape(own.packages["pandas"])
+    assert re.search(rf"executor on spark[01] has pandas 1\.4\.4, but this step {pandas}; give the", message)
+    message = refused_with(pyspark_python="/none/bin/python")
+    assert re.search(r"executor on \S+ cannot run this step's Python .*/none/bin/python.*No such file", message)
+    if other_python:
+        message = refused_with(pyspark_python=str(other_python))
+        assert re.search(r"executor on \S+ cannot run this step's Python [\d.]+: .*different version", message)
+    debian = Path(f"/usr/bin/python{own.python.rpartition('.')[0]}")
+    if debian.exists() and spark_cluster.python_of(runtime)[1] != Path("/usr"):
+        message = refused_with(pyspark_python=str(debian))
+        assert re.search(r"executor on spark[01] has (Python 3\.\d+\.\d+|pyarrow missing), but this step", message)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", ["s3", "hdfs"])
+def test_executors_unpack_an_archive_of_the_runtime_environment(
+    kind: str,
+    runtime: Path,
+    flights_raw: Path,
+    warm_launcher: Any,
+    hops: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Describes examples, and trains two ranks, on hosts without the runtime environment and its Python."""
+    if (free := shutil.disk_usage(tmp_path).free) < 14 << 30:
+        pytest.skip(f"three copies of the runtime environment need 14 GB of disk, {free >> 30} GB are free")
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(started_cluster(runtime, []))
+        root, options = "s3://cluster", {}
+        if kind == "s3":
+            options = stack.enter_context(s3_options(cluster.address))
+        else:
+            root = stack.enter_context(HdfsCluster(tmp_path, cluster.address)).url
+        archive, store = f"{root}/runtime.tar.gz", {"store": f"{root}/hops", "storage_options": options}
+        connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])
+        connection["extra"] = {"runtime_archive": archive}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": store}))
+        run_step = StepRunner(f"{root}/hops", runtime, options)
+        conf = {**cluster.conf, "spark.files.useFetchCache": "false"}
+        local, there = SparkLauncher(runtime, "spark_local"), SparkLauncher(runtime, "spark_cluster", conf)
+        with pytest.raises(BadInput, match=f"{archive}: there is no such file; run 'airflow hops runtime pack"):
+            run_step("airflow_hops.ml.stages.statistics:run", launcher=there)
+        code, output, errors = hops("runtime", "pack", archive)
+        assert code == 0, output + errors
+        assert f'"extra": {{"runtime_archive": "{archive}"}}' in output
+        examples = flights_examples.write_examples(
+            run_step.store, {"train": flights_examples.months(flights_raw, 1, 1)}
+        )
+
+        def run(stage: str, kind: str, launcher: Any, **of: Any) -> Artifact:
+            result: Artifact = run_step(
+                f"airflow_hops.ml.stages.{stage}:run", kind=kind, launcher=launcher, code_paths=DAGS, **of
+            )
+            return result
+
+        def describe(launcher: Any) -> Artifact:
+            return run("statistics", "statistics", launcher, params={"engine": "spark"}, inputs={"examples": examples})
+
+        statistics, others = describe(local), describe(there)
+        assert (statistics.rows, statistics.metrics) == (others.rows, others.metrics)
+        if kind == "hdfs":
+            return
+        schema = run("schema", "schema", warm_launcher, inputs={"statistics": statistics})
+        inputs = {"examples": examples, "statistics": statistics, "schema": schema}
+        params = {"preprocess": "flights.features:preprocess"}
+        here, transformed = (
+            run("transform.stage", "transformed_examples", launcher, params=params, inputs=inputs)
+            for launcher in (local, there)
+        )
+        assert checksums(run_step, here, ".parquet") == checksums(run_step, transformed, ".parquet")
+        model = run(
+            "train",
+            "model",
+            there,
+            params={"train": "flights.model:train", "np": 2, "params": {"epochs": 1}},
+            inputs={"examples": transformed},
+            services={"ranks": json.dumps({"kind": "spark"})},
+        )
+        summary = json.loads((run_step.store.local(model) / "training.json").read_text())
+        assert sorted(summary["hosts"]) == ["spark0", "spark1"]
+
+
+def test_an_archive_of_another_environment_is_named(
+    launchers: dict[str, SparkLauncher], runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])
+
+    def message(archive: Path | str) -> str:
+        connection["extra"] = {"runtime_archive": str(archive)}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_CLUSTER", json.dumps(connection))
+        runner = StepRunner(str(tmp_path / "store"), runtime)
+        with pytest.raises(BadInput) as failure:
+            runner("airflow_hops.ml.stages.statistics:run", launcher=launchers["cluster"])
+        return str(failure.value)
+
+    field = "connection 'spark_cluster', field 'runtime_archive': "
+    again = f"run 'airflow hops runtime pack {tmp_path}/a.tar.gz'"
+    assert message(tmp_path / "a.tar.gz") == f"{field}{tmp_path}/a.tar.gz: there is no such file; {again}"
+    (tmp_path / "a.tar.gz").write_text("no archive")
+    assert f"{field}{tmp_path}/a.tar.gz: expected an archive of 'airflow hops runtime pack' (" in message(
+        tmp_path / "a.tar.gz"
+    )
+    own = PackedRuntime.of(runtime)
+    for packed, difference in (
+        (replace(own, packages={**own.packages, "numpy": "1.0"}), f"numpy 1.0 instead of {own.packages['numpy']}"),
+        (replace(own, machine="mips"), "processor mips instead of"),
+        (replace(own, python="3.9.9"), "Python 3.9.9 instead of"),
+    ):
+        with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+            content = json.dumps(asdict(packed)).encode()
+            member = tarfile.TarInfo("hops-runtime.json")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        text = message(tmp_path / "a.tar.gz")
+        assert f"{field}{tmp_path}/a.tar.gz has {difference}" in text and again in text
+    fsspec.filesystem("memory").put_file(str(tmp_path / "a.tar.gz"), "/a.tar.gz")
+    assert "memory://a.tar.gz: Spark cannot fetch an archive from there (" in message("memory://a.tar.gz")

@@ -138,6 +138,19 @@ _RUNTIME_COMMANDS = (
     _command(
         "runtime.freeze", "Print the packages of an environment with their versions", (_RUNTIME_NAME, _RUNTIME_PATH)
     ),
+    _command(
+        "runtime.pack",
+        "Pack the environment with its Python into an archive for the executors of a Spark cluster",
+        (
+            _option("target", "The .tar.gz file to write: a path, or a URI such as s3://bucket/runtime.tar.gz"),
+            _RUNTIME_NAME,
+            _RUNTIME_PATH,
+            _STORE_CONNECTION,
+        ),
+        "The archive has all packages, Horovod included, and works in any folder of hosts with the same operating "
+        "system. Name it in the field runtime_archive of the Spark connection's extra. Pack it again when the "
+        "environment's packages change.",
+    ),
     _command("runtime.path", "Print the folder of the runtime environment", ()),
 )
 
@@ -198,7 +211,7 @@ _STORE_COMMANDS = (
     ),
     _command(
         "store.gc",
-        "List the artifacts, captured requests and MLflow runs that nothing needs any more, or remove them",
+        "List the artifacts, finished or not, captured requests and MLflow runs that nothing needs, or remove them",
         (
             _flag("--delete", "Remove them (default: only list them)"),
             _option("--keep-days", "Keep what is younger, in days (default: 30)", type=float, default=30.0),

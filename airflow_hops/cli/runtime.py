@@ -11,9 +11,12 @@ from airflow.cli.simple_table import AirflowConsole
 from airflow.configuration import conf
 
 from airflow_hops.connections import check_options
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, locked_packages
 from airflow_hops.core.contract.profiles import profile_named, profile_of
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.store.files import StoreFiles
+from airflow_hops.environments import packed
 from airflow_hops.environments.cuda import cuda_of
 from airflow_hops.environments.named import (
     NamedEnvironment,
@@ -37,6 +40,8 @@ from airflow_hops.environments.runtime import (
     reason_for_profile,
 )
 from airflow_hops.environments.uv_program import package_name
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.spark import archive_options
 
 
 def create(args: Namespace) -> None:
@@ -139,6 +144,31 @@ def freeze(args: Namespace) -> None:
     own = locked_packages(find_named(base, args.name)) if args.name else []
     for line in sorted([*(f"{name}=={version}" for name, version in installed(base).items()), *own]):
         print(line)
+
+
+def pack(args: Namespace) -> None:
+    """Packs the runtime environment, or a named one, for the executors of a Spark cluster."""
+    begun, base, target = time.monotonic(), _folder(args), args.target
+    if not target.endswith(".tar.gz"):
+        raise BadInput(f"{target}: expected the name of a .tar.gz file, which Spark unpacks")
+    runtime = find_named(base, args.name) if args.name else base
+    print(f"{runtime}: packing it takes some minutes", flush=True)
+    if "://" in target:
+        settings = RuntimeHook(args.hops_conn_id).settings
+        options = archive_options(target, settings.store, settings.storage_options)
+        with temporary_folder("packed") as folder:
+            packed.pack(runtime, folder / "runtime.tar.gz")
+            try:
+                StoreFiles(target, options).upload(folder / "runtime.tar.gz", target)
+            except HopsError:
+                raise
+            except Exception as error:  # of the file system's client
+                raise HopsError(f"{target}: cannot be written ({type(error).__name__}: {error})") from error
+    else:
+        target = Path(target).expanduser().absolute()
+        packed.pack(runtime, target)
+    print(f"{target}: ready ({time.monotonic() - begun:.0f} s).")
+    print(f'Name it in the Spark connection: "extra": {{"runtime_archive": "{target}"}}')
 
 
 def path(args: Namespace) -> None:

@@ -42,7 +42,8 @@ from airflow_hops.environments.runtime import (
 from airflow_hops.environments.uv_program import Say, package_name, run_uv
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-_LINK_NAME = "hops-base.pth"
+LINK_NAME = "hops-base.pth"
+"""File in a named environment that makes Python import the packages of its base."""
 _BOOSTERS = {"lightgbm", "xgboost", "xgboost-cpu"}
 _CONVERTER = "onnxmltools"
 """Exporter of models of :data:`_BOOSTERS`."""
@@ -188,7 +189,7 @@ def make_named(
             (site,) = folder.glob("lib/python3*/site-packages")
             (base_site,) = base.glob("lib/python3*/site-packages")
             # As a site folder, so that its own .pth files apply as well.
-            (site / _LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
+            (site / LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
     write_stamp(folder, pins, UNFINISHED)
     (folder / BASE_NAME).write_text(f"{base}\n{STANDALONE}\n" if standalone else f"{base}\n")
     (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))

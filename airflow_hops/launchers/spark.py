@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
 import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import airflow_hops
 from airflow_hops.connections import find_connection
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, profile_of
-from airflow_hops.core.contract.protocol import is_local_master
+from airflow_hops.core.contract.protocol import StepSpec, is_local_master
+from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.environments.class_archive import jvm_options
 from airflow_hops.environments.java import find_java
+from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
 from airflow_hops.launchers.process import Detached, StepProcess
@@ -41,6 +46,10 @@ _ON_THIS_MACHINE = {
     # Spark's default of 200 is for clusters; stages split large data further themselves.
     "spark.sql.shuffle.partitions": "8",
 }
+_FETCHED = ("", "file", "hdfs", "http", "https")
+"""Protocols of archives that Spark fetches itself."""
+_ADDRESS_S = 24 * 3600
+"""Validity of a signed address, by which executors fetch an archive from an object store."""
 
 _PACKED = (".py", ".binpb", ".ini")
 """Endings of files for executors: sources, the messages of the model server's API, and registered implementations."""
@@ -120,12 +129,25 @@ class SparkLauncher(Launcher):
             conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
         folder = spec_path.parent
         environment = {**step_environment(self.runtime, code_paths), **variables}
+        runtime_archive = None
+        if not is_local:
+            conf |= {
+                "spark.pyspark.driver.python": environment["PYSPARK_PYTHON"],
+                # The user that Spark's own client would be, instead of the one that runs the executors.
+                "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
+                # A killed JVM leaves files, which are removed with the step's folder.
+                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}",
+            }
+            spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+            if runtime_archive := self._runtime_archive(spec):
+                conf["spark.pyspark.python"] = "./environment/bin/python"
         archive = folder / "code.zip"
         hook = SparkSubmitHook(
             conn_id=self.conn_id,
             conf=conf | self.conf,
             name=f"hops-{folder.name}",
             py_files=None if is_local else str(archive),
+            archives=f"{runtime_archive}#environment" if runtime_archive else None,
             application_args=[str(spec_path)],
             env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
@@ -146,6 +168,37 @@ class SparkLauncher(Launcher):
         driver.write_text(_DRIVER)
         return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
 
+    def _runtime_archive(self, spec: StepSpec) -> str | None:
+        """Returns the address at which Spark fetches the archive that the connection names, if it names one.
+
+        Raises:
+            BadInput: there is no such archive, or it has other packages than the runtime environment.
+            HopsError: it cannot be read.
+        """
+        connection = find_connection(self.conn_id, "spark")
+        address = connection and connection[0].extra_dejson.get("runtime_archive")
+        if not address:
+            return None
+        field = f"connection {self.conn_id!r}, field 'runtime_archive': {address}"
+        again = f"run 'airflow hops runtime pack {address}'"
+        protocol, separator, _ = str(address).partition("://")
+        try:
+            fs, path = open_url(address, archive_options(address, spec.store, spec.storage_options))
+            with fs.open(path, "rb") as stream:
+                packed = PackedRuntime.read(stream, field)
+            result: str = address if not separator or protocol in _FETCHED else fs.sign(path, expiration=_ADDRESS_S)
+        except FileNotFoundError:
+            raise BadInput(f"{field}: there is no such file; {again}") from None
+        except (ImportError, ValueError, NotImplementedError) as error:
+            raise BadInput(f"{field}: Spark cannot fetch an archive from there ({error})") from error
+        except HopsError:
+            raise
+        except Exception as error:  # of the file system's client
+            raise HopsError(f"{field}: it cannot be read ({type(error).__name__}: {error})") from error
+        if difference := packed.difference(PackedRuntime.of(self.runtime)):
+            raise BadInput(f"{field} has {difference} as in {self.runtime}; {again}")
+        return result
+
     @property
     def is_local(self) -> bool:
         """Returns whether the master is this machine. Raises BadInput if the connection does not exist."""
@@ -162,6 +215,11 @@ class SparkLauncher(Launcher):
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
             f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
         )
+
+
+def archive_options(address: str, store: str, storage_options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns fsspec's options for an archive of the runtime environment: the store's if it has the same protocol."""
+    return storage_options if address.partition("://")[0] == store.partition("://")[0] else {}
 
 
 def _zip_sources(folders: Sequence[Path], archive: Path) -> None:

@@ -33,6 +33,7 @@ _KINDS = (
     "mlflow",
     "models",
     "notebook",
+    "packed",
     "part",
     "rehearsal",
     "run-file",

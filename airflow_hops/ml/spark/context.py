@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import platform
+import re
 import shlex
 import socket
 import sys
@@ -23,6 +24,13 @@ from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
+
+_SAME_ENVIRONMENT = (
+    "give the cluster's hosts the same runtime environment, and name its Python in spark.pyspark.python, or name an "
+    "archive of it in the field 'runtime_archive' of the Spark connection"
+)
+_NO_PYTHON = re.compile("PYTHON_VERSION_MISMATCH|Cannot run program")
+"""Errors of Spark if an executor's Python has another minor version, or does not start."""
 
 
 def let_workers_import() -> None:
@@ -80,17 +88,23 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
         try:
             answers = spark.parallelize(range(number), number).map(partial(_examine, store, probe)).collect()
         except Exception as error:  # of Py4J
+            words = _last_words(error)
+            if _NO_PYTHON.search(words):
+                host = re.search(r"\(TID \d+\) \((\S+) executor", words)
+                raise BadInput(
+                    f"Spark's executor on {host[1] if host else 'a host'} cannot run this step's Python "
+                    f"{platform.python_version()}: {words}; {_SAME_ENVIRONMENT}"
+                ) from error
             raise HopsError(
                 f"Spark's master {master} ran nothing for this step: it does not answer, or its executors do not start "
-                f"or do not reach the driver at {driver}; the logs of the master and its workers say more "
-                f"({_last_words(error)})"
+                f"or do not reach the driver at {driver}; the logs of the master and its workers say more ({words})"
             ) from error
     for host, answer, failure in answers:
         if differing := [name for name in versions if answer.get(name) != versions[name]]:
             name = differing[0]
             raise BadInput(
-                f"Spark's executor on {host} has {name} {answer.get(name)}, but this step {versions[name]}; give the "
-                "cluster's hosts the same runtime environment, and name its Python in spark.pyspark.python"
+                f"Spark's executor on {host} has {name} {answer.get(name)}, but this step {versions[name]}; "
+                f"{_SAME_ENVIRONMENT}"
             )
         if failure:
             what = "does not see the store's folder" if store.is_local else "cannot use the store"
@@ -99,7 +113,7 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
 
 
 def _versions() -> dict[str, str]:
-    names = ("pyarrow", "numpy", "pyspark", "tensorflow")
+    names = ("pyarrow", "numpy", "pandas", "pyspark", "tensorflow", "tensorflow-data-validation")
     return {"Python": platform.python_version(), **{name: version(name) for name in names}}
 
 
