@@ -12,12 +12,12 @@ from conftest import REPOSITORY, StepRunner
 from kubernetes_pods import Background, Pods, machine_pod
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
-from airflow_hops.operators import HorovodTrainOperator
+from airflow_hops.operators import HorovodTrainOperator, SearchOperator
 
 pytestmark = pytest.mark.runtime
 TESTS = Path(__file__).parent
@@ -105,6 +105,16 @@ def test_ranks_of_connection_are_pods_with_the_step(pods: Pods) -> None:
     )
     assert isinstance(operator.chosen_launcher(RuntimeHook()), KubernetesLauncher)
     assert operator._where() == {"kind": "kubernetes", "slots": 5}
+    search = SearchOperator(
+        task_id="s",
+        train="m:f",
+        space="m:space",
+        metric="auc",
+        direction="maximize",
+        ranks_conn_id="kubernetes_default",
+    )
+    with pytest.raises(BadInput, match="trials have no pods of their own; leave it out"):
+        search.chosen_launcher(RuntimeHook())
 
 
 @pytest.mark.spark

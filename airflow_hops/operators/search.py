@@ -9,6 +9,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.search import SearchOptions, Space
 from airflow_hops.core.contract.search.options import Direction
 from airflow_hops.core.contract.training import HOROVOD, SINGLE
+from airflow_hops.hooks.ranks import KUBERNETES
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 
 if TYPE_CHECKING:
@@ -95,6 +96,15 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             timeout_s=timeout,
             reuse=SearchOptions.reuse,
         ).to_dict()
+
+    def _where(self) -> dict[str, Any] | None:
+        where = super()._where()
+        if where is not None and where["kind"] == KUBERNETES:
+            raise BadInput(
+                f"ranks_conn_id is {self.ranks_conn_id!r}, a connection of type 'kubernetes', but trials have no pods "
+                "of their own; leave it out, and give the step's pod the resources of all parallel trials"
+            )
+        return where
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of :func:`airflow_hops.ml.stages.search.run`."""
