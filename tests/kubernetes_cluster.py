@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -431,6 +432,16 @@ state = "{run}/state"
         (folder / "proxy.yaml").write_text(yaml.safe_dump(proxy))
         self._run("proxy", "kube-proxy", "--config", folder / "proxy.yaml")
         self._run("dns", "env", "-u", "LD_LIBRARY_PATH", sys.executable, NODE / "dns.py", pki / "ca.crt")
+
+    def cut_off(self, seconds: float) -> None:
+        """Makes the API unreachable for some seconds; connections to it break."""
+        relay = self._processes[1]  # started after the namespaces
+        relay.kill()
+        relay.wait()
+        time.sleep(seconds)
+        port = int(self.url.rpartition(":")[2])
+        self.relay("127.0.0.1", os.getpid(), 16443, self.node, port)
+        self._processes[1] = self._processes.pop()
 
     def start_kubelet(self) -> None:
         """Starts kubelet, also after :meth:`stop_kubelet`."""

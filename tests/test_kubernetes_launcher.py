@@ -229,6 +229,15 @@ def test_retry_with_other_code_starts_anew(runner: Runner) -> None:
 
 
 @pytest.mark.runtime
+def test_step_survives_outage_of_api(runner: Runner) -> None:
+    step = Background(lambda: runner.run(runner.spec("wait_long", seconds=12)))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    runner.pods.cluster.cut_off(6)
+    assert step.result(120).startswith("hops-tests-wait-long")
+    assert runner.texts().count("waiting") == 1 and "waited" in runner.texts()
+
+
+@pytest.mark.runtime
 def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "3")
     kill_worker(start_worker(runner, runner.spec("wait_long"), "waiting"))
