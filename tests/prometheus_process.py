@@ -88,5 +88,7 @@ def panel_queries(name: str, interval: str) -> Iterator[tuple[str, str]]:
 
 
 def missing_panels(prometheus: Prometheus, name: str, interval: str) -> dict[str, str]:
-    """Returns the panels that show nothing: a query by title."""
-    return {title: query for title, query in panel_queries(name, interval) if not prometheus.query(query)}
+    """Returns the panels none of whose queries has an answer: one by title."""
+    queries = list(panel_queries(name, interval))
+    shown = {title for title, query in queries if prometheus.query(query)}
+    return {title: query for title, query in queries if title not in shown}

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prometheus_process import Prometheus
+from statsd_exporter import StatsdExporter
 from waiting import wait_for
 
 from airflow_hops.core.processes.lifetime import end_with_parent
@@ -150,8 +152,34 @@ def minimum_accuracy(config: pytest.Config) -> float:
 
 
 @pytest.fixture(scope="session")
+def demo_metrics() -> Iterator[StatsdExporter]:
+    """The metrics of the demo's Airflow."""
+    exporter = StatsdExporter()
+    yield exporter
+    exporter.stop()
+
+
+@pytest.fixture(scope="session")
+def demo_prometheus(
+    demo_metrics: StatsdExporter, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus | None]:
+    """Prometheus since the demo has begun; None if it is not installed."""
+    if shutil.which("prometheus") is None:
+        yield None
+        return
+    prometheus = Prometheus(tmp_path_factory.mktemp("prometheus") / "of-demo", demo_metrics.target, interval="2s")
+    yield prometheus
+    prometheus.stop()
+
+
+@pytest.fixture(scope="session")
 def shown_demo(
-    tmp_path_factory: pytest.TempPathFactory, runtime: Path, some_flights: Path, pytestconfig: pytest.Config
+    tmp_path_factory: pytest.TempPathFactory,
+    runtime: Path,
+    some_flights: Path,
+    demo_metrics: StatsdExporter,
+    demo_prometheus: Prometheus | None,
+    pytestconfig: pytest.Config,
 ) -> Iterator[ShownDemo]:
     """The demo, from its start until it waits for Ctrl-C with the web UI up; it stays so for the tests of the pages."""
     home = tmp_path_factory.mktemp("demo")
@@ -162,6 +190,10 @@ def shown_demo(
             HOPS_DEMO_EXIT="0",
             HOPS_DEMO_SCHEDULER_SLEEP_S="0.5",  # the cores are others' meanwhile
             FLIGHTS_DATA=str(some_flights),
+            AIRFLOW__METRICS__STATSD_ON="True",
+            AIRFLOW__METRICS__STATSD_PORT=str(demo_metrics.port),
+            AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED="True",
+            AIRFLOW__METRICS__LEGACY_NAMES_ON="False",
             # For the pipeline of pictures; not in the home, by which the processes of the demo are known.
             HOPS_FASHION_MNIST=str(tmp_path_factory.mktemp("pictures")),
             HOPS_FASHION_MINIMUM=str(minimum_accuracy(pytestconfig)),

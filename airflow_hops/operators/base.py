@@ -11,6 +11,7 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.observability.stats import gauge, normalize_name_for_stats
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.json_fields import as_json
@@ -197,12 +198,23 @@ class HopsOperator(HopsTask):
     def _announce(self, context: Context, artifact: Artifact) -> None:
         rows = " ".join(f"{name}: {c.rows_in} in, {c.rows_out} out" for name, c in artifact.rows.items())
         self.log.info("Artifact %s %s %s", artifact.kind, artifact.uri, rows)
+        self._report_metrics(artifact)
         if self._asset is not None:
             context["outlet_events"][self._asset].extra = {
                 "uri": artifact.uri,
                 "kind": artifact.kind,
                 "fingerprint": artifact.fingerprint,
             }
+
+    def _report_metrics(self, artifact: Artifact) -> None:
+        """Reports the artifact's numbers as metrics of Airflow."""
+        tags = {"dag_id": self.dag_id, "task_id": self.task_id, "kind": artifact.kind}
+        for name, value in artifact.metrics.items():
+            gauge("hops.artifact_metric", value, tags={**tags, "metric": normalize_name_for_stats(name, False)})
+        for name, counts in artifact.rows.items():
+            table = normalize_name_for_stats(name, False)
+            for outcome, rows in (("out", counts.rows_out), ("rejected", counts.rows_rejected)):
+                gauge("hops.artifact_rows", rows, tags={**tags, "table": table, "outcome": outcome})
 
     def _keep_cards(self, context: Context, model_name: str) -> None:
         """Stores the cards of the versions that this task decided on."""
