@@ -149,7 +149,7 @@ def spark_cluster(runtime: Path, shared: Iterable[Path], *, own_users: bool = Tr
 
         def log_of(name: str, pattern: str) -> re.Match[str]:
             path = folder / f"{name}.log"
-            wait_for(lambda: re.search(pattern, path.read_text()), path.read_text, 60)
+            wait_for(lambda: re.search(pattern, path.read_text()), path.read_text, 180)  # on a busy machine
             match = re.search(pattern, path.read_text())
             assert match
             return match
