@@ -20,6 +20,7 @@ pytest_plugins = [
     "kubernetes_cluster",
     "kubernetes_pods",
     "served_models",
+    "sharing.fixtures",
     "shown_demo",
     "small_places",
     "ssh_servers",

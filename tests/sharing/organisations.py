@@ -9,11 +9,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from waiting import wait_for
 
+from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.sharing.entries import DatasetEntry, DatasetRef
 from airflow_hops.core.sharing.records import DATA, SharingRecords, Transfer
@@ -23,6 +28,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.launchers.local import runtime_environment
 
 HTTP_PORT, PEER_PORT = 8080, 6881
+ROWS = 2000
 MAKE_ENTRY = """
 import hashlib, json, pathlib, sys
 from airflow_hops.core.sharing.records import SharingRecords
@@ -61,11 +67,12 @@ class Organisation:
         runtime: Path,
         *,
         namespace: str | None = None,
+        store: ArtifactStore | None = None,
         **settings: Any,
     ) -> None:
         self.name, self.home, self.address, self.runtime = name, home, address, runtime
         self._within = ["ip", "netns", "exec", namespace] if namespace else []
-        self.store = ArtifactStore(str(home / "store"), local_cache=str(home / "cache"))
+        self.store = store or ArtifactStore(str(home / "store"), local_cache=str(home / "cache"))
         self.records = SharingRecords(self.store)
         self.folder = SharingFolder(home / "sharing")
         create_key(self.folder.key)
@@ -226,5 +233,26 @@ def same_files(one: Path, other: Path) -> bool:
     return contents[0] == contents[1]
 
 
-def is_root() -> bool:
-    return os.geteuid() == 0
+def loopback(number: int) -> str:
+    """An address of the loopback interface that only this process's tests use."""
+    return f"127.{1 + (os.getpid() >> 8) % 250}.{os.getpid() % 256}.{number}"
+
+
+def make_snapshot(of: Organisation) -> Artifact:
+    """A snapshot of flights, whose delays depend on the organisation's name."""
+    uri = of.store.address(Producer("flights", "run-1", "ingest"), "snapshot")
+    with of.store.create(uri, "snapshot", Producer("flights", "run-1", "ingest")) as writer:
+        for table, rows in (("flights", ROWS), ("planes", 10)):
+            (writer.path / table).mkdir()
+            columns = {
+                "id": pa.array(range(rows), pa.int64()),
+                "at": pa.array(
+                    [datetime(2013, 1, 1 + n % 28, tzinfo=UTC) for n in range(rows)], pa.timestamp("us", "UTC")
+                ),
+                "delay": pa.array(
+                    [None if n % 10 == 0 else float(n % 50) + sum(of.name.encode()) % 7 for n in range(rows)]
+                ),
+                "dest": pa.array([("IAH", "MIA", "BQN")[n % 3] for n in range(rows)]),
+            }
+            pq.write_table(pa.table(columns), writer.path / table / "part-00000.parquet")
+        return writer.commit(properties=SnapshotProperties(None, ("flights", "planes")).to_dict())

@@ -4,59 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.properties import SnapshotProperties
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.sharing.settings import KEY_NAME
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import IngestOperator
 from airflow_hops.triggers.dataset import DatasetTrigger
-from sharing.organisations import Organisation
+from sharing.organisations import ROWS, Organisation, make_snapshot
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 Make = Callable[..., Organisation]
-ROWS = 2000
 REF = "north/flights@1"
-
-
-@pytest.fixture
-def as_organisation(monkeypatch: pytest.MonkeyPatch, sharing_base: Path) -> Callable[[Organisation], None]:
-    """Has this process's commands and operators use an organisation's store and keys."""
-
-    def be(of: Organisation) -> None:
-        extra = {"store": of.store.root, "runtime": str(sharing_base)}
-        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-        monkeypatch.setenv("AIRFLOW__HOPS__SHARING", str(of.folder.path))
-
-    return be
-
-
-def make_snapshot(of: Organisation) -> Artifact:
-    """A snapshot of flights."""
-    uri = of.store.address(Producer("flights", "run-1", "ingest"), "snapshot")
-    with of.store.create(uri, "snapshot", Producer("flights", "run-1", "ingest")) as writer:
-        for table, rows in (("flights", ROWS), ("planes", 10)):
-            (writer.path / table).mkdir()
-            columns = {
-                "id": pa.array(range(rows), pa.int64()),
-                "at": pa.array(
-                    [datetime(2013, 1, 1 + n % 28, tzinfo=UTC) for n in range(rows)], pa.timestamp("us", "UTC")
-                ),
-                "delay": pa.array([None if n % 10 == 0 else float(n % 50) for n in range(rows)]),
-                "dest": pa.array([("IAH", "MIA", "BQN")[n % 3] for n in range(rows)]),
-            }
-            pq.write_table(pa.table(columns), writer.path / table / "part-00000.parquet")
-        return writer.commit(properties=SnapshotProperties(None, ("flights", "planes")).to_dict())
 
 
 @pytest.fixture

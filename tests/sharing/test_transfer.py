@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.sharing.entries import DatasetRef
 from airflow_hops.core.sharing.records import PREVIEW
 from sharing.organisations import Organisation, random_files, same_files
 
@@ -65,14 +68,22 @@ def test_only_listed_keys_count(organisation: Make, tmp_path: Path) -> None:
 def test_a_preview_that_leads_out_of_its_folder_is_refused(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation)
     files = random_files(tmp_path / "files", a=1000)
-    up = {"files": [{"path": "../../up.parquet", "size_bytes": 1000, "sha256": "0" * 64}]}
-    north.share(files, preview=up)
+    paths = ("../../up.parquet", "/etc/up.parquet", "table/.up.parquet", "table/manifest.json", "dataset.json")
+    for version, path in enumerate(paths, 1):
+        wrong = {"files": [{"path": path, "size_bytes": 1000, "sha256": "0" * 64}]}
+        north.share(files, version=version, preview=wrong)
     north.start()
     south.start()
-    south.ask(REF)
-    transfer = south.wait_until(REF, "failed")
-    assert "../../up.parquet" in str(transfer.error)
+    for version in range(1, len(paths) + 1):
+        south.ask(f"north/numbers@{version}")
+    for version, path in enumerate(paths, 1):
+        dataset = south.records.find(DatasetRef.parse(f"north/numbers@{version}"))
+        assert dataset is not None
+        with pytest.raises(BadInput, match=re.escape(path)):
+            wait_for(lambda dataset=dataset: south.records.preview(dataset))  # type: ignore[misc]
+    transfer = south.wait_until("north/numbers@5", "failed")
     assert not transfer.retryable
+    assert not (south.home / "store" / "_datasets").exists()
 
 
 def test_a_torrent_with_other_files_than_the_preview_is_refused(organisation: Make, tmp_path: Path) -> None:
@@ -116,7 +127,7 @@ def test_a_peer_with_wrong_data_is_dropped_and_named(organisation: Make, tmp_pat
     south.start()
     south.ask(REF)
     transfer = south.wait_until(REF, "failed")
-    assert "liar at 127.0.7.3:6881 was dropped, since it sent wrong data" in str(transfer.error)
+    assert f"liar at {liar.address}:6881 was dropped, since it sent wrong data" in str(transfer.error)
     north.start()
     south.ask(REF)
     south.wait_until(REF, "fetched")
@@ -150,7 +161,7 @@ def test_vanished_peers_fail_the_transfer_and_a_second_request_goes_on(organisat
     north.kill()
     transfer = south.wait_until(REF, "failed", timeout_s=60)
     assert "no byte has come for 5 s at" in str(transfer.error)
-    assert "north at 127.0.7.1:6881" in str(transfer.error)
+    assert f"north at {north.address}:6881" in str(transfer.error)
     assert transfer.retryable
     north.start()
     south.ask(REF)

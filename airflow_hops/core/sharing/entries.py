@@ -9,10 +9,12 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, FileEntry
 from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
 
 SCHEME = "dataset"
+DATASET_NAME = "dataset.json"
+"""Record in the folder of a fetched data set."""
 KINDS = ("snapshot", "examples")
 """Kinds of artifacts that can be published: folders of Parquet files by table, or by split."""
 MOST_FILES = 100_000
@@ -202,6 +204,8 @@ def check_path(path: str) -> str:
             f"file {path[:200]!r}: expected a relative path of ASCII letters, digits and '.+@=-_' whose parts do not "
             "begin with '.' or '_'"
         )
+    if PurePosixPath(path).name in (MANIFEST_NAME, DATASET_NAME):
+        raise ValueError(f"file {path!r}: the store itself writes files of that name")
     return path
 
 

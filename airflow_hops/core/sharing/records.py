@@ -29,12 +29,11 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile
 from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
-from airflow_hops.core.sharing.entries import Dataset, DatasetRef, Preview, Seed
+from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed
 from airflow_hops.core.store import ArtifactStore
 
 ALIVE_S = 30.0
 """Age of the daemon's sign of life after which it counts as dead."""
-DATASET_NAME = "dataset.json"
 PREVIEW, DATA = "preview", "data"
 
 
@@ -186,7 +185,7 @@ class SharingRecords:
     def own(self) -> list[Dataset]:
         """Returns the data sets that this organisation publishes."""
         daemon = self.daemon()
-        name = daemon.organisation if daemon else "this organisation"
+        name = daemon.organisation if daemon else "this-organisation"
         entries = (json.loads(statement["content"]) for statement in self.published().values())
         return [Dataset.from_dict({"organisation": name, "entry": entry}) for entry in entries]
 

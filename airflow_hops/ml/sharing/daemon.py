@@ -22,8 +22,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
 from airflow_hops.core.processes.locks import locked
-from airflow_hops.core.sharing.entries import Dataset, DatasetEntry, DatasetRef, Preview
-from airflow_hops.core.sharing.records import DATA, DATASET_NAME, Catalogue, Daemon, Request, SharingRecords, Transfer
+from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetEntry, DatasetRef, Preview
+from airflow_hops.core.sharing.records import DATA, Catalogue, Daemon, Request, SharingRecords, Transfer
 from airflow_hops.core.sharing.settings import SharingFolder, Trusted
 from airflow_hops.core.sharing.statements import SEED, load_key, sign
 from airflow_hops.core.store import ArtifactStore
@@ -98,9 +98,9 @@ class SharingDaemon:
             try:
                 self.tick()
                 self.problem = None
-            except (HopsError, OSError) as error:  # such as a store that cannot be reached at present
+            except Exception as error:  # of the store's client, which has its own, or of a damaged record
                 if str(error) != self.problem:
-                    log.warning("%s", error)
+                    log.warning("%s", error, exc_info=not isinstance(error, HopsError | OSError))
                 self.problem = str(error)
             tick_s = _TICK_S if self.records.store.is_local else 4 * _TICK_S
             await asyncio.sleep(max(0.05, tick_s - (time.monotonic() - began)))
@@ -147,8 +147,11 @@ class SharingDaemon:
         self.records.write(sign_of_life, "daemon.json")
 
     def _begin_exchange(self) -> None:
-        if self._exchange is not None and not self._exchange.done():
-            return
+        if self._exchange is not None:
+            if not self._exchange.done():
+                return
+            task, self._exchange = self._exchange, None
+            task.result()
         asked = (self.records.read("refresh.json") or {}).get("at", 0.0)
         if max(asked, time.time() - self.settings.exchange_s) > self.exchanged_at:
             self._exchange = _start(self._exchange_catalogues())
@@ -386,8 +389,9 @@ class SharingDaemon:
 
     def _write_transfers(self) -> None:
         """Writes the states that have changed."""
-        shown = [(dataset, None) for dataset in self.own.values()]
-        for dataset, fetch in [*shown, *((each.dataset, each) for each in self.fetches.values())]:
+        fetches = {each.dataset.entry.info_hash: each for each in self.fetches.values()}
+        own = [(dataset, None) for info_hash, dataset in self.own.items() if info_hash not in fetches]
+        for dataset, fetch in [*own, *((each.dataset, each) for each in fetches.values())]:
             of, made = dataset.ref, self.session.torrents.get(dataset.entry.info_hash)
             transfer = Transfer(
                 of.organisation,

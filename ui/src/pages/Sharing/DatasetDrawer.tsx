@@ -1,4 +1,4 @@
-import { Box, Heading, HStack, Stack, Table, Tabs, Text } from "@chakra-ui/react";
+import { Box, Drawer, HStack, Stack, Table, Tabs, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { api, type Schemas } from "src/api/client";
 import { usePipelines } from "src/api/pipelines";
@@ -18,15 +18,7 @@ const NOTHING = "";
 const PIPELINE = "pipeline:";
 
 /** One data set: card, transfer, statistics next to ours, sample rows, schema, and how to use it. */
-export function DatasetDrawer({
-  dataset,
-  all,
-  onClose,
-}: {
-  dataset: SharedDataset;
-  all: readonly SharedDataset[];
-  onClose: () => void;
-}) {
+export function DatasetDrawer({ dataset, onClose }: { dataset: SharedDataset; onClose: () => void }) {
   const { organisation, name, version } = dataset;
   const preview = api.useQuery("get", "/api/sharing/{organisation}/{name}/{version}", {
     params: { path: { organisation, name, version } },
@@ -35,7 +27,7 @@ export function DatasetDrawer({
     <SideDrawer header={<Header dataset={dataset} />} onClose={onClose}>
       <Stack gap={4}>
         <Transfer dataset={dataset} />
-        <QueryView query={preview}>{(data) => <Preview dataset={dataset} preview={data} all={all} />}</QueryView>
+        <QueryView query={preview}>{(data) => <Preview dataset={dataset} preview={data} />}</QueryView>
       </Stack>
     </SideDrawer>
   );
@@ -46,9 +38,7 @@ function Header({ dataset }: { dataset: SharedDataset }) {
   return (
     <Stack gap={1}>
       <HStack>
-        <Heading size="md" as="h2">
-          {fullName(dataset)}
-        </Heading>
+        <Drawer.Title>{fullName(dataset)}</Drawer.Title>
         <StateBadge state={BADGES[state] ?? "none"}>{state}</StateBadge>
       </HStack>
       <Text fontSize="sm" color="fg.muted">
@@ -98,15 +88,7 @@ function Transfer({ dataset }: { dataset: SharedDataset }) {
   );
 }
 
-function Preview({
-  dataset,
-  preview,
-  all,
-}: {
-  dataset: SharedDataset;
-  preview: Schemas["DatasetPreview"];
-  all: readonly SharedDataset[];
-}) {
+function Preview({ dataset, preview }: { dataset: SharedDataset; preview: Schemas["DatasetPreview"] }) {
   const command = `airflow hops datasets show ${fullName(dataset)}       # schema, statistics, sample rows
 airflow hops datasets download ${fullName(dataset)}   # into the store
 IngestOperator(task_id="ingest", sources={"${dataset.name}": "dataset://${fullName(dataset)}"})`;
@@ -121,7 +103,7 @@ IngestOperator(task_id="ingest", sources={"${dataset.name}": "dataset://${fullNa
           <Tabs.Trigger value="use">Use</Tabs.Trigger>
         </Tabs.List>
         <Tabs.Content value="statistics">
-          <Statistics dataset={dataset} all={all} />
+          <Statistics dataset={dataset} />
         </Tabs.Content>
         <Tabs.Content value="rows">
           {preview.tables.map((table) => (
@@ -131,7 +113,12 @@ IngestOperator(task_id="ingest", sources={"${dataset.name}": "dataset://${fullNa
         </Tabs.Content>
         <Tabs.Content value="schema">
           {preview.tables.map((table) => (
-            <CodeBlock key={table.name} label={`schema of ${table.name}`} code={table.schema_text} maxHeight="50vh" />
+            <Box key={table.name} mb={4}>
+              <Text fontWeight="medium" fontSize="sm">
+                {table.name}
+              </Text>
+              <CodeBlock label={`schema of ${table.name}`} code={table.schema_text} maxHeight="50vh" />
+            </Box>
           ))}
           {preview.tables.length === 0 && <NotYet />}
         </Tabs.Content>
@@ -152,9 +139,10 @@ function NotYet() {
 }
 
 /** Its statistics, next to those of a data set of ours or of a pipeline's newest statistics. */
-function Statistics({ dataset, all }: { dataset: SharedDataset; all: readonly SharedDataset[] }) {
+function Statistics({ dataset }: { dataset: SharedDataset }) {
   const [chosen, setChosen] = useState(NOTHING);
   const pipelines = usePipelines().data?.pipelines ?? [];
+  const all = api.useQuery("get", "/api/sharing", { params: { query: { search: "" } } }).data?.datasets ?? [];
   const others = all.filter((each) => fullName(each) !== fullName(dataset));
   const values = [
     { value: NOTHING, label: "nothing" },

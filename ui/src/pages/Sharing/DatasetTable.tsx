@@ -7,18 +7,18 @@ import { formatBytes, formatCount, formatPercent, plural } from "src/format";
 import { BADGES, formatRate, fullName, type SharedDataset, shareDone, stateOf } from "src/pages/Sharing/words";
 
 const COLUMNS: readonly Column<SharedDataset>[] = [
-  { key: "name", label: "Data set", fixed: true, width: 220, value: fullName, render: fullName },
+  { key: "name", label: "Data set", fixed: true, width: 170, value: fullName, render: fullName },
   {
     key: "state",
     label: "State",
-    width: 190,
+    width: 210,
     value: stateOf,
     render: (row) => <StateCell row={row} />,
   },
   {
     key: "description",
     label: "Description",
-    width: 260,
+    width: 200,
     value: (row) => row.description,
     render: (row) => <span title={row.description}>{row.description}</span>,
   },

@@ -32,13 +32,18 @@ const COLUMNS: readonly Column<Organisation>[] = [
       </HStack>
     ),
   },
-  { key: "catalogue", label: "Catalogue", width: 260, value: (row) => row.url, render: (row) => row.url },
+  { key: "catalogue", label: "Catalogue", width: 220, value: (row) => row.url, render: (row) => row.url },
   {
     key: "read",
     label: "Read",
+    width: 170,
     value: (row) => row.read_at,
     render: (row) =>
-      row.error ? <StateBadge state="failed">not read</StateBadge> : <Time at={row.read_at && row.read_at * 1000} />,
+      row.error ? (
+        <StateBadge state="failed">not read</StateBadge>
+      ) : (
+        <Time at={row.read_at && row.read_at * 1000} exact />
+      ),
   },
   {
     key: "datasets",

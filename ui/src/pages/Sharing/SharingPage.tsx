@@ -72,7 +72,7 @@ function Content({ data }: { data: State }) {
           <OrganisationTable rows={data.organisations} />
         )}
       </Box>
-      {dataset && <DatasetDrawer dataset={dataset} all={data.datasets} onClose={() => setOpened("")} />}
+      {dataset && <DatasetDrawer dataset={dataset} onClose={() => setOpened("")} />}
     </Stack>
   );
 }
@@ -90,7 +90,7 @@ function DaemonLine({ data: { daemon } }: { data: State }) {
       <Text color="fg.muted">
         on {daemon.host}, listens at {daemon.listen}
         {daemon.announced !== daemon.listen && `, announced as ${daemon.announced}`}; gives fetched data to others:{" "}
-        {daemon.seeding.replaceAll("_", " ")}; reported <Time at={daemon.at * 1000} />
+        {daemon.seeding.replaceAll("_", " ")}; reported at <Time at={daemon.at * 1000} exact />
       </Text>
     </HStack>
   );

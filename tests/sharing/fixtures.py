@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sharing.organisations import Organisation
+from sharing.organisations import Organisation, loopback
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +44,22 @@ def organisation(tmp_path: Path, sharing_runtime: Path) -> Iterator[Callable[...
     def make(name: str, **settings: Any) -> Organisation:
         home = tmp_path / name
         (home / "store").mkdir(parents=True)
-        of = Organisation(name, home, f"127.0.7.{len(made) + 1}", sharing_runtime, **settings)
+        of = Organisation(name, home, loopback(len(made) + 1), sharing_runtime, **settings)
         made.append(of)
         return of
 
     yield make
     for of in made:
         of.end()
+
+
+@pytest.fixture
+def as_organisation(monkeypatch: pytest.MonkeyPatch, sharing_base: Path) -> Callable[[Organisation], None]:
+    """Has this process's commands and operators use an organisation's store and keys."""
+
+    def be(of: Organisation) -> None:
+        extra = {"store": of.store.root, "runtime": str(sharing_base)}
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        monkeypatch.setenv("AIRFLOW__HOPS__SHARING", str(of.folder.path))
+
+    return be
