@@ -194,11 +194,7 @@ class Stack:
 
     def airflow_environment(self, port: int) -> dict[str, str]:
         """Airflow's settings, as environment variables."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("AIRFLOW", "PYTHON")) or name.startswith("AIRFLOW__METRICS__")
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
         return {
             **kept,
             "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', os.defpath)}",
@@ -226,6 +222,8 @@ class Stack:
             # seconds; until then it takes no other task, and a skipped one is not known to be over.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__TRIGGERER__CAPACITY": "50",
+            # Where events are collected, none is lost on a busy machine.
+            "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "120",
             **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in self.connections().items()},
             "NO_PROXY": "127.0.0.1,localhost",
         }

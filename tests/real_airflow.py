@@ -20,7 +20,7 @@ from demo.airflow_api import AirflowApi
 from demo.services import Stack, free_port
 
 TESTS = Path(__file__).parent
-DAGS = ("rollout.py", "train_durable.py", "train_durable_model.py")
+DAGS = ("partitions.py", "rollout.py", "train_durable.py", "train_durable_model.py")
 
 
 class RealAirflow(Stack):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -39,11 +40,13 @@ class ShownDemo:
         home: Its folder.
         process: The program.
         printed: What it has printed.
+        openlineage: Folder of its OpenLineage events, a file for each.
         code: Its exit code, once it has ended.
     """
 
     home: Path
     process: subprocess.Popen[str]
+    openlineage: Path
     printed: str = ""
     code: int | None = None
 
@@ -182,12 +185,15 @@ def shown_demo(
     pytestconfig: pytest.Config,
 ) -> Iterator[ShownDemo]:
     """The demo, from its start until it waits for Ctrl-C with the web UI up; it stays so for the tests of the pages."""
-    home = tmp_path_factory.mktemp("demo")
+    home, events = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("openlineage")
+    transport = {"type": "file", "log_file_path": str(events / "event")}
+    (events.parent / "openlineage.yml").write_text(json.dumps({"transport": transport}))  # JSON is YAML
     process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],
         cwd=REPOSITORY,
         env=demo_environment(
             HOPS_DEMO_EXIT="0",
+            OPENLINEAGE_CONFIG=str(events.parent / "openlineage.yml"),
             HOPS_DEMO_SCHEDULER_SLEEP_S="0.5",  # the cores are others' meanwhile
             FLIGHTS_DATA=str(some_flights),
             AIRFLOW__METRICS__STATSD_ON="True",
@@ -204,7 +210,7 @@ def shown_demo(
         preexec_fn=partial(end_with_parent, os.getpid()),
     )
     assert process.stdout is not None
-    shown = ShownDemo(home, process)
+    shown = ShownDemo(home, process, events)
     killed = threading.Timer(TIMEOUT_S, process.kill)
     killed.start()
     try:

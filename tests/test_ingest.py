@@ -108,9 +108,14 @@ def test_flights_of_a_window_come_out_as_they_are_in_the_zip(ingest: Any, flight
     assert (rows.rows_in, rows.rows_out) == (336_776, expected.num_rows)
     assert rows.rejected == {"outside window": 336_776 - expected.num_rows}
     assert artifact.rows["planes"].rows_in == artifact.rows["planes"].rows_out == 3322
+    columns = artifact.properties["columns"]
+    assert (columns["flights"]["time_hour"], columns["flights"]["dep_time"]) == ("timestamp[us, tz=UTC]", "int64")
+    assert list(columns["planes"]) == table_of(ingest, artifact, "planes").column_names
     assert artifact.properties == {
-        "window": ["2013-01-01T00:00:00+00:00", "2013-02-01T00:00:00+00:00"], "tables": ["flights", "planes"]
-    }  # fmt: skip
+        "window": ["2013-01-01T00:00:00+00:00", "2013-02-01T00:00:00+00:00"],
+        "tables": ["flights", "planes"],
+        "columns": columns,
+    }
 
 
 def test_all_formats_and_compressions_give_the_same_table(ingest: Any, tmp_path: Path) -> None:

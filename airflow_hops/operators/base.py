@@ -13,9 +13,10 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.observability.stats import gauge, normalize_name_for_stats
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.progress import ProgressWriter
@@ -24,15 +25,27 @@ from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.links import LineageLink
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
+    from airflow_hops.core.contract.retraining.decision import Decision
 
 
 class HopsTask(BaseOperator):
-    """Operator whose arguments are attributes; ``input_arguments`` and ``templated`` name the templated ones."""
+    """Operator whose arguments are attributes; ``input_arguments`` and ``templated`` name the templated ones.
+
+    Attributes:
+        hook: The hook of the last execution.
+        made: The artifact that it made, or took from an earlier run.
+        decision: The decision of its retraining policy.
+    """
 
     input_arguments: ClassVar[Sequence[str]] = ()
     templated: ClassVar[Sequence[str]] = ()
     ui_color = "#dbe9f6"
+    hook: RuntimeHook | None = None
+    made: Artifact | None = None
+    decision: Decision | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -55,6 +68,16 @@ class HopsTask(BaseOperator):
             if not isinstance(getattr(type(self), name, None), property):
                 setattr(self, name, arguments[name])
 
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
+        return {name: value for name in self.input_arguments if (value := getattr(self, name)) is not None}
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Returns inputs, output and decisions; the provider also asks for them when the task succeeds or fails."""
+        from airflow_hops.operators.openlineage.lineage import lineage_of  # the provider may not be installed
+
+        return lineage_of(self)
+
 
 class HopsOperator(HopsTask):
     """Arguments of all operators.
@@ -73,6 +96,8 @@ class HopsOperator(HopsTask):
         launcher_name: Name of the step's launcher: ``local``, ``kubernetes``, or one registered by an installed
             distribution; None for the connection's field ``launcher``, or else this machine or Spark.
         launcher_options: Keyword arguments of the launcher, which replace those of the connection.
+        partition_by_window: Whether the asset event has the artifact's window as partition key, ``start|end``. Airflow
+            then starts the DAGs that are scheduled by a ``PartitionedAssetTimetable`` of the asset, and no others.
     """
 
     entry: ClassVar[str]
@@ -89,6 +114,7 @@ class HopsOperator(HopsTask):
         cache: bool | None = None,
         launcher_name: str | None = None,
         launcher_options: Mapping[str, Any] | None = None,
+        partition_by_window: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,15 +127,10 @@ class HopsOperator(HopsTask):
             self.outlets = [*self.outlets, self._asset]
         else:
             self._asset = None
-        self._hook: RuntimeHook | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of the entry function as JSON values."""
         return {name: as_json(getattr(self, name)) for name in self.param_arguments}
-
-    def step_inputs(self) -> Mapping[str, Any]:
-        """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
-        return {name: value for name in self.input_arguments if (value := getattr(self, name)) is not None}
 
     def step_services(self) -> Mapping[str, str]:
         """Returns services that replace the ``hops`` connection's: those of ``model_server_conn_id``, if it is set."""
@@ -143,7 +164,7 @@ class HopsOperator(HopsTask):
 
     def execute(self, context: Context) -> Any:
         """Runs the step and returns its value: plain JSON, or the artifact's dict plus ``seconds`` by phase."""
-        self._hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
+        self.hook = hook = RuntimeHook(self.hops_conn_id, runtime=self.runtime)
         try:
             hook.progress = ProgressWriter(hook.store, producer_of(context))
             result = self.run_step(hook, context)
@@ -152,8 +173,6 @@ class HopsOperator(HopsTask):
             if hook.progress is not None:
                 hook.progress.failed(str(error))
             raise airflow_error(error) from error
-        finally:
-            self._hook = None
         if result.is_artifact:
             self._announce(context, Artifact.from_dict(result.value))
             return {**result.value, "seconds": dict(result.seconds)}
@@ -182,7 +201,7 @@ class HopsOperator(HopsTask):
             step=self.task_id,
             entry=self.entry,
             params=self.step_params(context),
-            inputs={role: _artifacts(role, value) for role, value in self.step_inputs().items() if value is not None},
+            inputs={role: as_artifacts(role, value) for role, value in self.step_inputs().items() if value is not None},
             output=Output(self.output_uri(hook, producer), self.output_kind) if self.output_kind else None,
             producer=producer,
             code_paths=code_paths_of(context),
@@ -192,19 +211,27 @@ class HopsOperator(HopsTask):
 
     def on_kill(self) -> None:
         """Ends the step with all its processes."""
-        if self._hook is not None:
-            self._hook.kill()
+        if self.hook is not None:
+            self.hook.kill()
 
     def _announce(self, context: Context, artifact: Artifact) -> None:
         rows = " ".join(f"{name}: {c.rows_in} in, {c.rows_out} out" for name, c in artifact.rows.items())
         self.log.info("Artifact %s %s %s", artifact.kind, artifact.uri, rows)
         self._report_metrics(artifact)
+        self.made = artifact
         if self._asset is not None:
-            context["outlet_events"][self._asset].extra = {
-                "uri": artifact.uri,
-                "kind": artifact.kind,
-                "fingerprint": artifact.fingerprint,
-            }
+            event = context["outlet_events"][self._asset]
+            window = artifact.properties.get("window")
+            event.extra = {"uri": artifact.uri, "kind": artifact.kind, "fingerprint": artifact.fingerprint}
+            if window is not None:
+                event.extra["window"] = list(window)
+            if self.partition_by_window:
+                if window is None:
+                    raise AirflowFailException(
+                        f"partition_by_window is True, but {artifact.kind} {artifact.uri} has no window; expected data "
+                        "of an IngestOperator with window_start or window_end. Set one, or omit partition_by_window"
+                    )
+                event.add_partitions(partition_key(window))
 
     def _report_metrics(self, artifact: Artifact) -> None:
         """Reports the artifact's numbers as metrics of Airflow."""
@@ -233,20 +260,19 @@ def airflow_error(error: HopsError) -> AirflowException:
     return (AirflowException if error.retryable else AirflowFailException)(str(error))
 
 
+def partition_key(window: Sequence[str | None]) -> str:
+    """Returns a window as partition key: start and end in UTC, as Airflow's mappers of times read them.
+
+    ``ProductMapper`` applies a mapper to each of the two; an unbounded side is empty.
+    """
+    return "|".join(as_utc(time).strftime("%Y-%m-%dT%H:%M:%S") if time else "" for time in window)
+
+
 def producer_of(context: Context) -> Producer:
     """Returns the task instance as the producer that artifacts record."""
     ti = context["ti"]
     map_index = ti.map_index if ti.map_index is not None else -1
     return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
-
-
-def _artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
-    # The outputs of a mapped task are a lazy sequence, which is neither list nor tuple.
-    values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    try:
-        return tuple(v if isinstance(v, Artifact) else Artifact.from_dict(v) for v in values)
-    except BadInput as error:
-        raise BadInput(f"input {role!r}: {error}") from error
 
 
 def code_paths_of(context: Context) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from airflow_hops.core.store.retraining import (
     note_request,
 )
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import HopsTask, airflow_error, producer_of, skipped
+from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.people import Answer, Notifier, ask, notify
 
@@ -79,6 +79,7 @@ class RequestRetrainingOperator(HopsTask):
         on_stop: Notifiers for when requests stop: the budget is spent, several candidates in a row were rejected, or
             the monitor itself has a problem.
         answer_within: Time for a person's answer (``ask`` of the policy), in real time; no answer is a refusal.
+        partition_by_window: As :class:`~airflow_hops.operators.base.HopsOperator`, for the window to train on.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: As ``BaseOperator``.
 
@@ -86,7 +87,8 @@ class RequestRetrainingOperator(HopsTask):
         BadInput: ``policy`` is not a policy, or is combined with ``cooldown``.
     """
 
-    templated = ("skew", "performance", "hops_conn_id")
+    input_arguments = ("skew", "performance")
+    templated = ("hops_conn_id",)
     operator_extra_links = (SkewLink(), LineageLink())
 
     def __init__(
@@ -101,6 +103,7 @@ class RequestRetrainingOperator(HopsTask):
         on_request: Notifier | Sequence[Notifier] = (),
         on_stop: Notifier | Sequence[Notifier] = (),
         answer_within: timedelta = timedelta(days=7),
+        partition_by_window: bool = False,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -123,7 +126,7 @@ class RequestRetrainingOperator(HopsTask):
             recorded, drift_began, stopped = self._decided(context, report)
         except HopsError as error:
             raise airflow_error(error) from error
-        decision = recorded.decision
+        self.decision = decision = recorded.decision
         informed = list[str]()
         if drift_began and self._answer is None and notify(self.on_drift, context, decision=decision):
             informed.append("drift")
@@ -139,7 +142,10 @@ class RequestRetrainingOperator(HopsTask):
         start, end = decision.window
         window = {"window_end": end} if start is None else {"window_start": start, "window_end": end}
         extra: dict[str, Any] = {**window, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
-        context["outlet_events"][self.asset].extra = extra
+        event = context["outlet_events"][self.asset]
+        event.extra = extra
+        if self.partition_by_window:
+            event.add_partitions(partition_key(decision.window))
         self.log.info("Retraining requested: %s", decision.reason)
         return {**extra, **grounds, "notified": informed}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -235,6 +235,24 @@ class Artifact:
                 f"expected an artifact (a mapping with uri, kind and fingerprint), found {value!r}; "
                 "pass the output of an upstream operator"
             ) from error
+
+
+def as_artifacts(role: str, value: Any) -> tuple[Artifact, ...]:
+    """Returns the artifacts in an input.
+
+    Args:
+        role: Role of the input, for the message.
+        value: An artifact, its dict, or a sequence of these.
+
+    Raises:
+        BadInput: the value is something else.
+    """
+    # The outputs of a mapped task are a lazy sequence, which is neither list nor tuple.
+    values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    try:
+        return tuple(v if isinstance(v, Artifact) else Artifact.from_dict(v) for v in values)
+    except BadInput as error:
+        raise BadInput(f"input {role!r}: {error}") from error
 
 
 @dataclass(frozen=True)

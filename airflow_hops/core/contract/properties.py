@@ -55,10 +55,12 @@ class SnapshotProperties(Properties):
     Attributes:
         window: The ingested span; None if no table has a time.
         tables: Names of the tables.
+        columns: Types of the columns in Arrow's words, by table and name; None in artifacts of older versions.
     """
 
     window: Window | None = None
     tables: tuple[str, ...] = ()
+    columns: Mapping[str, Mapping[str, str]] | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class ExamplesProperties(Properties):
         classes: Names of the classes in the order of their numbers, if any.
         weight: Name of the column of the rows' weights.
         more_labels: ``problem`` and, if any, ``classes`` of further labels, by column.
+        columns: Types of the columns in Arrow's words, by name; None if they were not recorded.
     """
 
     label: str | None = None
@@ -86,6 +89,7 @@ class ExamplesProperties(Properties):
     classes: tuple[str, ...] | None = omit_if_none()
     weight: str | None = omit_if_none()
     more_labels: Mapping[str, Mapping[str, Any]] | None = omit_if_none()
+    columns: Mapping[str, str] | None = omit_if_none()
 
     @property
     def target(self) -> Target:

@@ -7,10 +7,12 @@ import hashlib
 import io
 import uuid
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry
 from airflow_hops.core.processes.temporary_folders import temporary_folder
@@ -123,6 +125,18 @@ class OutputFolder:
             for entry in describe(folder):
                 self.store.files.upload(folder / entry.path, f"{self.path}/{entry.path}")
                 uploaded.append(asdict(entry))
+
+    def columns(self, subfolder: str, uploaded: Iterable[FileEntry]) -> dict[str, str]:
+        """Returns the types of the columns of a subfolder's files, in Arrow's words, by name.
+
+        ``uploaded`` are the files that were written to a remote store.
+        """
+        if self.store is None:
+            file: Path | BinaryIO = min(Path(self.path, subfolder).glob("*.parquet"))
+        else:
+            name = min(entry.path for entry in uploaded if entry.path.startswith(f"{subfolder}/"))
+            file = self.store.files.open(self.path, name)
+        return {field.name: str(field.type) for field in pq.read_schema(file)}
 
 
 @dataclass(frozen=True)

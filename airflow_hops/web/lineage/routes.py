@@ -13,6 +13,7 @@ from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 
 from airflow_hops.core.contract.artifacts import Manifest, total_rows
+from airflow_hops.core.contract.lineage import links_of
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.store import ArtifactStore
@@ -20,7 +21,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, Readab
 from airflow_hops.web.artifacts.lookup import TaskArtifact, hook_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, address_of, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, read_pipelines, returned_by_dags
-from airflow_hops.web.lineage.walk import Key, Opened, known_links, links_of, walk_back, walk_on
+from airflow_hops.web.lineage.walk import Key, Opened, known_links, walk_back, walk_on
 from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.types import Facts, Model, Number, RunAddress, Time
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +11,7 @@ from cachetools import LRUCache, cached
 from fastapi import HTTPException
 
 from airflow_hops.core.contract.artifacts import Artifact, Manifest
-from airflow_hops.core.contract.evaluation import EvaluationProperties
-from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.contract.lineage import Link, links_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.artifacts.lookup import open_artifact
 from airflow_hops.web.unusable_files import reading_threads
@@ -22,27 +20,8 @@ MAX_NODES = 300
 """Maximum number of artifacts in a lineage, for each direction."""
 _KEPT = 20_000
 
-COMPARED = "champion"
-"""Role of the model that an evaluation compares its candidate with."""
-
 Key = tuple[str, str]
 """Identity of an artifact: its address in the store, and its fingerprint."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link to a source of an artifact.
-
-    Attributes:
-        role: Role of the source in the step.
-        recorded: Whether it is an input in the manifest; otherwise a property names it.
-        followed: Whether the source's own sources belong to the lineage; those of a compared champion do not.
-    """
-
-    source: Artifact
-    role: str
-    recorded: bool = True
-    followed: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,14 +46,6 @@ class Walk:
     opened: dict[Key, Opened]
     links: dict[tuple[Key, Key], Link]
     is_whole: bool = True
-
-
-def links_of(manifest: Manifest) -> list[Link]:
-    """Returns the sources of an artifact: its inputs, and those named by its properties."""
-    results = [Link(artifact, role) for role, values in manifest.inputs.items() for artifact in values]
-    known = {link.source.uri for link in results}
-    stated = [Link(artifact, role, recorded=False, followed=role != COMPARED) for role, artifact in _stated(manifest)]
-    return results + [link for link in stated if link.source.uri not in known]
 
 
 def walk_back(store: ArtifactStore, start: Opened, may_see: Callable[[Manifest], bool]) -> Walk:
@@ -155,20 +126,3 @@ def known_links(store: ArtifactStore, artifact: Artifact) -> list[Link]:
         return _read_links(store, artifact)
     except HTTPException:
         return []
-
-
-def _stated(manifest: Manifest) -> Iterator[tuple[str, Artifact]]:
-    """Yields sources that only properties name: statistics of a model's constants, and sides of reports."""
-    if manifest.kind == "model":
-        model = ModelProperties.of(manifest)
-        yield from _reference("statistics", "statistics", model.statistics, model.statistics_fingerprint)
-    if manifest.kind == "evaluation" and (champion := EvaluationProperties.of(manifest).champion) is not None:
-        yield from _reference(COMPARED, "model", champion.uri, champion.fingerprint)
-    if manifest.kind == "skew":
-        reference = SkewProperties.of(manifest).reference
-        yield from _reference("reference", "statistics", reference.statistics, reference.fingerprint)
-
-
-def _reference(role: str, kind: str, uri: str | None, fingerprint: str | None) -> Iterator[tuple[str, Artifact]]:
-    if uri and fingerprint:
-        yield role, Artifact(uri, kind, fingerprint)

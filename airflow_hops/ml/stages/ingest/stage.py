@@ -62,21 +62,22 @@ def run(
     window = Window.parse(window_start, window_end)
     tables = context.sources({table: Source.from_value(table, value) for table, value in sources.items()})
     with task_pool(context) as pool, context.output() as writer:
-        rows = {}
+        rows, columns = {}, {}
         for number, (table, source) in enumerate(tables.items()):
 
             def progress(share: float, text: str, number: int = number, table: str = table) -> None:
                 context.progress((number + share) / len(tables), f"{table}: {text}")
 
-            counts, files = ingest_table(table, source, window, pool.folder(context, writer), pool, progress)
-            rows[table] = counts
+            folder = pool.folder(context, writer)
+            counts, files = ingest_table(table, source, window, folder, pool, progress)
+            rows[table], columns[table] = counts, folder.columns(table, files)
             writer.add(files)
             reasons = "".join(f", {count} {reason}" for reason, count in counts.rejected.items())
             log.info("%s: %d rows in, %d out%s", table, counts.rows_in, counts.rows_out, reasons)
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},
-            properties=SnapshotProperties(window.bounds, tuple(rows)).to_dict(),
+            properties=SnapshotProperties(window.bounds, tuple(rows), columns).to_dict(),
         )
 
 

@@ -119,7 +119,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 )
         target, *more = (find_target(classified.splits, each) for each in values.of_labels)
         target = replace(target, more=tuple(more))
-        writer.add(write_examples(classified, target, target_folder, pool, context.progress))
+        uploaded = write_examples(classified, target, target_folder, pool, context.progress)
+        writer.add(uploaded)
         context.progress(0.95, "examples are written")
         expected = [name for name in (TRAIN, EVAL, NEWEST) if name in retained]
         return writer.commit(
@@ -135,6 +136,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
                 target.classes,
                 values.weight,
                 target.more_labels,
+                target_folder.columns(TRAIN, uploaded),
             ).to_dict(),
         )
 

@@ -1,0 +1,1 @@
+"""OpenLineage events of operators; imported only where the provider asks for them."""

@@ -1,0 +1,41 @@
+"""Asset events with a window as partition key, under a real Airflow."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from real_airflow import RealAirflow
+from waiting import wait_for
+
+from demo.airflow_api import AirflowApi
+
+pytestmark = pytest.mark.runtime
+FINISHED = ("success", "failed")
+
+
+def has_run(api: AirflowApi, dag_id: str) -> bool:
+    return any(run["state"] in FINISHED for run in api.runs(dag_id))
+
+
+def test_dags_are_started_with_the_window_as_partition_key(real_airflow: RealAirflow, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("at,x\n2013-01-05T00:00:00Z,1\n2013-02-01T00:00:00Z,2\n2013-03-01T00:00:00Z,3\n")
+    api, window = real_airflow.api, ["2013-01-01T00:00:00+00:00", "2013-02-01T12:30:00+00:00"]
+    keys = {"partitions_window": "2013-01-01T00:00:00|2013-02-01T12:30:00", "partitions_month": "2013-01|2013-02-01"}
+    for dag_id in ("partitions", *keys):
+        api.wait_for_dag(dag_id)
+    run_id = api.trigger("partitions", {"table": str(table)})
+    for dag_id, key in keys.items():
+        wait_for(partial(has_run, api, dag_id), f"{dag_id} has run", 120)
+        (run,) = api.runs(dag_id)
+        assert (run["state"], run["partition_key"]) == ("success", key)
+        assert api.xcom(dag_id, run["dag_run_id"], "see") == [key, window]
+
+    # Without a window there is no key, and no DAG would be started.
+    wait_for(lambda: api.run("partitions", run_id)["state"] in FINISHED, "the tasks are over", 120)
+    states = {each["task_id"]: each["state"] for each in api.task_instances("partitions", run_id)}
+    assert states == {"ingest": "success", "whole": "failed"}
+    log = "\n".join(api.log("partitions", run_id, "whole", 1))
+    assert "has no window; expected data of an IngestOperator with window_start or window_end" in log
