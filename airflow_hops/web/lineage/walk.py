@@ -99,7 +99,7 @@ def walk_on(
                         continue
                     walk.opened[key] = open_one(store, artifact)
                     results.append(walk.opened[key])
-                walk.links[(each.key, key)] = link
+                walk.links.setdefault((each.key, key), link)
         level = results
     return walk
 
