@@ -194,7 +194,11 @@ class Stack:
 
     def airflow_environment(self, port: int) -> dict[str, str]:
         """Airflow's settings, as environment variables."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHON"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIRFLOW", "PYTHON")) or name.startswith("AIRFLOW__METRICS__")
+        }
         return {
             **kept,
             "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', os.defpath)}",
