@@ -160,10 +160,11 @@ PROVIDER_INFO: dict[str, Any] = {
                 "kind": {
                     "label": "Kind",
                     "description": "bundled: the model server of this package, also in front of other servers; "
+                    "kserve: the same as a gateway to KServe; "
                     "tensorflow_model_server: TensorFlow Serving, which cannot split traffic",
                     "schema": {
                         "type": ["string", "null"],
-                        "enum": ["bundled", "tensorflow_model_server"],
+                        "enum": ["bundled", "kserve", "tensorflow_model_server"],
                         "default": "bundled",
                     },
                 },
@@ -172,6 +173,15 @@ PROVIDER_INFO: dict[str, Any] = {
                     "The path of the same folder inside the server's container or host. Empty: the same path",
                 ),
                 **_SERVER_FIELDS,
+                "kubernetes_conn_id": _field(
+                    "Kubernetes connection", "kserve: connection of type kubernetes. Empty: kubernetes_default"
+                ),
+                "namespace": _field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
+                "predictor": _field(
+                    "Predictor",
+                    'kserve: JSON object for spec.predictor, such as {"serviceAccountName": "models", '
+                    '"model": {"runtime": "airflow-hops"}}. Empty: none',
+                ),
                 "timeout": _field("Timeout", "Seconds after which a call fails", "number", 10),
             },
         },

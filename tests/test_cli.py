@@ -178,7 +178,7 @@ def test_why_there_is_no_gpu_is_what_the_driver_says(runtime: Path) -> None:
     [
         ({"port": "0"}, "fail", "'serving_port' is '0'; expected a port from 1 to 65535"),
         ({"port": "grpc"}, "fail", "'serving_port' is 'grpc'; expected a port"),
-        ({"kind": "bundle"}, "fail", "'serving_kind' is 'bundle'; expected bundled or tensorflow_model_server"),
+        ({"kind": "bundle"}, "fail", "'serving_kind' is 'bundle'; expected one of bundled"),
         ({"timeout": "soon"}, "fail", "'serving_timeout' is 'soon'; expected a number"),
         ({"rest_tls": "maybe"}, "fail", "'serving_rest_tls' is 'maybe'; expected true or false"),
         ({"ca_file": "/none/ca.pem"}, "fail", "'serving_ca_file' is '/none/ca.pem'; there is no such file"),

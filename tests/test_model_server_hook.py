@@ -151,7 +151,7 @@ def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: py
         (
             "model_server",
             {"kind": "torchserve"},
-            "'serving_kind' is 'torchserve'; expected bundled or",
+            "'serving_kind' is 'torchserve'; expected one of bundled,",
         ),
         ("model_server", {"rest_port": "http"}, "'serving_rest_port' is 'http'; expected a port"),
         ("model_server", {"timeout": "soon"}, "'serving_timeout' is 'soon'; expected a number of seconds"),

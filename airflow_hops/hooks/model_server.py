@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 from asgiref.sync import sync_to_async
 
 from airflow_hops.connections import field_names, find_connection, read_extra
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
-from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.serving_api.server_address import KSERVE, TENSORFLOW_MODEL_SERVER, ServerAddress
 
 Api = Literal["grpc", "rest"]
 
@@ -63,8 +64,9 @@ class ModelServerHook(BaseHook):
         connection = self._connection
         extra = read_extra(self.model_server_conn_id, connection)
         services = {f"serving_{name}": str(extra.get(name) or "") for name in field_names(self.conn_type)}
-        if isinstance(extra.get("storage_options"), Mapping):
-            services["serving_storage_options"] = json.dumps(extra["storage_options"])
+        for name in ("storage_options", "predictor"):
+            if isinstance(extra.get(name), Mapping):
+                services[f"serving_{name}"] = json.dumps(extra[name])
         return {
             **services,
             "serving_host": connection.host or "127.0.0.1",
@@ -199,7 +201,7 @@ class ModelServerHook(BaseHook):
         from airflow_hops.core.serving_api.config import read_config
 
         names: list[str] = []
-        if self.address.kind == "bundled" and self.address.rest_port is not None:
+        if self.address.kind != TENSORFLOW_MODEL_SERVER and self.address.rest_port is not None:
             names += self.stats().get("models", {})
         path = Path(self.services.get("serving_config_file") or "/")
         if path.is_file():
@@ -231,7 +233,41 @@ class ModelServerHook(BaseHook):
 
 def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
     """Returns the services of a connection for a step; empty for None, which means those of the ``hops`` connection."""
-    return ModelServerHook(model_server_conn_id).services if model_server_conn_id else {}
+    if not model_server_conn_id:
+        return {}
+    services = ModelServerHook(model_server_conn_id).services
+    if services.get("serving_kind") == KSERVE:
+        services = services | _kubernetes_services(services["serving_kubernetes_conn_id"] or "kubernetes_default")
+    return services
+
+
+def _kubernetes_services(conn_id: str) -> dict[str, str]:
+    """Returns address and credentials of Kubernetes' API for a step, from a connection of type ``kubernetes``.
+
+    Raises:
+        BadInput: the provider is not installed, or the connection cannot be used.
+    """
+    try:
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    except ImportError as error:
+        raise BadInput(
+            f"kind 'kserve' needs Airflow's provider for Kubernetes ({error}): pip install 'airflow-hops[kubernetes]'"
+        ) from error
+    try:
+        configuration = KubernetesHook(conn_id=conn_id).get_conn().configuration
+    except Exception as error:  # the provider's own, the client's, and those of files
+        raise BadInput(f"kubernetes_conn_id: connection {conn_id!r} cannot be used: {error}") from error
+    if not configuration.verify_ssl:
+        raise BadInput(
+            f"kubernetes_conn_id: connection {conn_id!r} disables the check of certificates, without which models are "
+            "not deployed; expected the CA's certificate in the kubeconfig"
+        )
+    token = configuration.auth_settings().get("BearerToken", {}).get("value", "").removeprefix("Bearer ")
+    files = {"ca": configuration.ssl_ca_cert, "cert": configuration.cert_file, "private_key": configuration.key_file}
+    texts = {name: Path(file).read_text() if file else "" for name, file in files.items()}
+    mask_secret([value for value in (token, texts["private_key"]) if value])
+    services = {"url": configuration.host, "token": token, **texts}
+    return {f"serving_kubernetes_{name}": value for name, value in services.items()}
 
 
 async def trigger_services(conn_id: str) -> dict[str, str]:

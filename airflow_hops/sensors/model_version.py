@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # The triggerer reads these from the connection, since a trigger's arguments are stored in Airflow's database.
-_SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storage_options")
+_SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storage_options", "serving_kubernetes_")
 
 
 class ModelVersionSensor(BaseSensorOperator):
@@ -75,7 +75,7 @@ class ModelVersionSensor(BaseSensorOperator):
         if ready is not None:
             return ready
         conn_id = self.model_server_conn_id or self.hops_conn_id
-        services = {name: value for name, value in services.items() if name not in _SECRET_SERVICES}
+        services = {name: value for name, value in services.items() if not name.startswith(_SECRET_SERVICES)}
         looks = (self.model_name, version, self.version_label, self.poke_interval)
         self.defer(
             trigger=ModelVersionTrigger(services, *looks, conn_id),

@@ -39,6 +39,7 @@ _CODES = {
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -152,7 +153,8 @@ class RestClient:
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             try:
-                text = str(json.loads(text)["error"])
+                said = json.loads(text)
+                text = str(said["error"] if "error" in said else said["message"])
             except (ValueError, KeyError, TypeError):
                 text = text[:1024]
             code = _CODES.get(error.code, grpc.StatusCode.UNKNOWN)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 BUNDLED = "bundled"
 TENSORFLOW_MODEL_SERVER = "tensorflow_model_server"
-KINDS = (BUNDLED, TENSORFLOW_MODEL_SERVER)
+KSERVE = "kserve"
+KINDS = (BUNDLED, TENSORFLOW_MODEL_SERVER, KSERVE)
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class ServerAddress:
     """Ports of a model server, and the settings of connections to them.
 
     Attributes:
-        kind: ``bundled`` for the server of this package, alone or as a gateway to others; or
-            ``tensorflow_model_server``, which does not support traffic splits.
+        kind: ``bundled`` for the server of this package, alone or as a gateway to others; ``kserve`` for a gateway to
+            an InferenceService; or ``tensorflow_model_server``, which does not support traffic splits.
         host: Host of the server.
         grpc_port: gRPC port.
         rest_port: REST port, or None if it is off.
@@ -84,7 +85,7 @@ class ServerAddress:
         """Reads the fields of a connection; raises BadInput if one is invalid."""
         kind = services.get("serving_kind") or BUNDLED
         if kind not in KINDS:
-            raise BadInput(f"connection field 'serving_kind' is {kind!r}; expected {' or '.join(KINDS)}")
+            raise BadInput(f"connection field 'serving_kind' is {kind!r}; expected one of {', '.join(KINDS)}")
         return cls(
             kind=kind,
             host=services.get("serving_host") or "127.0.0.1",

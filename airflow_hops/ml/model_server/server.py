@@ -15,9 +15,10 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelVersion
-from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.serving_api.server_address import KSERVE, TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import SharedPlaces
+from airflow_hops.ml.model_server.kserve import InferenceServices, KServeTraffic
 from airflow_hops.ml.model_server.locks import file_lock, store_lock
 from airflow_hops.ml.model_server.steering import (
     ConfigByRpc,
@@ -53,8 +54,8 @@ class ModelServer:
     places: SharedPlaces
     store: ArtifactStore
     folders: VersionFolders
-    configs: ModelConfigs
-    shares: Traffic
+    configs: ModelConfigs | InferenceServices
+    shares: Traffic | KServeTraffic
 
     @classmethod
     def of(cls, services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
@@ -65,21 +66,28 @@ class ModelServer:
         Raises:
             BadInput: a field of the connection is missing or invalid.
         """
-        at, places = ServerAddress.of(services), SharedPlaces.of(services, store)
+        at = ServerAddress.of(services)
+        if at.kind == KSERVE and not services.get("serving_base_path"):
+            services = {**services, "serving_base_path": f"{store.root}/_serving/models"}
+        places = SharedPlaces.of(services, store)
         foreign = at.kind == TENSORFLOW_MODEL_SERVER
-        configs: ModelConfigs
-        if foreign or places.config_file is None:
+        folders = version_folders(places.base_path, places.storage_options, own_folder=at.kind == KSERVE)
+        configs: ModelConfigs | InferenceServices
+        if at.kind == KSERVE:
+            configs = InferenceServices(services, places, folders, store.root)
+        elif foreign or places.config_file is None:
             configs = ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
         else:
             configs = ConfigFile(places.config_file)
-        shares: Traffic
+        shares: Traffic | KServeTraffic
         if foreign:
             shares = NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
         elif places.traffic_file is not None:
             shares = TrafficFile(places.traffic_file)
         else:
             shares = TrafficByRpc(at.client)
-        folders = version_folders(places.base_path, places.storage_options)
+        if isinstance(configs, InferenceServices) and not isinstance(shares, NoTraffic):
+            shares = KServeTraffic(shares, configs)
         return cls(at, places, store, folders, configs, shares)
 
     @property
@@ -104,8 +112,16 @@ class ModelServer:
         Raises:
             HopsError: the server does not answer.
         """
-        with self.at.client() as client:
-            return client.status(model_name, version)
+        if isinstance(self.configs, InferenceServices):
+            self.configs.check_name(model_name)
+        try:
+            with self.at.client() as client:
+                return client.status(model_name, version)
+        except HopsError:
+            if not isinstance(self.configs, InferenceServices):
+                raise
+            self.at.rest_client().stats()  # a gateway without any version behind it does not know the model's state
+            return []
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a model of any format to its version's folder, atomically, with the model artifact's fingerprint.
@@ -189,6 +205,8 @@ class ModelServer:
         except BadInput as error:
             raise BadInput(f"{error} (in {self.folders.uri(model_name, version)})") from error
         except HopsError as error:
+            if isinstance(self.configs, InferenceServices):
+                raise HopsError(f"{error}; {self.configs.why_not_available(model_name)}") from error
             raise HopsError(
                 f"{error}; does the server read {self.configs.source} (--model_config_file_poll_wait_seconds)?"
             ) from error

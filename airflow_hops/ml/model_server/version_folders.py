@@ -17,22 +17,31 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_address import BUNDLED, TENSORFLOW_MODEL_SERVER
-from airflow_hops.serving.models.formats import SAVED_MODEL, TFLITE, format_of, model_files
+from airflow_hops.serving.models.formats import SAVED_MODEL, TFLITE, ModelFormat, format_of, formats, model_files
 
 _MARKER = "assets.extra/hops.json"
 """Identifies the model in a version folder; a SavedModel may hold files that it does not load in ``assets.extra``."""
 
 
 class LocalFolders:
-    """Versions on a file system that worker and server share."""
+    """Versions on a file system that worker and server share.
 
-    def __init__(self, base_path: Path) -> None:
-        self.base_path = base_path
+    Args:
+        base_path: Folder of the models.
+        own_folder: Whether each version has a folder to itself, ``<version>/<version>``, as KServe mounts it.
+    """
+
+    def __init__(self, base_path: Path, *, own_folder: bool = False) -> None:
+        self.base_path, self._own_folder = base_path, own_folder
 
     def uri(self, model_name: str, version: int | None = None) -> str:
         """Returns the path of a model's folder, or of a version's."""
         folder = self.base_path / model_name
-        return str(folder if version is None else folder / str(version))
+        return str(folder if version is None else folder / _inside(version, self._own_folder))
+
+    def format(self, model_name: str, version: int) -> ModelFormat | None:
+        """Returns the format of a version."""
+        return format_of(Path(self.uri(model_name, version)))
 
     def has(self, model_name: str, version: int) -> bool:
         """Returns whether a complete version exists."""
@@ -69,10 +78,10 @@ class LocalFolders:
 
 
 class RemoteFolders:
-    """Versions in a store that fsspec opens."""
+    """Versions in a store that fsspec opens; ``own_folder`` is as in :class:`LocalFolders`."""
 
-    def __init__(self, base_path: str, storage_options: Mapping[str, Any]) -> None:
-        self.base_path = base_path.rstrip("/")
+    def __init__(self, base_path: str, storage_options: Mapping[str, Any], *, own_folder: bool = False) -> None:
+        self.base_path, self._own_folder = base_path.rstrip("/"), own_folder
         try:
             self._files = RemoteFiles(base_path, storage_options)
         except (ImportError, ValueError) as error:
@@ -81,7 +90,13 @@ class RemoteFolders:
     def uri(self, model_name: str, version: int | None = None) -> str:
         """Returns the URI of a model's folder, or of a version's."""
         folder = f"{self.base_path}/{model_name}"
-        return folder if version is None else f"{folder}/{version}"
+        return folder if version is None else f"{folder}/{_inside(version, self._own_folder)}"
+
+    def format(self, model_name: str, version: int) -> ModelFormat | None:
+        """Returns the format of a version."""
+        folder = self.uri(model_name, version)
+        exists = self._files.exists
+        return next((known for known in formats() if any(exists(f"{folder}/{name}") for name in known.files)), None)
 
     def has(self, model_name: str, version: int) -> bool:
         """Returns whether a complete version exists."""
@@ -114,10 +129,16 @@ class RemoteFolders:
 VersionFolders = LocalFolders | RemoteFolders
 
 
-def version_folders(base_path: str, storage_options: Mapping[str, Any]) -> VersionFolders:
+def version_folders(base_path: str, storage_options: Mapping[str, Any], *, own_folder: bool = False) -> VersionFolders:
     """Returns the versions below a base path: an absolute path, or any URI that fsspec opens."""
     local = base_path.removeprefix("file://")
-    return RemoteFolders(base_path, storage_options) if "://" in local else LocalFolders(Path(local))
+    if "://" in local:
+        return RemoteFolders(base_path, storage_options, own_folder=own_folder)
+    return LocalFolders(Path(local), own_folder=own_folder)
+
+
+def _inside(version: int, own_folder: bool) -> str:
+    return f"{version}/{version}" if own_folder else str(version)
 
 
 def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
-from airflow_hops.core.serving_api.server_address import BUNDLED, ServerAddress
+from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
 from airflow_hops.web.models.records import Served
@@ -53,7 +53,7 @@ class QueriedServer:
     @property
     def is_bundled(self) -> bool:
         """Whether it is the server of this package."""
-        return self.kind == BUNDLED
+        return self.kind != TENSORFLOW_MODEL_SERVER
 
 
 @cache  # reading certificates takes longer than a request
