@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,10 +19,13 @@ from test_rollout_gateway import Client
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.capture_layout import rows_file_pattern
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
+UNHURRIED = {"available_timeout_s": 300.0}
+"""Each version starts a server; its time is not what is tested."""
 
 
 class Gateway(ConnectedServer):
@@ -41,11 +45,10 @@ class Gateway(ConnectedServer):
     def services(self) -> dict[str, str]:
         return self.of_connection
 
-    def connection(self, namespace: str, **changes: Any) -> dict[str, Any]:
+    def connection(self, **changes: Any) -> dict[str, Any]:
         extra = {
             "kind": "kserve",
             "kubernetes_conn_id": "kubernetes_test",
-            "namespace": namespace,
             "predictor": {"serviceAccountName": "models", "model": {"runtime": "airflow-hops"}},
             "rest_port": self.ports["rest_api_port"],
             "base_path": str(self.base_path),
@@ -107,7 +110,7 @@ def served(
         gateway = Gateway(runtime_python, tmp_path / "gateway", controller.addresses)
         gateway.start()
         gateway.wait_until_ready()
-        gateway.of_connection = connect(monkeypatch, gateway.connection(namespace))
+        gateway.of_connection = connect(monkeypatch, gateway.connection(namespace=namespace))
         yield KServe(replace(pipeline, server=gateway), gateway, controller, Kubernetes(kubernetes))
         gateway.stop()
 
@@ -116,31 +119,31 @@ def test_canary_is_promoted_rolled_back_and_undeployed_by_its_inference_service(
     pipeline, gateway, name = served.pipeline, served.gateway, served.pipeline.name
     model = {"modelFormat": {"name": "tensorflow"}, "protocolVersion": "grpc-v1", "runtime": "airflow-hops"}
     stable = {"serviceAccountName": "models", "model": {**model, "storageUri": served.uri(1)}}
-    assert pipeline.deploy(pipeline.model("first")).properties["mode"] == "champion"
+    assert pipeline.deploy(pipeline.model("first"), **UNHURRIED).properties["mode"] == "champion"
     assert served.predictor() == stable
 
     with Client(gateway, name) as client:
-        deployment = pipeline.deploy(pipeline.model("second"), canary_percent=25)
+        deployment = pipeline.deploy(pipeline.model("second"), canary_percent=25, **UNHURRIED)
         canary = {**stable, "model": {**model, "storageUri": served.uri(2)}}
         assert served.predictor() == {**canary, "canaryTrafficPercent": 25}
         assert gateway.traffic(name) == {1: 75, 2: 25}
-        rollout = pipeline.rollout(deployment)
+        rollout = pipeline.rollout(deployment, timeout_s=300.0)
         assert rollout.properties["decision"] == "promoted", rollout.properties
         assert served.predictor() == canary
         wait_for(lambda: gateway.traffic(name) == {2: 100}, "all the traffic")
     assert client.asked > 100 and client.failed == 0
     gateway.post("/v1/capture:flush", {})
-    versions = {int(path.parent.name) for path in gateway.capture_path.glob(f"{name}/*/*.parquet")}
-    assert versions == {1, 2}, sorted(gateway.capture_path.rglob("*"))
-    assert sum(pq.read_metadata(path).num_rows for path in gateway.capture_path.rglob("*.parquet")) == client.asked
+    files = list((gateway.capture_path / name).glob(rows_file_pattern()))
+    assert {re.search(r"-v(\d+)-", path.name)[1] for path in files} == {"1", "2"}  # type: ignore[index]
+    assert sum(pq.read_metadata(path).num_rows for path in files) == client.asked
 
     # A canary that a person rolls back, and then its champion: both are new revisions of older versions.
-    pipeline.deploy(pipeline.model("third"), canary_percent=10)
+    pipeline.deploy(pipeline.model("third"), canary_percent=10, **UNHURRIED)
     assert served.predictor() == {**canary, "model": {**model, "storageUri": served.uri(3)}, "canaryTrafficPercent": 10}
     with Client(gateway, name) as client:
-        assert pipeline.decide("roll_back", run_id="first")["traffic"] == {"2": 100}
+        assert pipeline.decide("roll_back", to_version=None, run_id="first")["traffic"] == {"2": 100}
         assert served.predictor() == {**canary, "canaryTrafficPercent": 0}
-        assert pipeline.decide("roll_back", run_id="second")["traffic"] == {"1": 100}
+        assert pipeline.decide("roll_back", to_version=None, run_id="second", **UNHURRIED)["traffic"] == {"1": 100}
         assert served.predictor() == stable
     assert client.failed == 0
     assert pipeline.decide("undeploy", version=None, force=True)["served"] == []
@@ -161,7 +164,7 @@ def test_objects_of_others_names_and_fields_that_kubernetes_refuses_are_bad_inpu
     model = pipeline.model("first")
 
     def refused(message: str, **changes: Any) -> None:
-        services = connect(monkeypatch, gateway.connection(namespace, **changes))
+        services = connect(monkeypatch, gateway.connection(**{"namespace": namespace, **changes}))
         with pytest.raises(StepFailed, match=message) as caught:
             pipeline.deploy(model, services=services)
         assert not caught.value.retryable
@@ -193,7 +196,7 @@ def test_account_without_rights_and_cluster_without_kserve_are_bad_input(
     connection = {"conn_type": "kubernetes", "extra": {"kube_config_path": str(tmp_path / "guest")}}
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_TEST", json.dumps(connection))
     gateway = Gateway(Path("python"), tmp_path / "gateway", [])
-    services = {**connect(monkeypatch, gateway.connection("default")), **port_of(pipeline)}
+    services = {**connect(monkeypatch, gateway.connection()), **port_of(pipeline)}
     assert services["serving_kubernetes_token"] == "guest-token"
     denied = r'User \\?"guest\\?" cannot list .*a role with the verbs get, list, create, patch and delete'
     with pytest.raises(StepFailed, match=denied) as caught:
