@@ -39,17 +39,17 @@ def let_workers_import() -> None:
     os.environ.update(with_package(os.environ))
 
 
-def local_master() -> str | None:
-    """Returns the master of this step's Spark connection if it is this machine; None if it is a cluster.
+def local_master(default: str | None = None) -> str | None:
+    """Returns the master of this step's Spark connection if it is this machine, or else None.
 
-    A step without a connection runs on all cores of this machine.
+    Without a connection, that is ``default``.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started this process
         return None
     arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     masters = [b for a, b in pairwise(arguments) if a == "--master"]
-    master = masters[-1] if masters else "local[*]"
-    return master if is_local_master(master) else None
+    master = masters[-1] if masters else default
+    return master if master and is_local_master(master) else None
 
 
 def start_spark_context(context: StepContext) -> Any:

@@ -125,16 +125,17 @@ class Pool:
 
 
 @contextlib.contextmanager
-def task_pool(context: StepContext) -> Iterator[Pool]:
+def task_pool(context: StepContext, default_master: str | None = None) -> Iterator[Pool]:
     """Starts what runs tasks: processes on this machine, or the executors of a Spark connection with another master.
 
-    The process must not have used TensorFlow yet: see :func:`local_pool`.
+    The process must not have used TensorFlow yet: see :func:`local_pool`. Without a connection, Spark is started unless
+    ``default_master`` names this machine.
 
     Raises:
         BadInput: executors have other versions of libraries, or do not see the store.
         HopsError: the master does not answer.
     """
-    master = local_master()
+    master = local_master(default_master)
     if master is None:
         spark = start_spark_context(context)
         yield spark_pool(spark, context.store)

@@ -61,7 +61,7 @@ def run(
     """
     window = Window.parse(window_start, window_end)
     tables = context.sources({table: Source.from_value(table, value) for table, value in sources.items()})
-    with task_pool(context) as pool, context.output() as writer:
+    with task_pool(context, "local[*]") as pool, context.output() as writer:
         rows, columns = {}, {}
         for number, (table, source) in enumerate(tables.items()):
 
