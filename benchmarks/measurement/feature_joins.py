@@ -1,0 +1,119 @@
+"""Point-in-time joins and online look-ups in an environment with Feast and DuckDB; prints one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+from feast import Entity, FeatureStore, FeatureView, Field, FileSource, RepoConfig, ValueType
+from feast.types import Float64
+
+from airflow_hops.ml.feature_store.point_in_time import join
+from airflow_hops.ml.feature_store.repository import select
+
+VIEWS, FEATURES, ENTITIES, MOMENTS = 5, 10, 10_000, 50
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def make_store(folder: Path, online: dict[str, Any]) -> FeatureStore:
+    """Writes and registers the views: values of each entity at 50 moments."""
+    random = np.random.default_rng(1)
+    entity = Entity(name="account", join_keys=["account_id"], value_type=ValueType.INT64)
+    names = [f"value_{number}" for number in range(FEATURES)]
+    views = []
+    for number in range(VIEWS):
+        path = folder / f"view_{number}.parquet"
+        at = np.repeat(np.arange(MOMENTS), ENTITIES) * 86400 + random.integers(0, 86400, MOMENTS * ENTITIES)
+        frame = pd.DataFrame({name: random.random(len(at)) for name in names})
+        frame.insert(0, "account_id", np.tile(np.arange(ENTITIES), MOMENTS))
+        frame["at"] = pd.Timestamp(START) + pd.to_timedelta(at, unit="s")
+        frame.to_parquet(path)
+        source = FileSource(name=f"file_{number}", path=str(path), timestamp_field="at")
+        schema = [Field(name=name, dtype=Float64) for name in names]
+        views.append(
+            FeatureView(
+                name=f"view_{number}", entities=[entity], schema=schema, source=source, ttl=timedelta(days=3650)
+            )
+        )
+    config = RepoConfig(
+        project="benchmark", provider="local", registry=str(folder / "registry.db"), online_store=online,
+        entity_key_serialization_version=3,
+    )  # fmt: skip
+    store = FeatureStore(config=config)
+    store.apply([entity, *views])
+    return store
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.monotonic()
+    result = work()
+    return time.monotonic() - began, result
+
+
+def joins(store: FeatureStore, folder: Path, rows: int) -> dict[str, float]:
+    """Seconds of the join of one feature of each view: ours, Feast's with all views at once, and DuckDB's."""
+    random = np.random.default_rng(2)
+    at = int(START.timestamp()) + random.integers(0, MOMENTS * 86400, rows)
+    spine = pd.DataFrame({"account_id": random.integers(0, ENTITIES, rows), "at": at})
+    references = [f"view_{number}:value_0" for number in range(VIEWS)]
+    ours_s, ours = timed(lambda: join(store, spine, select(store, references), "at"))
+    entities = spine.assign(event_timestamp=pd.to_datetime(spine.pop("at"), unit="s", utc=True))
+    feast_s, _ = timed(lambda: store.get_historical_features(entities, references, full_feature_names=True).to_df())
+    database = duckdb.connect()
+    database.execute("SET TimeZone = 'UTC'")
+    spine = entities.assign(row=np.arange(rows))
+    database.register("spine", spine)
+    columns = ", ".join(f"v{n}.value_0 AS view_{n}__value_0" for n in range(VIEWS))
+    asof = " ".join(
+        f"ASOF LEFT JOIN '{folder}/view_{n}.parquet' v{n} "
+        f"ON spine.account_id = v{n}.account_id AND spine.event_timestamp >= v{n}.at"
+        for n in range(VIEWS)
+    )
+    duckdb_s, reference = timed(lambda: database.execute(f"SELECT row, {columns} FROM spine {asof} ORDER BY row").df())
+    for column in ours.columns:
+        assert np.array_equal(ours[column].to_numpy(), reference[column].to_numpy(), equal_nan=True), column
+    return {"ours_s": ours_s, "feast_s": feast_s, "duckdb_s": duckdb_s}
+
+
+def online(store: FeatureStore, requests: int) -> dict[str, float]:
+    """Seconds of Feast's own look-ups in this process: 50 features of 10 keys."""
+    end = START + timedelta(days=MOMENTS + 1)
+    load_s, _ = timed(lambda: store.materialize(START, end))
+    references = [f"view_{view}:value_{feature}" for view in range(VIEWS) for feature in range(FEATURES)]
+    random = np.random.default_rng(3)
+    times = []
+    for _ in range(requests):
+        keys = [{"account_id": int(key)} for key in random.integers(0, ENTITIES, 10)]
+        began = time.monotonic()
+        store.get_online_features(references, keys, full_feature_names=True).to_dict()
+        times.append(time.monotonic() - began)
+    return {"load_s": load_s, "median_s": float(np.median(times)), "p99_s": float(np.quantile(times, 0.99))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--redis", required=True, help="host:port of a Redis")
+    options = parser.parse_args()
+    output, sys.stdout = sys.stdout, sys.stderr
+    store = make_store(options.folder, {"type": "redis", "connection_string": options.redis})
+    figures = {
+        "joins": joins(store, options.folder, options.rows),
+        "online": online(store, options.requests),
+    }
+    print(json.dumps(figures), file=output)
+
+
+if __name__ == "__main__":
+    main()
