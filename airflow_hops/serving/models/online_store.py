@@ -5,7 +5,6 @@ Feast itself needs other libraries than the model server, and looks up one view 
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import struct
 import threading
@@ -145,7 +144,7 @@ def open_online_store(place: str, project: str, timeout_s: float) -> OnlineStore
         timeout_s: Time for an answer.
 
     Raises:
-        StartError: the place is none of these, or the library for Redis is missing.
+        StartError: the place is none of these.
     """
     url = place
     if "://" not in place:
@@ -156,9 +155,7 @@ def open_online_store(place: str, project: str, timeout_s: float) -> OnlineStore
     if url.startswith("sqlite:///"):
         return SqliteStore(Path(url.removeprefix("sqlite://")), project, timeout_s)
     if url.startswith(("redis://", "rediss://")):
-        with contextlib.suppress(ImportError):
-            return RedisStore(url, project, timeout_s)
-        raise StartError("--online_store: Redis needs the package 'redis'; airflow hops runtime install redis")
+        return RedisStore(url, project, timeout_s)
     raise StartError(
         "--online_store: expected redis://, rediss:// or sqlite:///absolute/path, or a file with such a URL"
     )
