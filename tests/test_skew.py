@@ -11,6 +11,8 @@ import pytest
 from captured_flights import CaptureFolder, write_champion
 
 from airflow_hops.core.store.monitoring import listed_reports
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.skew import SkewOperator
 
 pytestmark = pytest.mark.runtime
@@ -79,6 +81,28 @@ def test_drift_dag_asks_for_a_retraining_but_not_where_the_pipeline_is_broken(
 def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SkewOperator(task_id="skew", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments", "on_cluster"),
+    [
+        ("s3://bucket/captured", {"model_name": "flights"}, True),
+        ("/var/captured", {"model_name": "flights"}, False),
+        ("s3://bucket/captured", {"reference": {}, "current": {}}, False),
+    ],
+)
+def test_a_cluster_reads_captured_requests_of_a_remote_store(
+    place: str, arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = {
+        "cluster": {"conn_type": "spark", "host": "spark://10.0.0.5:7077"},
+        "hops_default": {"conn_type": "hops", "extra": {"serving_capture_path": place}},
+    }
+    for name, connection in connections.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+    launcher = SkewOperator(task_id="skew", spark_conn_id="cluster", **arguments).launcher(RuntimeHook())
+    assert isinstance(launcher, SparkLauncher) == on_cluster
+    assert SkewOperator(task_id="skew", spark_conn_id="spark_local", **arguments).launcher(RuntimeHook()) is None
 
 
 def test_monitoring_dag_asks_for_a_retraining_once(

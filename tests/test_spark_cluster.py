@@ -8,13 +8,15 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import flights_examples
@@ -24,6 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import spark_cluster
+from captured_flights import CaptureFolder
 from conftest import StepRunner
 from hdfs_cluster import HdfsCluster
 from spark_cluster import SparkCluster
@@ -41,6 +44,8 @@ pytestmark = [
 ]
 REPOSITORY = Path(__file__).resolve().parent.parent
 DAGS = (str(REPOSITORY / "dags"),)
+Condition = Callable[[], bool]
+on_s3 = pytest.mark.parametrize("run_step", ["s3"], indirect=True)
 SECRET = "s3cr3t-of-raw-files"
 
 
@@ -110,9 +115,9 @@ def s3_options(address: str) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def launchers(cluster: SparkCluster, runtime: Path) -> dict[str, SparkLauncher]:
+def launchers(cluster: SparkCluster, runtime: Path, warm_launcher: Any) -> dict[str, SparkLauncher]:
     return {
-        "here": SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"}),
+        "here": SparkLauncher(runtime, "spark_local", {"spark.sql.shuffle.partitions": "2"}, warm=warm_launcher.warm),
         "cluster": SparkLauncher(runtime, "spark_cluster", cluster.conf),
     }
 
@@ -190,7 +195,7 @@ def snapshot(
     """The snapshot of the cluster, where an executor is killed in the middle; no secret of the source is written."""
     events = tmp_path_factory.mktemp("events")
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri()}
-    with killing_an_executor(run_step, after="8 files, 2 parts"):
+    with killing_an_executor(run_step, printed(run_step, "8 files, 2 parts")):
         result = ingest(run_step, SparkLauncher(runtime, "spark_cluster", {**cluster.conf, **conf}), sources)
     (log,) = events.iterdir()
     assert "SparkListenerTaskEnd" in log.read_text() and SECRET not in log.read_text()
@@ -198,13 +203,76 @@ def snapshot(
     return result
 
 
-COLUMNS = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
-
-
 def checksums(run_step: StepRunner, artifact: Artifact, ending: str = "") -> dict[str, str]:
     """Returns the checksums of an artifact's files, after comparing the files with them."""
     manifest = run_step.store.verify(artifact)
     return {entry.path: entry.sha256 for entry in manifest.files if entry.path.endswith(ending)}
+
+
+@dataclass
+class Stages:
+    """Runs stages here and on the cluster, on artifacts that were made here."""
+
+    runner: StepRunner
+    launchers: dict[str, Any]
+    made: dict[str, Artifact] = field(default_factory=dict)
+
+    def run(self, where: str, stage: str, kind: str, *roles: str, when: Condition | None = None, **of: Any) -> Artifact:
+        """Runs a stage; ``when`` says when to kill an executor meanwhile."""
+        inputs = {**{role: self.made[role] for role in roles}, **of.pop("inputs", {})}
+        entry, launcher = f"airflow_hops.ml.stages.{stage}:run", self.launchers[where]
+        with killing_an_executor(self.runner, when) if when else contextlib.nullcontext():
+            result: Artifact = self.runner(entry, kind=kind, launcher=launcher, code_paths=DAGS, inputs=inputs, **of)
+        assert not [uri for uri in self.stored() if ".staging-" in uri]
+        return result
+
+    def stored(self) -> list[str]:
+        """Returns the paths of all files of the store."""
+        store = self.runner.store
+        files: list[str] = store.files.remote().fs.find(store.root)
+        return files
+
+    def figures(self, artifact: Artifact, name: str) -> Any:
+        """Returns a JSON file of an artifact, its floats with six digits: sums depend on the order of the rows."""
+        text = (self.runner.store.local(artifact) / name).read_text()
+        return json.loads(text, parse_float=lambda digits: float(f"{float(digits):.6g}"))
+
+
+def prepare(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
+    columns = {"label": "late", "key": "flight_id", "time": "scheduled_at"}
+    params = {"prepare": "flights.prepare:prepare", **columns}
+    return stages.run(where, "prepare.stage", "examples", "tables", params=params, when=when)
+
+
+def describe(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
+    return stages.run(where, "statistics", "statistics", "examples", params={"engine": "auto"}, when=when)
+
+
+def transform(stages: Stages, where: str, when: Condition | None = None) -> Artifact:
+    params, roles = {"preprocess": "flights.features:preprocess"}, ("examples", "statistics", "schema")
+    return stages.run(where, "transform.stage", "transformed_examples", *roles, params=params, when=when)
+
+
+def train(stages: Stages, where: str, ranks: str, when: Condition | None = None) -> Artifact:
+    """Trains for epochs that last a second."""
+    params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 6, "batch_size": 64}}
+    return stages.run(
+        where, "train", "model", params=params, inputs={"examples": stages.made["transformed"]},
+        services={"ranks": json.dumps({"kind": ranks})}, task_id="train", run_id=ranks, when=when,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stages(run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkLauncher], warm_launcher: Any) -> Stages:
+    """The artifacts of the flights pipeline, made here."""
+    result = Stages(run_step, {**launchers, "process": warm_launcher}, {"tables": snapshot})
+    made = result.made
+    made["examples"] = prepare(result, "here")
+    made["statistics"] = describe(result, "process")
+    made["schema"] = result.run("process", "schema", "schema", "statistics")
+    made["transformed"] = transform(result, "here")
+    made["model"] = train(result, "process", "local")
+    return result
 
 
 def test_ingest_on_a_cluster_writes_the_snapshot_that_it_writes_here(
@@ -246,85 +314,147 @@ def test_file_that_disappears_during_ingest_on_a_cluster(
     run_step: StepRunner, raw: RawFiles, sources: dict[str, Any], launchers: dict[str, SparkLauncher]
 ) -> None:
     address = raw.put("flights/6-later.csv", raw.read("flights/6.csv"))
-    with when_printed(run_step, "9 files", lambda: raw.remove(address)), pytest.raises(StepFailed) as failure:
+    later = acting_when(printed(run_step, "9 files"), lambda: raw.remove(address))
+    with later, pytest.raises(StepFailed) as failure:
         ingest(run_step, launchers["cluster"], {"flights": sources["flights"]})
     assert failure.value.retryable
     assert f"{address}: the file changed while it was read" in str(failure.value)
     assert not run_step.store.exists(run_step.last_uri)
 
 
-def test_stages_on_a_cluster_write_the_artifacts_that_they_write_here(
-    run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkLauncher], warm_launcher: Any
-) -> None:
-    """Runs each stage here and on the cluster, where an executor is killed while it prepares and transforms."""
+def test_examples_are_the_same_though_an_executor_dies(stages: Stages) -> None:
+    there = prepare(stages, "cluster", printed(stages.runner, "prepare() is planned"))
+    assert checksums(stages.runner, there) == checksums(stages.runner, stages.made["examples"])
+    assert {path.partition("/")[0] for path in checksums(stages.runner, there)} == {"eval", "train"}
 
-    def run(stage: str, kind: str, launcher: Any, kill_after: str = "", **of: Any) -> Artifact:
-        with killing_an_executor(run_step, kill_after):
-            result: Artifact = run_step(
-                f"airflow_hops.ml.stages.{stage}:run", kind=kind, launcher=launcher, code_paths=DAGS, **of
-            )
-        return result
 
-    def prepare(launcher: Any, **of: Any) -> Artifact:
-        params = {"prepare": "flights.prepare:prepare", **COLUMNS}
-        return run("prepare.stage", "examples", launcher, params=params, inputs={"tables": snapshot}, **of)
+def test_statistics_are_the_same_though_an_executor_dies(stages: Stages) -> None:
+    here, there = stages.made["statistics"], describe(stages, "cluster", printed(stages.runner, "statistics of"))
+    assert set(checksums(stages.runner, here)) == set(checksums(stages.runner, there))
+    assert (here.rows, here.metrics) == (there.rows, there.metrics)
+    for split in ("eval", "train"):
+        name = f"{split}/statistics.json"
+        assert stages.figures(here, name) == stages.figures(there, name)
 
-    def describe(examples: Artifact, launcher: Any) -> Artifact:
-        return run("statistics", "statistics", launcher, params={"engine": "spark"}, inputs={"examples": examples})
 
-    here, there = prepare(launchers["here"]), prepare(launchers["cluster"], kill_after="prepare() is planned")
-    assert checksums(run_step, here) == checksums(run_step, there)
-    assert {path.partition("/")[0] for path in checksums(run_step, there)} == {"eval", "train"}
-    statistics, others = describe(here, launchers["here"]), describe(there, launchers["cluster"])
-    assert set(checksums(run_step, statistics)) == set(checksums(run_step, others))
-    assert (statistics.rows, statistics.metrics) == (others.rows, others.metrics)
-    schema = run("schema", "schema", warm_launcher, inputs={"statistics": statistics})
+def test_transformed_examples_are_the_same_though_an_executor_dies(stages: Stages) -> None:
+    here, there = (
+        stages.made["transformed"],
+        transform(stages, "cluster", printed(stages.runner, "traced flights.features")),
+    )
+    assert checksums(stages.runner, here, ".parquet") == checksums(stages.runner, there, ".parquet")
+    assert set(checksums(stages.runner, here)) == set(checksums(stages.runner, there))
 
-    def transform(launcher: Any, **of: Any) -> Artifact:
-        inputs = {"examples": there, "statistics": statistics, "schema": schema}
-        params = {"preprocess": "flights.features:preprocess"}
-        return run("transform.stage", "transformed_examples", launcher, params=params, inputs=inputs, **of)
 
-    here, there = transform(launchers["here"]), transform(launchers["cluster"], kill_after="traced flights.features")
-    assert checksums(run_step, here, ".parquet") == checksums(run_step, there, ".parquet")
-    assert set(checksums(run_step, here)) == set(checksums(run_step, there))
+def test_training_continues_from_the_last_checkpoint_after_an_executor_died(stages: Stages) -> None:
+    def has_checkpoint() -> bool:
+        return any("/_state/checkpoints/" in uri and uri.endswith("checkpoint.json") for uri in stages.stored())
 
-    def train(launcher: Any, where: str) -> dict[str, Any]:
-        params = {"train": "flights.model:train", "np": 2, "params": {"epochs": 1}}
-        ranks = {"ranks": json.dumps({"kind": where})}
-        model = run("train", "model", launcher, params=params, inputs={"examples": there}, services=ranks)
-        summary: dict[str, Any] = json.loads((run_step.store.local(model) / "training.json").read_text())
-        return summary
-
-    alone, on_executors = train(warm_launcher, "local"), train(launchers["cluster"], "spark")
+    with pytest.raises(StepFailed, match=r"rank \d of 2 on \S+ was ended by the loss of its host") as failure:
+        train(stages, "cluster", "spark", has_checkpoint)
+    assert "executor 0 is lost" in str(failure.value) or "executor 1 is lost" in str(failure.value)
+    assert failure.value.retryable and has_checkpoint()
+    there = train(stages, "cluster", "spark")
+    assert any("from the checkpoint of an earlier try" in line.text for line in stages.runner.lines)
+    alone, on_executors = (stages.figures(model, "training.json") for model in (stages.made["model"], there))
     assert on_executors["rows"] == alone["rows"]
     assert on_executors["checksum"] == alone["checksum"]
     assert len(on_executors["hosts"]) == 2
-    store = run_step.store
-    assert not [uri for uri in store.files.remote().fs.find(store.root) if ".staging-" in uri]
+    assert not has_checkpoint()
 
 
-@contextlib.contextmanager
-def killing_an_executor(run_step: StepRunner, after: str) -> Iterator[None]:
-    """Kills an executor once the step has printed a text; without a text, kills none."""
-    if not after:
-        yield
-        return
-    with when_printed(run_step, after, lambda: run_step.cluster.executors()[0].kill()):
-        yield
+@on_s3
+def test_predictions_are_the_same(stages: Stages) -> None:
+    here, there = (
+        stages.run(where, "batch_predict.stage", "predictions", "examples", "model") for where in ("here", "cluster")
+    )
+    assert checksums(stages.runner, here) == checksums(stages.runner, there)
+    assert here.rows == there.rows
 
 
-@contextlib.contextmanager
-def when_printed(run_step: StepRunner, text: str, act: Callable[[], object]) -> Iterator[None]:
-    """Calls a function once the step has printed a text."""
-    ended, acted = threading.Event(), []
+@on_s3
+def test_images_and_statistics_of_a_source_are_the_same(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
+    fs, folder = stages.runner.store.files.remote().fs, "s3://cluster/raw"
+    random = Random(7)
+    (tmp_path / "images").write_bytes(struct.pack(">HBBIII", 0, 8, 3, 600, 8, 8) + random.randbytes(600 * 64))
+    (tmp_path / "labels").write_bytes(struct.pack(">HBBI", 0, 8, 1, 600) + bytes(n % 3 for n in range(600)))
+    for path in (tmp_path / "images", tmp_path / "labels", flights_raw / "weather.csv"):
+        fs.put_file(str(path), f"{folder}/{path.name}")
+    options = {"storage_options": stages.runner.store.storage_options}
+    pictures = {"uri": f"{folder}/images", "labels": f"{folder}/labels", **options}
+    params: dict[str, Any] = {"sources": {"train": pictures}, "height": 8, "width": 8, "channels": 1}
+    here, there = (
+        stages.run(where, "images.stage", "transformed_examples", params=params) for where in ("here", "cluster")
+    )
+    assert checksums(stages.runner, here, ".parquet") == checksums(stages.runner, there, ".parquet")
+    assert checksums(stages.runner, here, ".tfrecord") == checksums(stages.runner, there, ".tfrecord")
+    assert (here.rows, here.properties) == (there.rows, there.properties)
+
+    params = {"engine": "auto", "source": {"source": {"uri": f"{folder}/weather.csv", **options}, "split": "data"}}
+    here, there = (stages.run(where, "statistics", "statistics", params=params) for where in ("process", "cluster"))
+    assert stages.figures(here, "data/statistics.json") == stages.figures(there, "data/statistics.json")
+
+
+@on_s3
+def test_skew_and_assessments_are_the_same(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
+    store, made = stages.runner.store, stages.made
+    champion = {
+        "version": 1, "model": made["model"].to_dict(), "statistics": made["statistics"].uri,
+        "schema": made["schema"].uri, "fingerprint": made["model"].fingerprint, "serving_path": "/models/flights/1",
+        "since": "2013-02-01T00:00:00+00:00",
+    }  # fmt: skip
+    record = {"champion": champion, "challenger": None, "history": []}
+    store.write_text(store.uri("_models", "flights.json"), json.dumps(record))
+    captured = CaptureFolder(tmp_path / "captured")
+    july = flights_examples.months(flights_raw, 7, 7)
+    for start in range(0, 3000, 1000):
+        captured.add(july.iloc[start : start + 1000], version=1)
+    store.files.remote().fs.put(str(captured.path), "s3://cluster/captured", recursive=True)
+    here, there = (
+        stages.run(
+            where, "skew", "skew", params={"model_name": "flights"}, task_id=f"skew-{where}",
+            services={"serving_capture_path": "s3://cluster/captured"},
+        )
+        for where in ("process", "cluster")
+    )  # fmt: skip
+    report = stages.figures(here, "report.json")
+    assert report["verdict"] == "drift" and report["attribution"]["effects"]
+    assert report == stages.figures(there, "report.json")
+
+    later = flights_examples.months(flights_raw, 2, 3).iloc[::8]
+    splits = {"train": later.iloc[::2], "eval": later.iloc[1::2]}
+    history = flights_examples.write_examples(store, splits, run_id="history", problem="binary")
+    params = {
+        "ticks": [f"2013-02-{day:02}T00:00:00+00:00" for day in (1, 8, 15, 22)], "delays_s": [0.0],
+        "trained_until": "2013-01-20T05:00:00Z", "skew": {"min_rows": 500}, "performance": {},
+    }  # fmt: skip
+    roles = ("model", "statistics", "schema", "examples")
+    here, there = (
+        stages.run(where, "backtest", "assessment", *roles, params=params, inputs={"history": history})
+        for where in ("process", "cluster")
+    )
+    assert [period["compared"] >= 500 for period in stages.figures(here, "assessment.json")["periods"]] == [True] * 3
+    assert stages.figures(here, "assessment.json") == stages.figures(there, "assessment.json")
+    assert here.rows == there.rows
+    assert set(checksums(stages.runner, there)) == {"assessment.json"}
+
+
+def printed(run_step: StepRunner, text: str) -> Condition:
+    """Returns the condition that the next step has printed a text."""
     run_step.lines = []
+    return lambda: any(text in line.text for line in run_step.lines)
+
+
+@contextlib.contextmanager
+def acting_when(condition: Condition, act: Callable[[], object]) -> Iterator[None]:
+    """Calls a function once a condition holds, which it must."""
+    ended, acted = threading.Event(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(0.02) and not acted:
-            if any(text in line.text for line in run_step.lines):
+        while not ended.wait(0.02) and not acted.is_set():
+            if condition():
                 act()
-                acted.append(text)
+                acted.set()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -333,7 +463,11 @@ def when_printed(run_step: StepRunner, text: str, act: Callable[[], object]) -> 
     finally:
         ended.set()
         watcher.join()
-    assert acted
+    assert acted.is_set()
+
+
+def killing_an_executor(run_step: StepRunner, when: Condition) -> contextlib.AbstractContextManager[None]:
+    return acting_when(when, lambda: run_step.cluster.executors()[0].kill())
 
 
 def refused(runner: StepRunner, launcher: SparkLauncher) -> str:

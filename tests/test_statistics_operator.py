@@ -195,6 +195,30 @@ def test_arguments_are_checked_when_the_dag_is_parsed(arguments: dict[str, Any],
         StatisticsOperator(task_id="statistics", **arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "on_cluster"),
+    [
+        ({"examples": {}}, True),
+        ({"examples": {}, "workers": 2}, False),
+        ({"examples": {}, "engine": "local"}, False),
+        ({"source": "s3://bucket/flights"}, True),
+        ({"source": {"uri": "hdfs://host:8020/flights"}}, True),
+        ({"source": "/data/flights"}, False),
+        ({"source": "file:///data/flights"}, False),
+        ({"source": "/data/flights", "engine": "spark"}, True),
+    ],
+)
+def test_a_cluster_reads_what_its_hosts_reach(
+    arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "spark://10.0.0.5:7077"}))
+    operator = StatisticsOperator(task_id="statistics", spark_conn_id="cluster", **arguments)
+    assert isinstance(operator.launcher(RuntimeHook()), SparkLauncher) == on_cluster
+    here = StatisticsOperator(task_id="statistics", spark_conn_id="spark_local", **{**arguments, "engine": "auto"})
+    assert here.launcher(RuntimeHook()) is None
+    assert here.step_params({})["engine"] == "auto"  # so that the cache key does not depend on the place
+
+
 def test_a_function_and_options_are_one_too_many() -> None:
     def made() -> None: ...
 

@@ -285,6 +285,13 @@ class RuntimeHook(BaseHook):
         """The launcher of steps on this machine."""
         return self.make_launcher("local")
 
+    def cluster_launcher(self, conn_id: str, conf: Mapping[str, str] | None = None) -> Launcher | None:
+        """Returns Spark's launcher if the master of a Spark connection is a cluster; None if it is this machine."""
+        from airflow_hops.launchers.spark import SparkLauncher
+
+        launcher = self.make_launcher("spark", conn_id=conn_id, conf=conf)
+        return None if isinstance(launcher, SparkLauncher) and launcher.is_local else launcher
+
     def warm_start(self) -> WarmStart | None:
         """Returns the client of the warm process; None if ``[hops] warm_start`` is off, or without its libraries."""
         runtime = self.settings.runtime

@@ -50,6 +50,8 @@ _FETCHED = ("", "file", "hdfs", "http", "https")
 """Protocols of archives that Spark fetches itself."""
 _ADDRESS_S = 24 * 3600
 """Validity of a signed address, by which executors fetch an archive from an object store."""
+_OF_EXECUTORS = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS")
+"""Environment variables of a step that executors get, to compute the same to the last bit."""
 
 _PACKED = (".py", ".binpb", ".ini")
 """Endings of files for executors: sources, the messages of the model server's API, and registered implementations."""
@@ -132,6 +134,7 @@ class SparkLauncher(Launcher):
         runtime_archive = None
         if not is_local:
             conf |= {
+                **{f"spark.executorEnv.{name}": environment[name] for name in _OF_EXECUTORS},
                 "spark.pyspark.driver.python": environment["PYSPARK_PYTHON"],
                 # The user that Spark's own client would be, instead of the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),

@@ -10,24 +10,30 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.skew import SkewOptions, SkewProperties
+from airflow_hops.core.processes.remote_files import is_remote
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import find_record, recorded_models
 from airflow_hops.core.store.monitoring import note_report
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped
 from airflow_hops.operators.deploy import model_asset
 from airflow_hops.operators.links import LineageLink, SkewLink
+from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class SkewOperator(HopsOperator):
+class SkewOperator(SparkOperator):
     """Compares live requests with the training data of the serving model, or one span of data with another.
 
     With ``model_name``, it compares the requests that the server captured since the last run with the champion's
     training data. If there are too few, the next run compares them too. The task is skipped while no model serves, and
     fails if nothing is captured.
+
+    If they are in a remote store and the Spark connection's master is a cluster, executors read them and the training
+    data, except for ``identifiers``.
 
     With ``reference`` and ``current``, it compares two statistics artifacts; no model server is needed.
 
@@ -58,7 +64,7 @@ class SkewOperator(HopsOperator):
             It also fails if capture is disabled on the server.
         down_after: The same for a model server that does not answer, does not serve the model or cannot write captures;
             None for never. Until then, the report has this as ``unwell``.
-        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
 
     Raises:
         ValueError: Neither or both of ``model_name`` and ``reference`` with ``current`` are set, or an argument
@@ -118,6 +124,19 @@ class SkewOperator(HopsOperator):
             silent_after_s=self.silent_after.total_seconds() if self.silent_after else None,
             down_after_s=self.down_after.total_seconds() if self.down_after else None,
         ).to_dict()
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """Returns none: Spark's properties change no results."""
+        return {}
+
+    def launcher(self, hook: RuntimeHook) -> Launcher | None:
+        """Returns Spark's launcher if a cluster is to read captured requests, or that of other steps."""
+        launcher = None if self.model_name is None else hook.cluster_launcher(self.spark_conn_id, self.conf)
+        place = {**hook.settings.services, **self.step_services()}.get("serving_capture_path") or ""
+        if launcher is not None and not is_remote(place):
+            self.log.info("Captured requests are compared on this machine, which serving_capture_path %r is on", place)
+            launcher = None
+        return launcher or HopsOperator.launcher(self, hook)
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step; skips the task while no version of the model serves.

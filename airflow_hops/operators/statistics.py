@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.processes.remote_files import is_remote
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
@@ -47,8 +48,8 @@ class StatisticsOperator(SparkOperator):
         schema: The output of ``SchemaOperator``, for options that need one (``label_feature``). (templated)
         options: TFDV's options as JSON, as :func:`airflow_hops.ml.statistics.options.options_from` reads
             them. (templated)
-        engine: ``local``, this machine; ``spark``; or ``auto``: Spark for examples if the connection's master is a
-            cluster and ``workers`` is None, else this machine.
+        engine: ``local``, this machine; ``spark``; or ``auto``: Spark if the connection's master is a cluster,
+            ``workers`` is None and a ``source`` is not a local path, else this machine.
         workers: Processes on this machine; None for one below 8 MB and one per core above.
         on_corrupt: Action if a file cannot be read: ``fail`` the task, or ``skip`` the file and list it in the property
             ``skipped_files``.
@@ -124,14 +125,18 @@ class StatisticsOperator(SparkOperator):
         return {"source": fingerprint_of_sources(with_storage_options(sources))}
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
-        """Returns the Spark launcher, or that of other steps."""
-        from airflow_hops.launchers.spark import SparkLauncher  # which parsing DAGs does not need
-
-        launcher = SparkLauncher(hook.settings.runtime, self.spark_conn_id)
-        is_here = self.workers is not None or self.source is not None or launcher.is_local
-        if self.engine == "local" or (self.engine == "auto" and is_here):
-            return HopsOperator.launcher(self, hook)
-        return super().launcher(hook)
+        """Returns the Spark launcher if ``engine`` or the connection's cluster wants it, or that of other steps."""
+        if self.engine == "spark":
+            return super().launcher(hook)
+        launcher = None
+        if self.engine == "auto" and self.workers is None:
+            launcher = hook.cluster_launcher(self.spark_conn_id, self.conf)
+        if launcher is not None and self.source is not None:
+            uri = Source.from_value("source", self.source).uri
+            if not is_remote(uri):
+                self.log.info("%s is read on this machine; if executors see it too, set engine='spark'", uri)
+                launcher = None
+        return launcher or HopsOperator.launcher(self, hook)
 
     def _source_fields(self) -> dict[str, Any] | None:
         if self.source is None:

@@ -224,8 +224,10 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
 
 def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAULT_CONN_ID) -> Launcher | None:
     """Returns the launcher that repeats a step: Spark's if it ran on Spark; None for this machine."""
-    if "conf" not in record.parts and record.params.get("engine") != "spark":
-        return None
+    params = record.params
+    if "conf" not in record.parts and params.get("engine") != "spark":
+        follows = params.get("engine") == "auto" and not params.get("workers") and not params.get("source")
+        return hook.cluster_launcher(spark_conn_id) if follows else None
     conf = json.loads(record.parts.get("conf", "{}"))
     if secrets := sorted(name for name, value in conf.items() if REDACTED in str(value)):
         raise BadInput(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ def check(folder: str) -> Work:
     import tensorflow_data_validation  # noqa: F401
 
     from airflow_hops.core.contract.skew import SkewOptions
-    from airflow_hops.ml.monitoring.skew.captured_rows import check_columns, read_features, read_span
+    from airflow_hops.ml.monitoring.skew.captured_rows import check_columns, read_span
+    from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
     from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
     from airflow_hops.ml.statistics import load_statistics
     from airflow_hops.ml.statistics.summary import features_by_name, type_name
@@ -41,7 +41,7 @@ def check(folder: str) -> Work:
         check_columns(files, types, None)
         span = read_span(files, None)
         compared = compare_rows(
-            nothing, trained, span, partial(read_features, files), SkewOptions(model_name=MODEL, attribute=False)
+            nothing, trained, span, FeatureRows(files), SkewOptions(model_name=MODEL, attribute=False)
         )
         report = compared.report
         return {"rows": report.rows_current, "features": len(report.features), "drifted": len(report.drifted)}

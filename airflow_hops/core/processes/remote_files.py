@@ -14,6 +14,12 @@ _ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memor
 _UPLOADS = 8  # at a time; HDFS takes half a second to complete a file
 
 
+def is_remote(url: str) -> bool:
+    """Returns whether a URL is one of a store that other hosts reach, not a path or URL of this machine's files."""
+    protocol, separator, _ = url.partition("://")
+    return bool(separator) and protocol not in ("file", "local", "memory")
+
+
 def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Returns the fsspec file system of a URL, and the path in it.
 

@@ -145,6 +145,16 @@ def task_pool(context: StepContext, default_master: str | None = None) -> Iterat
         yield pool
 
 
+def cluster_pool(context: StepContext) -> Pool:
+    """Returns the executors of the step's cluster; :data:`IN_PROCESS` if the Spark connection's master is this machine.
+
+    Raises:
+        BadInput: executors have other versions of libraries, or do not see the store.
+        HopsError: the master does not answer.
+    """
+    return IN_PROCESS if local_master() is not None else spark_pool(start_spark_context(context), context.store)
+
+
 def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
     """Returns the pool of a Spark context, whose executors were checked (:func:`check_executors`)."""
     runs_here = is_local_master(spark.master)

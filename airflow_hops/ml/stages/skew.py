@@ -15,6 +15,7 @@ from airflow_hops.ml.monitoring.skew.detect import compare_statistics
 from airflow_hops.ml.monitoring.skew.picture import draw
 from airflow_hops.ml.monitoring.skew.report import Compared
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
+from airflow_hops.ml.spark.tasks import cluster_pool
 from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.vectors import drop_samples
 from airflow_hops.ml.step.context import StepContext
@@ -38,12 +39,13 @@ def run(context: StepContext, **options: Any) -> Artifact:
     Raises:
         BadInput: no version serves, its statistics are gone, or captured rows lack its features; or an input is not
             statistics with that split.
+        HopsError: the model server does not answer, or Spark failed.
     """
     values = SkewOptions(**options)
     if values.model_name is None:
         compared = _compare_spans(context, replace(values, comparator="drift"))
     else:
-        compared = compare_captured(context, values.model_name, values)
+        compared = compare_captured(context, values.model_name, values, cluster_pool(context))
     report = compared.report
     for line in str(report).splitlines():
         log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)

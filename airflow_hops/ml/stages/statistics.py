@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, StatisticsProperties
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.ml.spark.context import start_spark_context
+from airflow_hops.ml.spark.context import local_master, start_spark_context
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
 from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics, comparable_options
 from airflow_hops.ml.statistics.summary import summarize
@@ -56,7 +55,7 @@ def run(
         BadInput: a split is missing, empty or unreadable; or the options are invalid.
     """
     if engine == "auto":
-        engine = "spark" if "PYSPARK_GATEWAY_PORT" in os.environ else "local"  # of spark-submit, which runs the step
+        engine = "spark" if local_master() is None else "local"
     if engine == "spark":
         start_spark_context(context)
     stats_options = _stats_options(context, options, options_function)

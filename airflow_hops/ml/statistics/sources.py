@@ -123,9 +123,9 @@ def plan_source(
 
     Args:
         source: A path or an fsspec URI of a file, a glob or a folder (including subfolders, without hidden files); an
-            ``airflow_hops.core.contract.sources.Source`` for further settings; a ``pyarrow.Table``; or an iterable of
-            ``pyarrow.RecordBatch``, which is read once. Files are Parquet, CSV, JSON lines, Arrow IPC or TFRecord of
-            ``tf.Example``, identified by name or by content.
+            ``airflow_hops.core.contract.sources.Source`` for further settings; a ``pyarrow.Table``; an iterable of
+            ``pyarrow.RecordBatch``, which is read once; or a plan. Files are Parquet, CSV, JSON lines, Arrow IPC or
+            TFRecord of ``tf.Example``, identified by name or by content.
         exclude: Columns to leave out.
         columns: Columns to read; None for all.
         on_corrupt: Action for a file that cannot be read: "fail", or "skip" it.
@@ -136,6 +136,8 @@ def plan_source(
     """
     if on_corrupt not in ("fail", "skip"):
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
+    if isinstance(source, Plan):
+        return source
     wanted = Wanted(frozenset(exclude), None if columns is None else frozenset(columns))
     if isinstance(source, pa.Table):
         return _plan_table(source, wanted)

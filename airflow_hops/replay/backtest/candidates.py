@@ -207,7 +207,8 @@ class Candidates:
         producer, hook = Producer(BACKTEST, run_id, "assess"), self._of_thread.hook
         output = Output(hook.store.address(producer, "assessment"), "assessment")
         spec = StepSpec("assess", _ASSESS, params, inputs=inputs, output=output, producer=producer)
-        uri = hook.run(spec, on_line=lambda line: None).value["uri"]
+        launcher = hook.cluster_launcher(self._spark_conn_id)
+        uri = hook.run(spec, launcher=launcher, on_line=lambda line: None).value["uri"]
         return Assessment.from_dict(hook.store.read_json(f"{uri}/{ASSESSMENT_FILE}"))
 
     @property

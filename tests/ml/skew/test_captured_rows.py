@@ -14,6 +14,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
 from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, read_features
+from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
 from airflow_hops.ml.statistics import comparable_options, generate_statistics
 from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES
@@ -40,11 +41,12 @@ def test_wide_rows_come_in_batches_of_bounded_size_with_the_features_in_the_orde
     assert rows["f7"].to_pylist() == (np.arange(12_000.0) + 7).tolist()
 
 
-def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together() -> None:
+def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     words = np.array(["one", "two", "three"], object)
     before = pa.table({f"f{number}": words[random.integers(0, 3, 2_000)] for number in range(201)})
     after = before.set_column(200, "f200", pa.array(words[random.integers(0, 2, 2_000)]))
+    pq.write_table(after, tmp_path / "after.parquet")
     together = generate_statistics(after, options=comparable_options())
     nothing: Any = None
     statistics = generate_statistics(before, options=comparable_options())
@@ -53,7 +55,7 @@ def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together() -
         nothing,
         Trained(nothing, nothing, nothing, statistics, None, types),
         CapturedSpan(rows=2_000, versions={"1": 2_000}),
-        lambda names: after.select(names).to_batches(),
+        FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""),
         SkewOptions(model_name="wide", attribute=False),
     )
     assert features_by_name(compared.current) == features_by_name(together)

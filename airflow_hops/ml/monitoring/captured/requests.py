@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
@@ -19,6 +20,7 @@ from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, storage_options_of
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback
+from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.readers.raw_file import explained
 
 log = logging.getLogger(__name__)
@@ -26,20 +28,46 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsFile:
-    """Parquet file of rows; ``origin`` is the address for messages, of which ``path`` may be a copy."""
+    """File of rows: Parquet, or a stream of Arrow (``.arrow``).
 
-    path: Path
+    Attributes:
+        path: Path in its file system.
+        origin: Address for messages; ``path`` may be of a copy.
+        size_bytes: Size.
+        fs: File system of fsspec; None for this machine's.
+    """
+
+    path: str
     origin: str
+    size_bytes: int
+    fs: Any = None
 
     @classmethod
-    def at(cls, path: Path) -> RowsFile:
+    def at(cls, path: Path, origin: str | None = None) -> RowsFile:
         """Returns a file on this machine."""
-        return cls(path, str(path))
+        return cls(str(path), origin or str(path), path.stat().st_size)
+
+    @classmethod
+    def stored(cls, file: File) -> RowsFile:
+        """Returns a file of an artifact."""
+        if isinstance(file, Path):
+            return cls.at(file)
+        fs, path = open_url(str(file), file.store.storage_options)
+        return cls(path, str(file), file.entry.size_bytes, fs)
 
     @property
     def name(self) -> str:
         """File name; captured files sort by time."""
-        return self.path.name
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream of Arrow."""
+        return self.path.endswith(".arrow")
+
+    def open(self) -> Any:
+        """Opens the file for reading; a context manager."""
+        return pa.OSFile(self.path) if self.fs is None else self.fs.open(self.path, "rb")
 
     def __str__(self) -> str:
         return self.origin
@@ -92,6 +120,14 @@ class CapturedRequests:
             )
         return result
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in a store that other hosts reach, not in a folder of this machine."""
+        return not isinstance(self._fs, LocalFileSystem)
+
+    def __str__(self) -> str:
+        return self._url
+
     def names(self, version: int | None = None) -> list[str]:
         """Returns names of the files of rows, oldest first, of one version that answered, or of all.
 
@@ -113,16 +149,29 @@ class CapturedRequests:
         Raises:
             HopsError: the store does not answer, or a file was removed meanwhile.
         """
-        if isinstance(self._fs, LocalFileSystem):
-            return [RowsFile.at(Path(self._folder) / name) for name in names]
-        copies = [RowsFile(scratch / name, f"{self._url}/{name}") for name in names]
+        if not self.is_remote:
+            with self._reached():
+                return [RowsFile.at(Path(self._folder) / name) for name in names]
         scratch.mkdir(parents=True, exist_ok=True)
         with self._reached():
-            self._fs.get([f"{self._folder}/{name}" for name in names], [str(copy.path) for copy in copies])
+            self._fs.get([f"{self._folder}/{name}" for name in names], [str(scratch / name) for name in names])
+        copies = [RowsFile.at(scratch / name, f"{self._url}/{name}") for name in names]
         if copies:
-            size = sum(copy.path.stat().st_size for copy in copies)
+            size = sum(copy.size_bytes for copy in copies)
             log.info("%d captured files, %.1f MB, copied from %s", len(copies), size / 1e6, self._url)
         return copies
+
+    def files(self, names: Sequence[str]) -> list[RowsFile]:
+        """Returns files of :meth:`names` where they are.
+
+        Raises:
+            HopsError: the store does not answer, or a file was removed meanwhile.
+        """
+        with self._reached():
+            sizes = {
+                entry["name"].rpartition("/")[2]: entry["size"] for entry in self._fs.ls(self._folder, detail=True)
+            }
+            return [RowsFile(f"{self._folder}/{name}", f"{self._url}/{name}", sizes[name], self._fs) for name in names]
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[Any]:

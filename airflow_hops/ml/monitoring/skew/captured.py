@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -18,11 +17,12 @@ from airflow_hops.ml.monitoring.captured.requests import CapturedRequests, RowsF
 from airflow_hops.ml.monitoring.skew.captured_rows import (
     Cursor,
     check_columns,
-    read_features,
     read_span,
 )
+from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.report import Compared
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows, files_of
+from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
 from airflow_hops.ml.step.context import StepContext
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 log = logging.getLogger(__name__)
 
 
-def compare_captured(context: StepContext, model_name: str, options: SkewOptions) -> Compared:
-    """Compares the rows captured since the last run.
+def compare_captured(context: StepContext, model_name: str, options: SkewOptions, pool: Pool = IN_PROCESS) -> Compared:
+    """Compares the rows captured since the last run, which tasks of ``pool`` read from a remote store.
 
     The cursor only moves when there were enough rows for a verdict and the artifact is committed; too few rows wait for
     the next run.
@@ -53,14 +53,21 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     names = requests.names()
     cursor = Cursor(context.store, context.spec.producer, model_name)
     window = cursor.window(names)
-    files = requests.fetch([name for name in names if window.holds(name)], context.scratch / "captured")
+    compared_names = [name for name in names if window.holds(name)]
+    if not pool.runs_here and not requests.is_remote:
+        log.info("The captured requests are read on this machine, which %s is on", requests)
+        pool = IN_PROCESS
+    if pool.runs_here:
+        files = requests.fetch(compared_names, context.scratch / "captured")
+    else:
+        files = requests.files(compared_names)
     files, notes = without_other_features(
         files, champion.version, lambda some: check_columns(some, trained.types, options.time_feature)
     )
-    span = read_span(files, options.time_feature)
+    span = read_span(files, options.time_feature, pool)
     faults: tuple[str, ...] = ()
     if span.rows < options.rows_needed:
-        left_out = {name for name in names if window.holds(name)} - {file.name for file in files}
+        left_out = {*compared_names} - {file.name for file in files}
         seen = [name for name in names if name not in left_out]
         last = read_span(requests.fetch(seen[-1:], context.scratch / "newest"), None).captured_until if seen else None
         faults = check_not_silent(
@@ -76,13 +83,13 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     if wrong_times is not None:
         fault, is_unwell = wrong_times
         unwell, notes = ((*unwell, fault), notes) if is_unwell else (unwell, [*notes, fault])
-    read = partial(read_features, files)
-    compared = compare_rows(context.store, trained, span, read, options, unwell=unwell, notes=notes)
+    rows = FeatureRows(files, pool=pool)
+    compared = compare_rows(context.store, trained, span, rows, options, unwell=unwell, notes=notes)
     if compared.current is None:
         return compared
     row_skew, notes = None, list(compared.notes)
     if options.identifiers:
-        row_skew = _compare_rows(context, options, trained, files, notes)
+        row_skew = _compare_rows(context, options, trained, rows, notes)
     return replace(compared, row_skew=row_skew, notes=tuple(notes), done=lambda: cursor.done(window))
 
 
@@ -103,22 +110,24 @@ def _read_trained(store: ArtifactStore, name: str, split: str) -> tuple[ServedVe
 
 
 def _compare_rows(
-    context: StepContext, options: SkewOptions, trained: Trained, files: Sequence[RowsFile], notes: list[str]
+    context: StepContext, options: SkewOptions, trained: Trained, rows: FeatureRows, notes: list[str]
 ) -> RowSkewReport | None:
     from airflow_hops.ml.monitoring.skew.rows import detect_row_skew
 
     names = list(dict.fromkeys([*options.identifiers, *trained.types]))
+    if not rows.pool.runs_here:
+        log.info("Rows with the same identifiers are compared on this machine, which reads all of them")
     if context.has_input("examples"):
-        training = files_of(context.local("examples"), options.split)
+        training = FeatureRows(files_of(context.local("examples"), options.split), "")
     else:
         try:
-            training = trained.files(context.store, options.split)
+            training = trained.rows(context.store, options.split)
         except BadInput as error:
             notes.append(f"Rows were not compared: {error}")
             return None
     return detect_row_skew(
-        lambda columns: read_features(training, columns or names, prefix=""),
-        lambda columns: read_features(files, columns or names),
+        lambda columns: training(columns or names),
+        lambda columns: rows(columns or names),
         identifiers=options.identifiers,
         float_rounding=options.float_rounding,
     )

@@ -7,8 +7,9 @@ that it answered, with columns ``input.<feature>`` and ``captured_at``.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
 from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
-from airflow_hops.ml.statistics.formats.layout import batch_rows
+from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, TaskSummary, run_tasks
+from airflow_hops.ml.statistics.formats.layout import batch_rows, bounded
 
 INPUT = "input."
 _CELL_BYTES = 8
@@ -132,8 +134,8 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
 
     wanted = {**expected, **({time_feature: "INT"} if time_feature else {})}
     for file in files:
-        with explained(str(file)):
-            schema = pq.read_schema(file.path)
+        with explained(str(file)), file.open() as stream:
+            schema = pq.read_schema(stream)
         inputs = [name for name in schema.names if name.startswith(INPUT)]
         if not inputs:
             raise BadInput(f"{file}: no columns 'input.*'; the server must capture inputs (--capture_mode=all)")
@@ -154,45 +156,56 @@ def check_columns(files: Sequence[RowsFile], expected: Mapping[str, str], time_f
                 )
 
 
-def read_span(files: Sequence[RowsFile], time_feature: str | None) -> CapturedSpan:
-    """Counts the rows by version, and finds the times that they span."""
-    import pyarrow.compute as pc
+@dataclass
+class _FileSpan(TaskSummary):
+    """Rows of a file, the first and last times of its batches, and times that cannot be."""
 
-    rows, versions = 0, dict[str, int]()
-    wrong_times, wrong_time = 0, None
-    captured: list[datetime] = []
-    times: list[int | None] = []
-    time_column = f"{INPUT}{time_feature}"
-    columns = ["version", "captured_at", *([time_column] if time_feature else [])]
-    for file in files:
-        for batch in _batches(file, columns):
-            rows += batch.num_rows
-            for count in pc.value_counts(batch.column(0)).to_pylist():
-                version = str(count["values"])
-                versions[version] = versions.get(version, 0) + count["counts"]
-            captured += pc.min_max(batch.column(1)).as_py().values()
-            if time_feature:
-                seconds, refused = _plausible(batch.column(2), batch.column(1))
-                times += pc.min_max(seconds).as_py().values()
-                if wrong_time is None and len(refused):
-                    wrong_time = refused[0].as_py()
-                wrong_times += len(refused)
-    if not rows:
+    versions: dict[str, int] = field(default_factory=dict)
+    captured: list[str] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    wrong_times: int = 0
+    wrong_time: int | None = None
+
+
+def read_span(files: Sequence[RowsFile], time_feature: str | None, pool: Pool = IN_PROCESS) -> CapturedSpan:
+    """Counts the rows by version, and finds the times that they span; ``pool`` runs the tasks that read the files."""
+    spans = [span for span in run_tasks(pool, _span_of, time_feature, files, _FileSpan) if span.versions]
+    if not spans:
         return CapturedSpan()
-    moments = [moment for moment in captured if moment is not None]
-    span = CapturedSpan(
-        rows=rows,
-        versions=versions,
+    versions = sum((Counter(span.versions) for span in spans), Counter[str]())
+    moments = [datetime.fromisoformat(moment) for span in spans for moment in span.captured]
+    result = CapturedSpan(
+        rows=versions.total(),
+        versions=dict(versions),
         captured_from=min(moments).isoformat(),
         captured_until=max(moments).isoformat(),
         captured_files=(files[0].name, files[-1].name),
-        wrong_times=wrong_times,
-        wrong_time=wrong_time,
+        wrong_times=sum(span.wrong_times for span in spans),
+        wrong_time=next((span.wrong_time for span in spans if span.wrong_time is not None), None),
     )
-    known = [seconds for seconds in times if seconds is not None]
-    if not known:
-        return span
-    return span.of_days(min(known), max(known))
+    known = [seconds for span in spans for seconds in span.times]
+    return result.of_days(min(known), max(known)) if known else result
+
+
+def _span_of(time_feature: str | None, file: RowsFile) -> str:
+    import pyarrow.compute as pc
+
+    span, versions = _FileSpan(), Counter[str]()
+    columns = ["version", "captured_at", *([f"{INPUT}{time_feature}"] if time_feature else [])]
+    with span.recording_errors(""):
+        for batch in _batches(file, columns):
+            for count in pc.value_counts(batch.column(0)).to_pylist():
+                versions[str(count["values"])] += count["counts"]
+            moments = pc.min_max(batch.column(1)).as_py().values()
+            span.captured += [moment.isoformat() for moment in moments if moment is not None]
+            if time_feature:
+                seconds, refused = _plausible(batch.column(2), batch.column(1))
+                span.times += [time for time in pc.min_max(seconds).as_py().values() if time is not None]
+                if span.wrong_time is None and len(refused):
+                    span.wrong_time = refused[0].as_py()
+                span.wrong_times += len(refused)
+    span.versions = dict(versions)
+    return span.to_json()
 
 
 def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix: str = INPUT) -> Iterator[Any]:
@@ -214,14 +227,17 @@ def read_features(files: Sequence[RowsFile], features: Sequence[str], *, prefix:
 
 
 def _batches(file: RowsFile, columns: Sequence[str]) -> Iterator[Any]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with explained(str(file)):
-        parquet = pq.ParquetFile(file.path)
-        result = parquet.schema_arrow.names
+    with explained(str(file)), file.open() as stream:
+        opened = pa.ipc.open_stream(stream) if file.is_stream else pq.ParquetFile(stream)
+        result = (opened.schema if file.is_stream else opened.schema_arrow).names
         if lacking := set(columns).difference(result):
             raise BadInput(f"{file}: there is no column {min(lacking)!r}; found {', '.join(result)}")
-        for batch in parquet.iter_batches(batch_rows(_CELL_BYTES * len(columns)), columns=list(columns)):
+        rows = batch_rows(_CELL_BYTES * len(columns))
+        batches = bounded(opened) if file.is_stream else opened.iter_batches(rows, columns=list(columns))
+        for batch in batches:
             # The file's columns may be in another order.
             yield batch.from_arrays([batch.column(batch.schema.get_field_index(c)) for c in columns], list(columns))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +13,20 @@ from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT,
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
-from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, read_features
+from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 from airflow_hops.ml.monitoring.skew.detect import compare_statistics
+from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.report import Compared, SkewReport
+from airflow_hops.ml.readers.artifact_files import example_files, files_below
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
-from airflow_hops.ml.statistics import (
-    STATISTICS_FILE,
-    comparable_options,
-    generate_statistics,
-    load_statistics,
-)
+from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
+from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
 if TYPE_CHECKING:
     from airflow_hops.ml.metrics.scoring import ServedModel
     from airflow_hops.ml.monitoring.skew.attribution import Attribution
 
-Read = Callable[[Sequence[str]], Iterable[Any]]
 _FEATURES_AT_ONCE = 100
 """Features whose statistics are computed together: with more, batches have fewer rows, and each batch costs time."""
 _OF_TIMES_ALONE = {"rows", "wrong_times", "wrong_time"}
@@ -90,23 +87,27 @@ class Trained:
         }
         return cls(model, stored, origin, statistics, loaded, types)
 
-    def files(self, store: ArtifactStore, split: str) -> list[RowsFile]:
-        """Returns the files of the examples that the statistics were computed from.
+    def rows(self, store: ArtifactStore, split: str, pool: Pool = IN_PROCESS) -> FeatureRows:
+        """Returns the rows that the statistics were computed from, to be read by tasks of ``pool``.
 
         Raises:
-            BadInput: they are not known, or gone.
+            BadInput: the examples are not known, or gone.
         """
         examples = store.manifest(self.stored.uri).inputs.get("examples")
         if not examples:
             raise BadInput(f"{self.stored.uri}: the manifest names no examples that the statistics were computed from")
-        return files_of(store.local(examples[0]), split)
+        if pool.reads_store:
+            files = [RowsFile.stored(file) for file in files_below(store, examples[0], [split])[split]]
+        else:
+            files = files_of(store.local(examples[0]), split)
+        return FeatureRows(files, "", pool)
 
 
 def compare_rows(
     store: ArtifactStore,
     trained: Trained,
     span: CapturedSpan,
-    read: Read,
+    rows: FeatureRows,
     options: SkewOptions,
     *,
     unwell: tuple[str, ...] = (),
@@ -118,7 +119,7 @@ def compare_rows(
         store: Store of the model and its examples, from which effects on predictions are computed.
         trained: The training data.
         span: Number and times of the rows.
-        read: Yields record batches of the named features; a missing value is null.
+        rows: The rows.
         options: Options of the comparison.
         unwell: Faults of the monitor itself, in words.
         notes: Other notes on the rows.
@@ -136,11 +137,11 @@ def compare_rows(
         reference_rows = int(trained.statistics.datasets[0].num_examples)
         report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, options.rows_needed)
         return Compared(report, trained.statistics, None, trained.origin, facts, counts, notes=tuple(notes))
-    current = _statistics(read, list(trained.types))
+    current = _statistics(rows, list(trained.types))
     report = compare_statistics(trained.statistics, current, trained.schema, options)
     attribution = None
     if options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT):
-        attribution = _attribute(store, trained, read, options, report, notes)
+        attribution = _attribute(store, trained, rows, options, report, notes)
     return Compared(
         report=report,
         reference=trained.statistics,
@@ -159,15 +160,13 @@ def files_of(folder: Path, split: str) -> list[RowsFile]:
     Raises:
         BadInput: there are none.
     """
-    from airflow_hops.ml.readers.artifact_files import example_files
-
     return [RowsFile.at(path) for path in example_files(folder, split)]
 
 
-def _statistics(read: Read, names: Sequence[str]) -> Any:
+def _statistics(rows: FeatureRows, names: Sequence[str]) -> Any:
     """Computes the statistics of some features at a time, so that their number does not change the cost of each."""
     statistics, *more = (
-        generate_statistics(read(names[start : start + _FEATURES_AT_ONCE]), options=comparable_options())
+        rows.statistics(names[start : start + _FEATURES_AT_ONCE])
         for start in range(0, max(len(names), 1), _FEATURES_AT_ONCE)
     )
     for others in more:
@@ -183,17 +182,21 @@ def _keep_comparators(schema: Any, features: Any) -> None:
 
 
 def _attribute(
-    store: ArtifactStore, trained: Trained, read: Read, options: SkewOptions, report: SkewReport, notes: list[str]
+    store: ArtifactStore,
+    trained: Trained,
+    rows: FeatureRows,
+    options: SkewOptions,
+    report: SkewReport,
+    notes: list[str],
 ) -> Attribution | None:
     """Computes effects on predictions; None, and a note, if the model or its examples are gone."""
     from airflow_hops.ml.monitoring.skew.attribution import attribute_drift
 
     try:
-        training = trained.files(store, options.split)
         return attribute_drift(
             trained.served or model_folder(store, trained.model),
-            lambda columns: read_features(training, columns, prefix=""),
-            read,
+            trained.rows(store, options.split, rows.pool),
+            rows,
             features=report.features,
             classes=ModelProperties.of(trained.model).classes,
         )

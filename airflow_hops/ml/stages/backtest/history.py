@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.metrics.class_names import ClassNames
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
-from airflow_hops.ml.monitoring.skew.captured_rows import with_nulls
+from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.monitoring.captured.requests import RowsFile
+from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
+from airflow_hops.ml.spark.tasks import Pool, StagedFiles, TaskSummary, run_tasks, uploaded_files, use_one_thread
 from airflow_hops.ml.stages.performance.labels import as_time
 from airflow_hops.ml.stages.performance.versions import LabelledRows
 
 BEFORE, AFTER, UNTIMED = "before the periods", "after the periods", "no time"
 UNLABELLED, UNKNOWN = "no label", "unknown class"
+_ROWS = "rows"
+"""Folder of the rows' times, labels and predictions, beside those of the periods."""
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -35,87 +44,158 @@ class History:
     Attributes:
         bounds: Start of the first period, then the end of each period; microseconds since the epoch, ``[periods + 1]``.
         rows: All rows of the periods with their predictions, ordered by time.
-        files: Model inputs, one file of Arrow streams per period; periods without rows have no file.
+        files: Files of model inputs by period; none of a period without rows.
         counts: Rows outside the periods, and rows inside them whose label is unusable, by reason.
+        pool: Runs the tasks that read them.
     """
 
     bounds: Array
     rows: LabelledRows
-    files: tuple[Path, ...]
+    files: tuple[tuple[RowsFile, ...], ...]
     counts: Mapping[str, int]
+    pool: Pool
 
     def between(self, start_us: int, end_us: int) -> LabelledRows:
         """Returns the rows from a start to an end, which is excluded."""
         return self.rows.where(slice(*np.searchsorted(self.rows.time_us, [start_us, end_us])))
 
-    def read(self, periods: Sequence[int], features: Sequence[str]) -> Iterator[Any]:
-        """Reads features of some periods as record batches; missing values are null.
-
-        Raises:
-            BadInput: the candidate has no input of that name.
-        """
-        for path in (self.files[period] for period in periods if self.files[period].exists()):
-            batches = []
-            with pa.OSFile(str(path)) as file:
-                while file.tell() < file.size():
-                    batches += list(pa.ipc.open_stream(file))
-            table = pa.Table.from_batches(batches)
-            if lacking := [name for name in features if name not in table.column_names]:
-                result = ", ".join(table.column_names)
-                raise BadInput(
-                    f"the candidate takes no feature {lacking[0]!r}, on which it was trained; it takes {result}"
-                )
-            yield from table.select(list(features)).combine_chunks().to_batches()
+    def inputs(self, periods: Sequence[int]) -> FeatureRows:
+        """Returns the model inputs of some periods."""
+        return FeatureRows([file for period in periods for file in self.files[period]], "", self.pool)
 
 
-def read_history(
-    paths: Sequence[Path], of: ExamplesProperties, served: ServedModel, names: ClassNames, bounds: Array, folder: Path
-) -> History:
+@dataclass(frozen=True)
+class ScoringPlan:
+    """Plan that every task of :func:`score_history` gets.
+
+    Attributes:
+        model: The candidate.
+        store: Its store, from which executors fetch it.
+        of: Properties of the history.
+        names: Classes of the history and of the candidate.
+        bounds: As in :class:`History`.
+        folder: Folder to write to.
+    """
+
+    model: Artifact
+    store: ArtifactStore
+    of: ExamplesProperties
+    names: ClassNames
+    bounds: Array
+    folder: OutputFolder
+
+
+@dataclass
+class ScoredFile(TaskSummary):
+    """Rows of a file of the history that are left out, or whose label is unusable, by reason."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+_loaded: dict[str, ServedModel] = {}
+
+
+def loaded_model(store: ArtifactStore, model: Artifact) -> ServedModel:
+    """Returns a model, which is loaded once in a process.
+
+    Raises:
+        BadInput: it does not load.
+    """
+    if model.fingerprint not in _loaded:
+        _loaded.clear()
+        _loaded[model.fingerprint] = ServedModel(model_folder(store, model))
+    return _loaded[model.fingerprint]
+
+
+def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> History:
     """Scores the rows that lie in a period and stores their inputs.
 
     Memory holds one batch, and the time, label and prediction of each row.
 
     Args:
-        paths: Parquet files of the history, in any order of time.
-        of: Properties of the history, which name the time column.
-        served: The candidate.
-        names: Classes of the history and of the candidate.
-        bounds: As in :class:`History`.
-        folder: Empty folder for the periods' files.
+        pool: Runs a task for each file.
+        files: Parquet files of the history, in any order of time.
+        plan: Plan of the tasks.
 
     Raises:
         BadInput: no row lies in a period, or the time or an input column of the candidate is missing or mistyped.
     """
-    if of.time is None:
+    if plan.of.time is None:
         raise BadInput(
             "the history has no column of the time (time= of PrepareOperator): it cannot be cut into periods"
         )
-    label, regression, periods = of.label_column, served.problem == REGRESSION, len(bounds) - 1
-    counts, parts = Counter[str](), list[LabelledRows]()
-    files = tuple(folder / f"{period}.arrow" for period in range(periods))
-    for path in paths:
-        check_columns(path, {of.time: "int64", label: "float64" if regression else "int64"}, of="its properties")
-        check_columns(path, served.inputs, of="the candidate's signature")
-        for batch in _batches(path, served, [*served.inputs, of.time, label]):
-            time_us = as_time(batch[of.time], str(path)).cast(pa.int64()).fill_null(_NEVER).to_numpy()
-            place = np.searchsorted(bounds, time_us, "right") - 1
-            inside, untimed = (place >= 0) & (place < periods), time_us == _NEVER
-            counts.update({BEFORE: int((~untimed & (place < 0)).sum()), AFTER: int((place >= periods).sum())})
-            counts.update({UNTIMED: int(untimed.sum())})
-            if not inside.any():
-                continue
-            batch = batch.filter(pa.array(inside))
-            arrays = dense_arrays(batch, served.inputs, str(path))
-            _keep(arrays, place[inside], files)
-            labels, unusable = labels_of(batch[label], names, regression)
-            counts.update(unusable)
-            parts.append(LabelledRows(time_us[inside], served.predict(arrays), labels))
+    summaries = run_tasks(pool, score_file, plan, list(enumerate(files)), ScoredFile)
+    counts, folder = Counter[str](), plan.folder
+    for summary in summaries:
+        counts.update(summary.counts)
+    if folder.store is None:
+        written = [RowsFile.at(path) for path in sorted(Path(folder.path).glob("*/part-*"))]
+    else:
+        entries = uploaded_files(summaries)
+        written = [RowsFile.stored(StoreFile(folder.store, folder.path, entry)) for entry in entries]
+    by_folder: dict[str, list[RowsFile]] = {}
+    for file in written:
+        by_folder.setdefault(file.path.split("/")[-2], []).append(file)
+    parts = [_scored_rows(file) for file in by_folder.pop(_ROWS, [])]
     if not parts:
         said = ", ".join(f"{why}: {count}" for why, count in counts.items())
         raise BadInput(f"the history has no row in the periods ({said}): ticks and history must be of the same time")
-    joined = (np.concatenate([getattr(part, name) for part in parts]) for name in ("time_us", "outputs", "labels"))
-    rows = LabelledRows(*joined)
-    return History(bounds, rows.where(np.argsort(rows.time_us, kind="stable")), files, counts)
+    rows = _concatenated(parts)
+    inputs = tuple(tuple(by_folder.get(str(period), ())) for period in range(len(plan.bounds) - 1))
+    return History(plan.bounds, rows.where(np.argsort(rows.time_us, kind="stable")), inputs, counts, pool)
+
+
+def score_file(plan: ScoringPlan, task: tuple[int, File]) -> str:
+    """Scores a file; returns its :class:`ScoredFile` as JSON."""
+    (number, file), of = task, plan.of
+    assert of.time is not None
+    label, periods = of.label_column, len(plan.bounds) - 1
+    counts, parts, summary = Counter[str](), list[LabelledRows](), ScoredFile()
+    with summary.recording_errors(plan.folder.path, str(file)):
+        if plan.model.fingerprint not in _loaded:
+            use_one_thread()
+        served = loaded_model(plan.store, plan.model)
+        regression = served.problem == REGRESSION
+        check_columns(file, {of.time: "int64", label: "float64" if regression else "int64"}, of="its properties")
+        check_columns(file, served.inputs, of="the candidate's signature")
+        with fetched(file) as path, plan.folder.writing(summary.uploaded) as folder, StagedFiles() as staged:
+            streams: dict[int, Any] = {}
+            for batch in _batches(path, served, [*served.inputs, of.time, label]):
+                time_us = as_time(batch[of.time], str(file)).cast(pa.int64()).fill_null(_NEVER).to_numpy()
+                place = np.searchsorted(plan.bounds, time_us, "right") - 1
+                inside, untimed = (place >= 0) & (place < periods), time_us == _NEVER
+                counts.update({BEFORE: int((~untimed & (place < 0)).sum()), AFTER: int((place >= periods).sum())})
+                counts.update({UNTIMED: int(untimed.sum())})
+                if not inside.any():
+                    continue
+                batch = batch.filter(pa.array(inside))
+                arrays = dense_arrays(batch, served.inputs, str(file))
+                inputs, place = _as_batch(arrays), place[inside]
+                for period in np.unique(place).tolist():
+                    if period not in streams:
+                        opening = partial(pa.ipc.new_stream, schema=inputs.schema)
+                        streams[period] = staged.open(folder / str(period) / f"part-{number:05d}.arrow", opening)
+                    streams[period].write_batch(inputs.filter(pa.array(place == period)))
+                labels, unusable = labels_of(batch[label], plan.names, regression)
+                counts.update(unusable)
+                parts.append(LabelledRows(time_us[inside], served.predict(arrays), labels))
+            if parts:
+                (folder / _ROWS).mkdir(parents=True, exist_ok=True)
+                rows = _concatenated(parts)
+                target = folder / _ROWS / f"part-{number:05d}.npz"
+                np.savez(target, time_us=rows.time_us, outputs=rows.outputs, labels=rows.labels)
+    summary.counts = dict(counts)
+    return summary.to_json()
+
+
+def _concatenated(parts: Sequence[LabelledRows]) -> LabelledRows:
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("time_us", "outputs", "labels"))
+    return LabelledRows(*columns)
+
+
+def _scored_rows(file: RowsFile) -> LabelledRows:
+    with file.open() as stream:
+        return LabelledRows(**np.load(io.BytesIO(stream.read())))
 
 
 def labels_of(column: Any, names: ClassNames, regression: bool) -> tuple[Array, dict[str, int]]:
@@ -135,16 +215,12 @@ def _batches(path: Path, served: ServedModel, wanted: Sequence[str]) -> Iterator
         yield from (batch for batch in file.iter_batches(size, columns=list(dict.fromkeys(wanted))) if batch.num_rows)
 
 
-def _keep(arrays: dict[str, Array], place: Array, files: Sequence[Path]) -> None:
-    """Appends rows to the files of their periods, in the format of the server's captured requests."""
-    columns = {}
-    for name, values in arrays.items():
+def _as_batch(arrays: Mapping[str, Array]) -> pa.RecordBatch:
+    """Returns model inputs with the types of the server's captured requests."""
+    columns = []
+    for values in arrays.values():
         if values.ndim == 1:
-            column = pa.array(values, pa.binary() if values.dtype == object else None)
+            columns.append(pa.array(values, pa.binary() if values.dtype == object else None))
         else:
-            column = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-        columns[name] = with_nulls(column)
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    for period in np.unique(place):
-        with files[period].open("ab") as file, pa.ipc.new_stream(file, batch.schema) as stream:
-            stream.write_batch(batch.filter(pa.array(place == period)))
+            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1]))
+    return pa.RecordBatch.from_arrays(columns, list(arrays))

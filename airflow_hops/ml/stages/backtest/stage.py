@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,21 @@ from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel
-from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
-from airflow_hops.ml.stages.backtest.history import AFTER, BEFORE, UNKNOWN, UNLABELLED, UNTIMED, History, read_history
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.spark.tasks import cluster_pool
+from airflow_hops.ml.stages.backtest.history import (
+    AFTER,
+    BEFORE,
+    UNKNOWN,
+    UNLABELLED,
+    UNTIMED,
+    History,
+    ScoringPlan,
+    loaded_model,
+    score_history,
+)
 from airflow_hops.ml.stages.performance.figures import measure
 from airflow_hops.ml.stages.performance.versions import (
     US,
@@ -56,6 +68,8 @@ def run(
 ) -> Artifact:
     """Scores the history after a candidate's training and assesses the candidate in each period.
 
+    On a cluster, executors read the history and the training data, except for the held-out rows.
+
     ``attribute`` and ``estimates`` take most of the time: leave them out unless a policy uses them.
 
     Args:
@@ -83,32 +97,40 @@ def run(
     bounds = _periods(ticks, trained_until)
     of = ModelProperties.of(store.manifest(model.uri))
     history_of = ExamplesProperties.of(store.manifest(context.input("history").uri))
-    served = ServedModel(model_folder(store, model))
+    served = loaded_model(store, model)
     names = class_names({CANDIDATE: served}, {CANDIDATE: of}, history_of.target)
     stored, schema = context.input("statistics"), context.input("schema")
     origin = SkewReference(stored.uri, stored.fingerprint, schema.uri, values.model_name, version)
     trained = replace(Trained.read(store, model, stored, schema, origin, values.split), served=served)
-    (folder := context.scratch / "periods").mkdir()
-    paths = sorted(context.local("history").glob("*/*.parquet"))
-    history = read_history(paths, history_of, served, names, bounds, folder)
+    if lacking := [name for name in trained.types if name not in served.inputs]:
+        takes = ", ".join(served.inputs)
+        raise BadInput(f"the candidate takes no feature {lacking[0]!r}, on which it was trained; it takes {takes}")
     try:
         known = with_baseline(store, version, served, of, examples)
     except (BadInput, DamagedArtifact) as error:
         judge = Judge(served.problem, METRICS[served.problem].metric, names.of_candidate)
         known = Version(version, judge, why=f"The candidate has no baseline and no estimates: {error}")
-    assessor = _Assessor(store, history, known, trained, values, measured_by, delays_s)
-    periods, count = [], len(bounds) - 1
-    for number in range(count):
-        periods.append(assessor.period(number))
-        context.progress((number + 1) / count, f"period {number + 1} of {count}")
-    metric = known.judge.metric
-    notes = [*_notes(history, history_of, served, values), *assessor.notes(periods)]
-    assessment = Assessment(served.problem, metric, metric in LOWER_IS_BETTER, tuple(periods), tuple(notes))
-    for note in assessment.notes:
-        log.warning("%s", note)
-    rows = len(history.rows.labels)
-    aside = {why: count for why in (BEFORE, AFTER, UNTIMED) if (count := history.counts[why])}
+    manifest, pool = store.manifest(context.input("history").uri), cluster_pool(context)
+    paths = (PurePosixPath(entry.path) for entry in manifest.files)
+    splits = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
+    files = [file for those in pool.splits(context, "history", splits).values() for file in those]
     with context.output() as writer:
+        scored = writer.path / "scored"
+        folder = pool.folder(context, writer) if pool.reads_store else OutputFolder(str(scored))
+        history = score_history(pool, files, ScoringPlan(model, store, history_of, names, bounds, folder))
+        assessor = _Assessor(store, history, known, trained, values, measured_by, delays_s)
+        periods, count = [], len(bounds) - 1
+        for number in range(count):
+            periods.append(assessor.period(number))
+            context.progress((number + 1) / count, f"period {number + 1} of {count}")
+        shutil.rmtree(scored, ignore_errors=True)
+        metric = known.judge.metric
+        notes = [*_notes(history, history_of, served, values), *assessor.notes(periods)]
+        assessment = Assessment(served.problem, metric, metric in LOWER_IS_BETTER, tuple(periods), tuple(notes))
+        for note in assessment.notes:
+            log.warning("%s", note)
+        rows = len(history.rows.labels)
+        aside = {why: count for why in (BEFORE, AFTER, UNTIMED) if (count := history.counts[why])}
         (writer.path / ASSESSMENT_FILE).write_text(json.dumps(assessment.to_dict(), indent=1, allow_nan=False))
         return writer.commit(
             rows={"history": RowCounts(rows + sum(aside.values()), rows, aside)},
@@ -153,8 +175,7 @@ class _Assessor:
         self.waiting.append(number)
         waiting = tuple(self.waiting)
         span = self._span(self.history.between(int(self.history.bounds[waiting[0]]), end).time_us)
-        read = partial(self.history.read, waiting)
-        compared = compare_rows(self.store, self.trained, span, read, self.skew)
+        compared = compare_rows(self.store, self.trained, span, self.history.inputs(waiting), self.skew)
         if compared.current is not None:
             self.waiting.clear()
         self.said.update(dict.fromkeys(compared.notes))
@@ -227,7 +248,7 @@ def _notes(history: History, of: ExamplesProperties, served: ServedModel, option
         )
     if infinite := int((~_finite(history.rows)).sum()):
         yield f"Rows of which {served.output} is NaN or infinite: {infinite}; they are compared, but not measured"
-    if empty := sum(not file.exists() for file in history.files):
+    if empty := sum(not files for files in history.files):
         yield f"{empty} of {len(history.files)} periods have no rows; a live monitor with silent_after would fail there"
     if options.time_feature not in (None, of.time):
         yield f"The monitor's time_feature is {options.time_feature!r}; {of.time!r} is used instead"
