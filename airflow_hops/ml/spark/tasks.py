@@ -152,7 +152,9 @@ def cluster_pool(context: StepContext) -> Pool:
         BadInput: executors have other versions of libraries, or do not see the store.
         HopsError: the master does not answer.
     """
-    return IN_PROCESS if local_master() is not None else spark_pool(start_spark_context(context), context.store)
+    if local_master("local[*]") is not None:
+        return IN_PROCESS
+    return spark_pool(start_spark_context(context), context.store)
 
 
 def spark_pool(spark: Any, store: ArtifactStore) -> Pool:

@@ -55,7 +55,7 @@ def run(
         BadInput: a split is missing, empty or unreadable; or the options are invalid.
     """
     if engine == "auto":
-        engine = "spark" if local_master() is None else "local"
+        engine = "spark" if local_master("local[*]") is None else "local"
     if engine == "spark":
         start_spark_context(context)
     stats_options = _stats_options(context, options, options_function)
