@@ -40,6 +40,7 @@ from airflow_hops.launchers.spark import SparkLauncher
 pytestmark = [
     pytest.mark.runtime,
     pytest.mark.spark,
+    pytest.mark.timeout(1800),  # the first test waits for all stages, here and on the cluster
     pytest.mark.skipif(bool(spark_cluster.why_not()), reason=spark_cluster.why_not() or "there can be one"),
 ]
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -77,7 +78,7 @@ def cluster(runtime: Path, other_python: Path | None) -> Iterator[SparkCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=["s3", "hdfs"])
+@pytest.fixture(scope="module", params=["s3", pytest.param("hdfs", marks=pytest.mark.faults)])
 def run_step(
     request: pytest.FixtureRequest, cluster: SparkCluster, runtime: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[StepRunner]:
