@@ -59,12 +59,22 @@ class Container:
     @property
     def entrypoint(self) -> list[str]:
         """The image's entry point, which buildah does not run by itself."""
-        template = "--format={{json .OCIv1.Config.Entrypoint}}"
-        return list(json.loads(subprocess.check_output(["buildah", "inspect", template, self.name])))
+        described = json.loads(subprocess.check_output(["buildah", "inspect", self.name]))
+        return list(described["OCIv1"]["config"]["Entrypoint"])
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """Starts a command."""
-        run = [*self._prefix, "buildah", "run", "--isolation=chroot", *self._options, self.name, "--", *command]
+        run = [
+            *self._prefix,
+            "buildah",
+            "run",
+            "--isolation=chroot",
+            "--hostname=localhost",
+            *self._options,
+            self.name,
+            "--",
+            *command,
+        ]
         with self._log.open("ab") as log:
             self._processes.append(subprocess.Popen(run, stdout=log, stderr=log))
         return self._processes[-1]
