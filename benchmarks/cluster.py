@@ -143,7 +143,7 @@ class Pipeline:
         assert RuntimeHook().store.root.startswith("s3://")
         seconds = {}
         for way in S3_WAYS:
-            seconds[way] = self.run(f"{CODE}:read_snapshot", way, {"way": way}, self.launcher, tables=snapshot)
+            seconds[way] = self.run("store_reads:read_snapshot", way, {"way": way}, self.launcher, tables=snapshot)
         return seconds
 
     def _remove(self, artifact: Any) -> None:

@@ -1,16 +1,9 @@
-"""Code of the cluster benchmark: the peer's, without the key, as the flights are repeated; and a step that reads."""
+"""Code of the cluster benchmark: the peer's, without the key, as the flights are repeated."""
 
 from __future__ import annotations
 
-import contextlib
-import time
 from typing import Any
 
-import pyarrow.parquet as pq
-
-from airflow_hops.ml.readers.artifact_files import File, fetched, files_below, opened
-from airflow_hops.ml.spark.tasks import TaskSummary, run_tasks, task_pool
-from airflow_hops.ml.step.context import StepContext
 from benchmarks.dags.peer import features
 from benchmarks.dags.peer.prepare import prepare as prepare_flights
 
@@ -21,26 +14,3 @@ def prepare(spark: Any, tables: dict[str, Any]) -> Any:
 
 
 preprocess = features.preprocess
-
-
-def read_snapshot(context: StepContext, way: str) -> float:
-    """Reads a snapshot in a remote store on the executors; returns the seconds.
-
-    ``streamed``: Arrow reads from the store's own stream. ``fetched``: each task fetches its file, as stages do.
-    ``staged``: the driver fetches all files to a folder that the executors see.
-    """
-    with task_pool(context) as pool:
-        began = time.monotonic()
-        if way == "staged":
-            files: list[File] = sorted(context.local("tables").glob("flights/*.parquet"))
-        else:
-            files = files_below(context.store, context.input("tables"), ["flights"])["flights"]
-        run_tasks(pool, _read_file, way, files, TaskSummary)
-        return round(time.monotonic() - began, 2)
-
-
-def _read_file(way: str, file: File) -> str:
-    with contextlib.nullcontext(opened(file)) if way == "streamed" else fetched(file) as source:
-        for _ in pq.ParquetFile(source).iter_batches():
-            pass
-    return TaskSummary().to_json()
