@@ -83,7 +83,8 @@ def test_broken_launcher_names_its_distribution(install: Any, value: str, error:
 
 
 def test_unknown_launcher_and_options_are_refused(install: Any) -> None:
-    with pytest.raises(BadInput, match=r"registers 'lokal'; there are local, spark; did you mean 'local'\?"):
+    message = r"registers 'lokal'; there are kubernetes, local, spark; did you mean 'local'\?"
+    with pytest.raises(BadInput, match=message):
         find_launcher("lokal")
     with pytest.raises(BadInput, match=r"launcher 'local': .*unexpected keyword argument 'niceness'"):
         RuntimeHook().make_launcher("local", niceness=3)
