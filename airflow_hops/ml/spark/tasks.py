@@ -57,7 +57,7 @@ class TaskSummary:
         except Exception as error:
             # Arrow reports a full disk by errno, TensorFlow only in its message.
             if os.strerror(errno.ENOSPC) in str(error):
-                self.error, self.no_space = f"no space left on the device of {folder} ({error})", True
+                self.error, self.no_space = f"no space left on the device that holds {folder} ({error})", True
             elif path and (isinstance(error, pa.ArrowInvalid) or (isinstance(error, OSError) and error.errno is None)):
                 self.error = f"{path}: not a readable Parquet file ({error})"
             else:
