@@ -55,8 +55,9 @@ WARM_MODULES = (
     "tensorflow_serving.apis.prediction_service_pb2_grpc",
     "tensorflow_serving.apis.model_service_pb2_grpc",
 )
-RARE = {"import_model", "notebook", "search"}
-"""Stages that few pipelines use, and that import large libraries or start threads."""
+_OF_FEAST = {"apply_features", "audit_features", "materialize", "push_features", "training_dataset"}
+RARE = {"import_model", "notebook", "search", *_OF_FEAST}
+"""Stages that few pipelines use, and that import large libraries, start threads or run in another environment."""
 _PATIENCE_S = 10.0
 
 
