@@ -146,6 +146,11 @@ class StoredFeature(JsonFields):
     key_types: Mapping[str, str] = field(default_factory=dict)
     ttl_s: float | None = None
 
+    @property
+    def group(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """Returns the view and the columns of its keys; features that share both are joined and looked up together."""
+        return self.view, tuple(sorted(self.keys.items()))
+
 
 @dataclass(frozen=True)
 class StoredFeatures(JsonFields):

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -21,6 +20,8 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from hdfs_native import Client, WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem as NativeFileSystem
+
+from airflow_hops.core.processes.remote_files import pipe_by_renaming
 
 _BUFFER_BYTES = 1 << 20  # each read asks a data node anew
 _ERROR = re.compile(r'\w+\("(?:(?:[\w.$]+\.)?(\w+)", ")?(.*)"\)', re.DOTALL)
@@ -96,16 +97,7 @@ class HdfsFileSystem(NativeFileSystem):
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         """Writes a file atomically. Raises FileExistsError if it exists in mode ``create``."""
-        folder, _, name = self._strip_protocol(path).rpartition("/")
-        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}"
-        with self.open(temporary, "wb") as stream:
-            stream.write(value)
-        try:
-            self.mv(temporary, path, overwrite=mode != "create")
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self.rm(temporary)
-            raise
+        pipe_by_renaming(self, path, value, overwrite=mode != "create")
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         with self._errors(path):

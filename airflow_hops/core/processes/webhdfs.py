@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import secrets
 from datetime import UTC, datetime
 from typing import Any
 
 from fsspec.implementations.webhdfs import WebHDFS
+
+from airflow_hops.core.processes.remote_files import pipe_by_renaming
 
 
 class WebHdfsFileSystem(WebHDFS):
@@ -27,16 +27,7 @@ class WebHdfsFileSystem(WebHDFS):
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         """Writes a file atomically. Raises FileExistsError if it exists in mode ``create``."""
-        folder, name = self._parent(path), self._strip_protocol(path).rpartition("/")[2]
-        temporary = f"{folder}/.{name}.{secrets.token_hex(4)}"
-        with self.open(temporary, "wb") as stream:
-            stream.write(value)
-        try:
-            self.mv(temporary, path, overwrite=mode != "create")
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self.rm(temporary)
-            raise
+        pipe_by_renaming(self, path, value, overwrite=mode != "create")
 
     def modified(self, path: str) -> datetime:
         """Returns the time of a file's last change."""

@@ -100,7 +100,7 @@ def _by_view(
     """Returns, for each view and its keys' columns, the columns by feature."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, tuple[str, StoredFeature]]] = {}
     for column, origin in stored.columns.items():
-        groups.setdefault((origin.view, tuple(sorted(origin.keys.items()))), {})[origin.feature] = (column, origin)
+        groups.setdefault(origin.group, {})[origin.feature] = (column, origin)
     result = []
     for (view, keys), columns in groups.items():
         (selected,) = select(store, [f"{view}:{feature}" for feature in columns])
@@ -162,7 +162,7 @@ def _audit_view(
     expected = join(store, rows, [each], _MOMENT)
     earlier = rows.assign(**{_MOMENT: rows[_MOMENT] - int(values.delay_s)})
     before = join(store, earlier, [each], _MOMENT) if values.delay_s else expected
-    history = _history(store, rows, each, columns)
+    history: History | None = None
     audited, differences = [], []
     for feature, (column, origin) in columns.items():
         used = rows[column]
@@ -177,6 +177,7 @@ def _audit_view(
                 moment=pd.to_datetime(part[_MOMENT], unit="s", utc=True),
                 value_at=pd.to_datetime(looked_up.where(looked_up > 0), unit="s", utc=True),
             )  # fmt: skip
+            history = history or _history(store, rows, each, columns)
             causes = find_causes(where, used[differs], right[differs], history, feature)
             identity = part.filter(like="captured_")
             differences.append(

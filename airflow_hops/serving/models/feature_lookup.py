@@ -55,18 +55,19 @@ class LookupServable(Servable):
 
     def __init__(self, inner: Servable, features: OnlineFeatures, store: OnlineStore) -> None:
         definitions = SignatureDefMap.FromString(inner.signature_defs)
-        self._columns = _columns(inner, features, definitions)
+        columns = _columns(inner, features, definitions)
+        self._groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
+        for column in columns:
+            self._groups.setdefault(column.origin.group, []).append(column)
         self._keys = {
-            column: origin.key_types[key]
-            for origin in (each.origin for each in self._columns)
-            for key, column in origin.keys.items()
+            name: column.origin.key_types[key] for column in columns for key, name in column.origin.keys.items()
         }
         self._added = {name for name in self._keys if name not in inner.signature("").inputs}
         for name in list(definitions.signature_def):
             if name != "serving_default":
                 del definitions.signature_def[name]  # they take serialized examples, which hold all features
         signature = definitions.signature_def["serving_default"]
-        for column in self._columns:
+        for column in columns:
             del signature.inputs[column.name]
         for name in self._added:
             fill_info(signature.inputs[name], name, _KEY_TENSORS[self._keys[name]], (-1,))
@@ -112,11 +113,8 @@ class LookupServable(Servable):
         self, keys: Mapping[str, np.ndarray], rows: int
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Returns the value and the time of the value, 0 for a default, of each column."""
-        groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
-        for column in self._columns:
-            groups.setdefault((column.origin.view, tuple(sorted(column.origin.keys.items()))), []).append(column)
         lookups, positions = [], []
-        for (view, columns_by_key), columns in groups.items():
+        for (view, columns_by_key), columns in self._groups.items():
             serialized = [
                 entity_key({key: (self._keys[name], keys[name][row]) for key, name in columns_by_key})
                 for row in range(rows)
@@ -132,7 +130,7 @@ class LookupServable(Servable):
             results = [[None] * len(lookup.keys) for lookup in lookups]
         now_s = time.time()
         arrays, times = {}, {}
-        for columns, result, numbers in zip(groups.values(), results, positions, strict=True):
+        for columns, result, numbers in zip(self._groups.values(), results, positions, strict=True):
             for column in columns:
                 values = [self._value(column, result[number], now_s) for number in numbers]
                 arrays[column.name] = _array(column, [value for value, _ in values])

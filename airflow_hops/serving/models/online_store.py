@@ -10,6 +10,7 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,6 +182,7 @@ def entity_key(values: Mapping[str, tuple[str, Any]]) -> bytes:
     return b"".join(parts)
 
 
+@cache
 def _field(view: str, feature: str) -> bytes:
     """Returns the field of a feature in an entity's hash."""
     from sklearn.utils import murmurhash3_32
