@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
-REGISTRY_BASE = "docker.io/library/debian:bookworm-slim"
-OWN_BASE = "localhost/debian-bookworm"
+REGISTRY_BASE = "docker.io/library/debian:trixie-slim"
+OWN_BASE = "localhost/debian-trixie"
 IMAGES = {"runtime": "localhost/airflow-hops-runtime", "airflow": "localhost/airflow-hops"}
 LABEL = "airflow-hops.built-from"
 
@@ -90,7 +90,7 @@ def _base() -> str:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder, "root")
             subprocess.check_call(
-                ["debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", str(root)]
+                ["debootstrap", "--variant=minbase", "--include=ca-certificates", "trixie", str(root)]
             )
             shutil.rmtree(root / "var/cache/apt")
             Path(folder, "Dockerfile").write_text('FROM scratch\nCOPY root/ /\nCMD ["bash"]\n')

@@ -25,7 +25,7 @@ def machine_pod(runtime: Path, *folders: Path) -> dict[str, Any]:
         "/lib",
         "/lib64",
         "/etc/alternatives",
-        "/etc/java-17-openjdk",
+        *map(str, Path("/etc").glob("java-*-openjdk")),
         "/etc/passwd",
         str(python),
         str(runtime),
