@@ -160,8 +160,9 @@ def test_kill_gives_grace(runner: Runner, tmp_path: Path) -> None:
     step = Background(lambda: runner.run(runner.spec("end_slowly", marker=str(marker), seconds=3)))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     runner.hook.kill()
-    with pytest.raises(StepFailed, match="ended by exit code 1 without a result"):
-        step.result(30)
+    # On a busy machine, the pod may be removed between its end and the next look at it.
+    with pytest.raises(StepFailed, match=r"ended by (exit code 1|SIGTERM .*) without a result"):
+        step.result(60)
     assert marker.read_text() == "ended in order"
     runner.pods.wait_until_gone()
 
@@ -177,7 +178,7 @@ def test_kill_after_grace(runner: Runner, tmp_path: Path) -> None:
     runner.hook.kill()
     with pytest.raises(StepFailed):
         step.result(30)
-    assert 0.9 < time.monotonic() - began < 8 and not marker.exists()
+    assert 0.9 < time.monotonic() - began < 20 and not marker.exists()
 
 
 def start_worker(runner: Runner, spec: StepSpec, line: str) -> Any:

@@ -93,6 +93,9 @@ class PodProcess(StepProcess):
         self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
         self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
         self._is_gone = self._killed = self._collected = False
+        self._code: int | None = None
+        # While one thread reads lines, another may kill; a signal's handler may kill within the same thread.
+        self._reading = threading.RLock()
         self._shown: pendulum.DateTime | None = None
         with contextlib.suppress(Exception):  # of an earlier follower, if there was one
             self._shown = pendulum.parse(files.store.read_text(files.followed).split()[1])  # type: ignore[assignment]
@@ -205,14 +208,17 @@ class PodProcess(StepProcess):
                 yield text
 
     def _exit_code(self) -> int | None:
-        if not self._is_gone:
-            self._read()
-        state = base_state(self._pod)
-        if state is not None and state.terminated is not None:
-            return int(state.terminated.exit_code)
-        if self._is_gone:
-            return -signal.SIGTERM
-        return -signal.SIGKILL if self._pod.status.phase in ("Failed", "Succeeded") else None
+        with self._reading:
+            if self._code is None:
+                self._read()
+                state = base_state(self._pod)
+                if state is not None and state.terminated is not None:
+                    self._code = int(state.terminated.exit_code)
+                elif self._is_gone:
+                    self._code = -signal.SIGTERM
+                elif self._pod.status.phase in ("Failed", "Succeeded"):
+                    self._code = -signal.SIGKILL
+            return self._code
 
     def _read(self) -> None:
         """Reads the pod; if the API does not answer, the pod stays as it was."""
