@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.environments.runtime import create_environment
+from airflow_hops.core.contract.profiles import CURRENT
+from airflow_hops.environments.runtime import create_environment, machine_profile
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PEERS = REPOSITORY / "benchmarks" / "peers"
@@ -56,8 +57,9 @@ class Tfx:
             Rows of the table; and the seconds that making it took, which are not counted among the peer's.
         """
         uv = REPOSITORY / ".uv" / "bin" / "uv"
-        pins = PEERS / "tfx.txt"
-        create_environment(self.environment, pins, uv=str(uv), say=_say)
+        profile = machine_profile()
+        pins = PEERS / ("tfx-current.txt" if profile is CURRENT else "tfx.txt")
+        create_environment(self.environment, pins, uv=str(uv), versions=profile.pythons, say=_say)
         self.work.mkdir(parents=True, exist_ok=True)
         run = self._run("table", flights, str(self.work / "table"))
         return int(run.answer["rows"]), run.total

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Producer
+from airflow_hops.core.contract.profiles import BASE, CURRENT, profile_of
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -206,6 +207,20 @@ def test_rows_that_there_are_not_are_named(api: Api, query: str, says: str) -> N
     answer = api.get(f"{api.artifact_path()}/rows?{query}")
     assert answer.status_code == 422
     assert says in answer.text
+
+
+def test_failure_names_the_newer_profile_of_the_workers(api: Api, folder_of: Any, runtime: Path) -> None:
+    """Holds under an API server of the profile ``base``; that of ``current`` is the newest."""
+    file = folder_of("examples", "examples") / MANIFEST_NAME
+    manifest = file.read_text()
+    file.write_text(json.dumps({**json.loads(manifest), "profile": CURRENT.name}))
+    try:
+        answer = api.get(f"{api.artifact_path()}/rows?split=train&column=no")
+    finally:
+        file.write_text(manifest)
+    named = "was written under the profile 'current', and the runtime environment here is of 'base'"
+    assert answer.status_code == 422
+    assert (named in answer.json()["detail"]) == (profile_of(runtime) is BASE)
 
 
 def test_who_has_not_the_token_is_not_answered_by_the_ml_side(api: Api) -> None:
