@@ -91,13 +91,20 @@ def test_graph_of_the_loop_is_that_of_the_lineage_page(
 ) -> None:
     emitted: set[Edge] = set()
     made: dict[str, tuple[str, str, str, str]] = {}
+    versions: list[tuple[str, str]] = []
     for event in demo_events:
+        inputs = {each["name"]: node(each) for each in event["inputs"] if is_artifact(each)}
         for output in event["outputs"]:
             task = event["run"]["facets"]["airflow"]
             run = task["dag"]["dag_id"], task["dagRun"]["run_id"], task["task"]["task_id"]
             made[node(output)] = (*run, output["facets"]["hops_artifact"]["kind"])
+            if output["name"] in inputs:  # a person approved another version of it, which is made from the same
+                versions.append((inputs[output["name"]], node(output)))
+                continue
             roles = ((each, each["inputFacets"]["hops_role"]) for each in event["inputs"] if is_artifact(each))
             emitted |= {(node(each), node(output), role["role"], role["recorded"]) for each, role in roles}
+    (approval,) = versions
+    emitted |= {(source, approval[1], *of) for source, target, *of in emitted if target == approval[0]}
 
     url, shown = shown_demo.airflow_settings()["AIRFLOW__API__BASE_URL"], set[Edge]()
     nodes: dict[str, str] = {}

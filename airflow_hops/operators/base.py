@@ -37,6 +37,7 @@ class HopsTask(BaseOperator):
     Attributes:
         hook: The hook of the last execution.
         made: The artifact that it made, or took from an earlier run.
+        approved: The frozen schema that a person approved in it.
         decision: The decision of its retraining policy.
     """
 
@@ -45,6 +46,7 @@ class HopsTask(BaseOperator):
     ui_color = "#dbe9f6"
     hook: RuntimeHook | None = None
     made: Artifact | None = None
+    approved: Artifact | None = None
     decision: Decision | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

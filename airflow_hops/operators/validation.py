@@ -207,7 +207,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         if answer.choice == APPROVE:
             edited = (event.get("params_input") or {}).get("schema")
             by = {"approved_by": answer.by, "note": answer.note, "run_id": context["ti"].run_id}
-            schema = self._publish(Artifact.from_dict(value), schema, edited, by)
+            schema = self.approved = self._publish(Artifact.from_dict(value), schema, edited, by)
         self._announce(context, Artifact.from_dict(value))
         return self._go_on(context, {**value, "answer": asdict(answer)}, schema)
 

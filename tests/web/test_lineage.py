@@ -10,6 +10,7 @@ import pytest
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.store.model_records import record_uri, write_record
+from airflow_hops.core.store.schema_history import publish_schema, schema_text
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -80,6 +81,18 @@ def test_what_was_deleted_keeps_its_place(api: Api, folder_of: Any) -> None:
         assert "examples" not in nodes
     finally:
         away.rename(folder)
+
+
+def test_replaced_schema_leads_on_to_what_was_made_with_it(api: Api) -> None:
+    uri = api.store.uri("pages", "_frozen", "schema", "schema")
+    before, text = _lineage(api, "schema", "schema")[0], schema_text(api.store, uri)
+    publish_schema(api.store, uri, f"{text}\n", approved_by="Ada")
+    try:
+        lineage, nodes = _lineage(api, "schema", "schema")
+        assert (lineage["focus"], _edges(lineage)) == (before["focus"], _edges(before))
+        assert ("schema", "anomalies") in _edges(lineage) and nodes["schema"]["state"] == "present"
+    finally:
+        publish_schema(api.store, uri, text, approved_by="Ada")
 
 
 def test_a_result_of_an_earlier_run_is_marked(api: Api, run_dag: Any) -> None:

@@ -56,13 +56,13 @@ def lineage_of(task: HopsTask) -> OperatorLineage[Any, Any]:
     """
     links = list(_links(task))
     passed = {link.source.uri: link.source for link in links}
-    output, outputs, facets = task.made, [], dict[str, RunFacet]()
-    if output is not None:
+    outputs, facets = [], dict[str, RunFacet]()
+    if task.made is not None:
         store = (task.hook or RuntimeHook(task.hops_conn_id)).store
-        manifest = store.manifest(output.uri)
-        links = links_of(manifest)
-        outputs.append(_output(output, manifest, store.root))
-        facets |= _decisions(output)
+        links = links_of(store.manifest(task.made.uri))
+        made = filter(None, (task.made, task.approved))
+        outputs = [_output(artifact, store.manifest(artifact.uri), store.root) for artifact in made]
+        facets |= _decisions(task.made)
     if task.decision is not None:
         facets["hops_retraining"] = _retraining(task.decision)
     inputs = {link.source.uri: _input(passed.get(link.source.uri, link.source), link) for link in reversed(links)}

@@ -39,11 +39,24 @@ Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="K
 
 @dataclass(frozen=True)
 class FoundArtifact:
-    """An artifact that exists and that the user may see; ``hook`` is that of its pipeline."""
+    """An artifact that exists and that the user may see.
+
+    Attributes:
+        hook: The hook of its pipeline.
+        artifact: The artifact at the address of its files: that of the retained version, if it was replaced.
+        manifest: Its manifest.
+        reference: The artifact as its task and the manifests of others name it.
+    """
 
     hook: RuntimeHook
     artifact: Artifact
     manifest: Manifest
+    reference: Artifact
+
+    @classmethod
+    def open(cls, hook: RuntimeHook, reference: Artifact) -> FoundArtifact:
+        """Opens a referenced artifact; see :func:`open_artifact`."""
+        return cls(hook, *open_artifact(hook.store, reference), reference)
 
     @property
     def store(self) -> ArtifactStore:
@@ -205,11 +218,11 @@ def open_artifact(store: ArtifactStore, artifact: Artifact) -> tuple[Artifact, M
 
 
 def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) -> FoundArtifact:
-    artifact, manifest = open_artifact(hook.store, artifact)
-    maker = manifest.producer.dag_id
+    result = FoundArtifact.open(hook, artifact)
+    maker = result.manifest.producer.dag_id
     if maker != dag_id and not may_read(user, maker, DagAccessEntity.XCOM):
         raise HTTPException(403, "Forbidden")
-    return FoundArtifact(hook, artifact, manifest)
+    return result
 
 
 def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str) -> Artifact | None:

@@ -109,7 +109,7 @@ def get_lineage(found: TaskArtifact, user: GetUserDep, readable: ReadableDags, d
     def may_see(manifest: Manifest) -> bool:
         return manifest.producer.dag_id in allowed
 
-    start = Opened(found.artifact, found.manifest)
+    start = Opened(found.reference, found.manifest)
     back = walk_back(found.store, start, may_see)
     onward = walk_on(found.store, start, [each.artifact for each in returned], may_see)
     opened = {**back.opened, **onward.opened}

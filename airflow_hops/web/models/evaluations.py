@@ -13,7 +13,7 @@ from fastapi.params import Path as PathParameter
 
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
-from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
+from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.models.records import Served, is_evaluation_of, read_model_record, registered_versions
@@ -105,8 +105,8 @@ def get_version_evaluation(
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
     if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation
         raise HTTPException(404, f"run {maker.run_id!r} of DAG {maker.dag_id!r} evaluated no version {version}")
-    artifact, manifest = open_artifact(served.hook.store, evaluations[0].artifact)
-    return read_evaluation(FoundArtifact(served.hook, artifact, manifest), returned_address(evaluations[0]))
+    artifact = FoundArtifact.open(served.hook, evaluations[0].artifact)
+    return read_evaluation(artifact, returned_address(evaluations[0]))
 
 
 def read_evaluation(artifact: FoundArtifact, address: ArtifactAddress) -> Evaluation:

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.performance import (
     VersionPerformance,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, ReadableDags
-from airflow_hops.web.artifacts.lookup import FoundArtifact, open_artifact
+from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
 from airflow_hops.web.models.records import Served
@@ -115,7 +115,7 @@ def get_model_performance(
     newest = next((each for name, each in by_label if name == (label or labels[0])), None)
     if newest is None:
         return PerformanceAnswer(performance=None, labels=labels)
-    artifact = FoundArtifact(served.hook, *open_artifact(served.hook.store, newest.artifact))
+    artifact = FoundArtifact.open(served.hook, newest.artifact)
     report = PerformanceReport.from_dict(artifact.read_json(REPORT_FILE))
     return PerformanceAnswer(
         labels=labels,

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
-from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, open_artifact, pipeline_of
+from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
 from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, SkewPoint, skew_points, summaries_of
@@ -185,7 +185,7 @@ def _proposal(pipeline: PipelineDag, validation: ReturnedArtifact) -> ProposedSc
     """Returns the proposal of a validation, unless the schema has changed since."""
     try:
         hook = hook_of(pipeline.conn_id(validation.task_id))
-        result = FoundArtifact(hook, *open_artifact(hook.store, validation.artifact))
+        result = FoundArtifact.open(hook, validation.artifact)
         if not waits_for_decision(result):
             return None
         features = [each.feature for each in anomalous_features(hook.store, result.artifact)]
