@@ -16,7 +16,7 @@ from airflow.sdk.log import mask_secret
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import json_object
-from airflow_hops.core.contract.sources import ImageSource, Source
+from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
 from airflow_hops.provider_info import PROVIDER_INFO
 
 _TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-types"]}
@@ -25,7 +25,7 @@ _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 _ENVIRONMENT = "airflow.secrets.environment_variables.EnvironmentVariablesBackend"
 
-S = TypeVar("S", Source, ImageSource)
+S = TypeVar("S", Source, FileSource, ImageSource)
 
 _in_command = False
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from airflow_hops.ml.models import scikit_learn
     from airflow_hops.ml.models.export import ExportedModel, export_model
+    from airflow_hops.ml.readers.packed import PackedFiles
     from airflow_hops.ml.step.context import StepContext
     from airflow_hops.ml.training import devices, keras, reader
     from airflow_hops.ml.training.context import TrainContext, current_context
@@ -45,6 +46,7 @@ _MODULES = {
     "ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids z_score",
     "ml.models": "scikit_learn",
     "ml.models.export": "ExportedModel export_model",
+    "ml.readers.packed": "PackedFiles",
     "ml.step.context": "StepContext",
     "ml.training": "devices keras reader",
     "ml.training.context": "TrainContext current_context",
@@ -68,6 +70,7 @@ __all__ = [
     "LearningRateWarmup",
     "MetricAverageCallback",
     "NanStopCallback",
+    "PackedFiles",
     "RowCounts",
     "SplitReader",
     "StatisticsAverageCallback",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_hops.core.contract.search import Choice, IntUniform, LogUniform, Uniform
-from airflow_hops.core.contract.sources import ImageSource, Source
+from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
 from airflow_hops.operators.backtest import BacktestOperator
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
@@ -21,6 +21,7 @@ from airflow_hops.operators.import_model import ImportModelOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
 from airflow_hops.operators.notebook import NotebookOperator
+from airflow_hops.operators.pack import PackOperator
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retention import CollectGarbageOperator
@@ -50,6 +51,7 @@ __all__ = [
     "CollectGarbageOperator",
     "DeployModelOperator",
     "EvaluateOperator",
+    "FileSource",
     "HopsOperator",
     "HorovodTrainOperator",
     "ImageSource",
@@ -60,6 +62,7 @@ __all__ = [
     "LogUniform",
     "MaterializeOperator",
     "NotebookOperator",
+    "PackOperator",
     "PerformanceOperator",
     "PrepareImagesOperator",
     "PrepareOperator",

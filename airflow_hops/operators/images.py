@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import XComArg
+
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.images import ImageOptions
+from airflow_hops.core.contract.images import ImageOptions, packed_role
 from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -39,8 +41,8 @@ class PrepareImagesOperator(SparkOperator):
 
     Args:
         sources: The source of each split's images, by the split's name: an
-            :class:`~airflow_hops.core.contract.sources.ImageSource`, its URI, or its fields. One split must be
-            ``train``. (templated)
+            :class:`~airflow_hops.core.contract.sources.ImageSource`, its URI, its fields, or the output of a
+            ``PackOperator``. One split must be ``train``. (templated)
         height: Height of the prepared images, in pixels.
         width: Width of the prepared images, in pixels.
         channels: 1 (greyscale), 3 (RGB) or 4 (RGB with opacity); other images are converted.
@@ -66,7 +68,7 @@ class PrepareImagesOperator(SparkOperator):
     def __init__(
         self,
         *,
-        sources: Mapping[str, ImageSource | str | Mapping[str, Any]],
+        sources: Mapping[str, ImageSource | str | XComArg | Mapping[str, Any]],
         height: int,
         width: int,
         channels: int,
@@ -84,7 +86,8 @@ class PrepareImagesOperator(SparkOperator):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         self.sources: dict[str, Any] = {
-            split: ImageSource.from_value(split, value).to_dict() for split, value in sources.items()
+            split: ImageSource.from_value(split, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
+            for split, value in sources.items()
         }
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
@@ -96,8 +99,25 @@ class PrepareImagesOperator(SparkOperator):
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""
-        sources = {split: ImageSource.from_value(split, value) for split, value in self.sources.items()}
+        sources = {
+            split: ImageSource.from_value(split, value)
+            for split, value in self.sources.items()
+            if packed_role(split) not in self.step_inputs()
+        }
         return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
 
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Returns the artifacts of packed files among the sources."""
+        return {
+            packed_role(split): source["uri"]
+            for split, source in self.sources.items()
+            if isinstance(source["uri"], Mapping)
+        }
+
     def _options(self) -> ImageOptions:
-        return ImageOptions.of(self, label=self.label_column)
+        packed = self.step_inputs()
+        sources = {
+            split: {**source, "uri": packed[packed_role(split)]["uri"]} if packed_role(split) in packed else source
+            for split, source in self.sources.items()
+        }
+        return ImageOptions.of(self, label=self.label_column, sources=sources)

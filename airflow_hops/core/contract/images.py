@@ -70,6 +70,11 @@ class ImageSpec(JsonFields):
         return self.height, self.width, self.channels
 
 
+def packed_role(split: str) -> str:
+    """Returns the role of the artifact ``packed_files`` that is a split's source."""
+    return f"packed_{split}"
+
+
 @dataclass(frozen=True)
 class ImageOptions(StepOptions):
     """Options of the images stage, as the arguments of ``PrepareImagesOperator``.

@@ -128,12 +128,27 @@ class Source(_DeclaredSource):
 
 
 @dataclass(frozen=True)
+class FileSource(_DeclaredSource):
+    """A source of files of any kind.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI: a folder, with all files in it and its subfolders except those whose
+            names begin with ``.`` or ``_``, or a glob.
+        storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
+            a connection.
+        storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
+            connection of type ``hops``.
+    """
+
+
+@dataclass(frozen=True)
 class ImageSource(_DeclaredSource):
     """A source of labelled images.
 
     Attributes:
-        uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; Parquet files
-            (one, a glob, or a folder of them) with a column of encoded images; or an IDX file of images, like MNIST's.
+        uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; such files
+            packed by ``PackOperator``; Parquet files (one, a glob, or a folder of them) with a column of encoded
+            images; or an IDX file of images, like MNIST's.
         labels: For IDX: the IDX file of the labels.
         image_column: For Parquet: the encoded images, binary, or a struct with a field ``bytes``.
         label_column: For Parquet: names or numbers of the classes.

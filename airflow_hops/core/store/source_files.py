@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import ImageSource, Source, SourceFile
+from airflow_hops.core.contract.sources import FileSource, ImageSource, Source, SourceFile
 from airflow_hops.core.processes.remote_files import open_url
 
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -21,7 +22,7 @@ _VERSION_FIELDS = (
 )
 
 
-def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
+def list_files(source: Source | FileSource) -> tuple[Any, tuple[SourceFile, ...]]:
     """Returns the fsspec file system and the files of a source, in the order of their names.
 
     Raises:
@@ -46,18 +47,43 @@ def list_files(source: Source) -> tuple[Any, tuple[SourceFile, ...]]:
     return fs, tuple(_describe(fs, name, info) for name, info in result.items())
 
 
-def fingerprint_of_sources(sources: Mapping[str, Source | ImageSource]) -> str:
+def check_unchanged(source: Source | FileSource, listed: Sequence[SourceFile]) -> None:
+    """Raises HopsError if the files of a source are not the listed ones any more."""
+    try:
+        again = {file.name: file for file in list_files(source)[1]}
+    except (BadInput, FileNotFoundError):
+        again = {}
+    for file in listed:
+        if again.pop(file.name, None) != file:
+            raise HopsError(f"{file.name}: the file changed while it was read; retry when its writer has finished")
+    if again:
+        raise HopsError(f"{next(iter(again))}: the file appeared while {source.uri!r} was read; retry")
+
+
+def source_root(fs: Any, uri: str) -> str:
+    """Returns the path of the folder that a source's files lie below: the folder itself, or that before a pattern."""
+    path = str(fs._strip_protocol(uri)).rstrip("/")
+    if fs.isdir(path):
+        return path
+    parts = path.split("/")[:-1]
+    fixed = itertools.takewhile(lambda part: not _GLOB_CHARACTERS & set(part), parts)
+    return "/".join(fixed)
+
+
+def fingerprint_of_sources(sources: Mapping[str, Source | FileSource | ImageSource]) -> str:
     """Returns the SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
     files = {table: _files_and_labels(source) for table, source in sources.items()}
     state = {table: [[file.name, file.size_bytes, file.version] for file in result] for table, result in files.items()}
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _files_and_labels(source: Source | ImageSource) -> tuple[SourceFile, ...]:
-    if isinstance(source, Source):
+def _files_and_labels(source: Source | FileSource | ImageSource) -> tuple[SourceFile, ...]:
+    if not isinstance(source, ImageSource):
         return list_files(source)[1]
     uris = (source.uri, *([source.labels] if source.labels is not None else []))
-    return tuple(file for uri in uris for file in list_files(Source(uri, storage_options=source.storage_options))[1])
+    return tuple(
+        file for uri in uris for file in list_files(FileSource(uri, storage_options=source.storage_options))[1]
+    )
 
 
 def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:

@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepSpec, format_record
-from airflow_hops.core.contract.sources import ImageSource, Source
+from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import descendants
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 
-S = TypeVar("S", Source, ImageSource)
+S = TypeVar("S", Source, FileSource, ImageSource)
 
 
 class Stage(Protocol):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.images import ImageSpec
+from airflow_hops.core.contract.images import ImageSpec, packed_role
 from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
@@ -27,7 +27,7 @@ from airflow_hops.ml.features.transform_graph import export_serving_model, load_
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages import infra_validate
+from airflow_hops.ml.stages import infra_validate, pack
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.images.plan import plan_images
 from airflow_hops.ml.stages.images.stage import run
@@ -292,6 +292,25 @@ def test_an_image_is_what_its_definition_says() -> None:
     assert (grey == grey[..., :1]).all(), "grey in three channels"
     graph = tf.function(lambda image: fit_pixels(image, ImageSpec(7, 9, 1)), autograph=False)
     assert graph(tf.zeros([3, 2, 1], tf.uint8)).shape == (7, 9, 1), "enlarged"
+
+
+def test_packed_folders_are_prepared_like_folders(
+    prepared: Callable[[str], Any], shared_store: ArtifactStore, sources: Path, tmp_path: Path
+) -> None:
+    context = step_context(shared_store, tmp_path, kind="packed_files")
+    packed = pack.run(context, source={"uri": str(sources / "train")}, shard_mb=1)
+    params = {"height": 16, "width": 12, "channels": 3, **CASES["folders"]}
+    params["sources"] = {"train": packed.uri, "test": str(sources / "test")}
+    inputs = {packed_role("train"): packed}
+    artifact = run(step_context(shared_store, tmp_path, kind="transformed_examples", **inputs), **params)
+    expected = prepared("folders")
+    assert artifact.to_dict()["rows"] == expected["rows"]
+    assert artifact.properties == expected["properties"]
+    result = look_at(shared_store, artifact, sources)
+    assert result["splits"] == expected["splits"]
+    assert result["same"] == expected["same"]
+    by_key = [{row["key"]: row["reason"] for row in of["rejected"]} for of in (result, expected)]
+    assert by_key[0] == by_key[1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.images import MAX_PIXELS
-from airflow_hops.core.contract.sources import ImageSource, Source, SourceFile
-from airflow_hops.core.store.source_files import list_files
+from airflow_hops.core.contract.sources import FileSource, ImageSource, SourceFile
+from airflow_hops.core.store.source_files import list_files, source_root
+from airflow_hops.ml.readers.packed import SHARDS, PackedFile, is_packed, read_index
 from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.stages.images.idx import IdxFile, is_idx_file
 
@@ -41,14 +43,15 @@ class FolderFile:
 
 @dataclass(frozen=True)
 class ImageTask:
-    """Part of a source of one of three kinds, for one Spark task.
+    """Part of a source of one of four kinds, for one task.
 
     Attributes:
         source: Split whose source this is.
         part: Number in the names of the written files.
         fs: fsspec file system.
         files: Image files (folders).
-        path: The file (Parquet and IDX).
+        packed: Packed image files.
+        path: The file (Parquet and IDX), or the shard (packed files).
         row_groups: Row groups to read (Parquet).
         first_row: Number of the first row in the file (Parquet and IDX).
         columns: Columns of image, label and key (Parquet).
@@ -60,6 +63,7 @@ class ImageTask:
     part: int
     fs: Any
     files: tuple[FolderFile, ...] = ()
+    packed: tuple[PackedFile, ...] = ()
     path: str = ""
     row_groups: tuple[int, ...] = ()
     first_row: int = 0
@@ -80,16 +84,19 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
     """Lists the files of all sources and divides them into tasks, the same ones on any cluster.
 
     Raises:
-        BadInput: a source has no images, or a file is damaged or of none of the three kinds.
+        BadInput: a source has no images, or a file is damaged or of none of these kinds.
     """
     plan = ImagePlan()
     for split, source in sources.items():
-        fs, listed = list_files(Source(source.uri, storage_options=source.storage_options))
+        fs, listed = list_files(FileSource(source.uri, storage_options=source.storage_options))
+        root = source_root(fs, source.uri)
         before = len(plan.tasks)
         if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
             parts = _of_idx(plan, fs, listed, source)
         elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
             parts = _of_parquet(plan, fs, listed, source)
+        elif is_packed([file.path.removeprefix(f"{root}/") for file in listed]):
+            parts = _of_packed(plan, fs, root)
         else:
             parts = _of_folder(plan, fs, listed, source)
         for number, task in enumerate(parts):
@@ -128,14 +135,13 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
     root = fs._strip_protocol(source.uri).rstrip("/")
     if not fs.isdir(root):
         raise BadInput(
-            f"{source.uri}: expected a folder with a folder of image files for each class, Parquet files (*.parquet), "
-            "or an IDX file of images with 'labels'"
+            f"{source.uri}: expected a folder with a folder of image files for each class, packed files, Parquet files "
+            "(*.parquet), or an IDX file of images with 'labels'"
         )
     files = []
     for file in listed:
         key = str(PurePosixPath(file.path).relative_to(root))
-        parts = PurePosixPath(key).parts
-        files.append(FolderFile(file.path, key, parts[0] if len(parts) > 1 else None, file.size_bytes))
+        files.append(FolderFile(file.path, key, class_of(key), file.size_bytes))
     # Includes classes without files.
     folders = {PurePosixPath(entry["name"]).name for entry in fs.ls(root, detail=True) if entry["type"] == "directory"}
     plan.classes |= {name for name in folders if not name.startswith((".", "_"))}
@@ -151,6 +157,26 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
             chunk, size = [], 0
     if chunk:
         yield {"files": tuple(chunk)}
+
+
+def _of_packed(plan: ImagePlan, fs: Any, root: str) -> Iterator[dict[str, Any]]:
+    files = [PackedFile(**row) for row in read_index(fs, root).to_pylist()]
+    plan.classes |= {label for file in files if (label := class_of(file.path)) is not None}
+    for shard, of_shard in itertools.groupby(files, lambda file: file.shard):
+        chunk: list[PackedFile] = []
+        for file in of_shard:
+            chunk.append(file)
+            if len(chunk) == TASK_FILES or chunk[-1].offset - chunk[0].offset >= TASK_BYTES:
+                yield {"path": f"{root}/{SHARDS}/{shard}", "packed": tuple(chunk)}
+                chunk = []
+        if chunk:
+            yield {"path": f"{root}/{SHARDS}/{shard}", "packed": tuple(chunk)}
+
+
+def class_of(path: str) -> str | None:
+    """Returns the folder of a class that an image's path below the source names, or None."""
+    folder, separator, _ = path.partition("/")
+    return folder if separator else None
 
 
 def _of_parquet(
@@ -183,7 +209,7 @@ def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: Imag
     images = IdxFile.open(fs, listed[0].path, dimensions=(3, 4))
     if (pixels := math.prod(images.shape[1:3])) > MAX_PIXELS:
         raise BadInput(f"{listed[0].name}: images of {pixels} pixels by its header; the limit is {MAX_PIXELS} pixels")
-    label_fs, label_files = list_files(Source(source.labels, storage_options=source.storage_options))
+    label_fs, label_files = list_files(FileSource(source.labels, storage_options=source.storage_options))
     label_file = IdxFile.open(label_fs, label_files[0].path, dimensions=(1,))
     if label_file.rows != images.rows:
         raise BadInput(

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.readers.raw_file import explained
-from airflow_hops.ml.stages.images.plan import ImageTask
+from airflow_hops.ml.stages.images.plan import ImageTask, class_of
 
 BATCH_IMAGES = 256
 BATCH_BYTES = 32 << 20
@@ -59,13 +59,14 @@ def read_images(task: ImageTask) -> Iterator[ImageBatch]:
 
     Raises:
         BadInput: a Parquet or IDX file is damaged.
-        HopsError: an image file was deleted after it was listed.
+        HopsError: an image file was deleted after it was listed, or a packed one is damaged.
     """
     if task.idx is not None:
         yield from _read_idx(task)
         return
     batch = ImageBatch()
-    for image in _read_files(task) if task.files else _read_parquet(task):
+    read = _read_files if task.files else _read_packed if task.packed else _read_parquet
+    for image in read(task):
         batch.add(*image)
         if batch.is_full:
             yield batch
@@ -81,6 +82,12 @@ def _read_files(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]
         except FileNotFoundError as error:
             raise HopsError(f"{file.path}: it was deleted while the source was read") from error
         yield file.key, file.label, encoded, file.path
+
+
+def _read_packed(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]:
+    with task.fs.open(task.path, "rb") as shard:
+        for file in task.packed:
+            yield file.path, class_of(file.path), file.read(shard), f"{task.path}, {file.path}"
 
 
 def _read_parquet(task: ImageTask) -> Iterator[tuple[str, str | int | None, bytes | None, str]]:

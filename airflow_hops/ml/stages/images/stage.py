@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.core.contract.images import IMAGE, KEY, ImageOptions, ImageSpec
+from airflow_hops.core.contract.images import IMAGE, KEY, ImageOptions, ImageSpec, packed_role
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.properties import TransformedExamplesProperties
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
@@ -42,7 +42,12 @@ def run(context: StepContext, **options: Any) -> Artifact:
     values = ImageOptions(**options)
     spec, label, eval_percent = values.spec, values.label, values.eval_percent
     with task_pool(context) as pool, context.output() as writer:
-        plan = plan_images(context.sources(values.sources))
+        of_store = {split for split in values.sources if context.has_input(packed_role(split))}
+        sources = {
+            split: replace(source, storage_options=context.store.storage_options) if split in of_store else source
+            for split, source in context.sources(values.sources).items()
+        }
+        plan = plan_images(sources)
         names = name_classes(plan, values.classes)
         context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
         preparation = ImagePreparation(

@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry, HopsError, RowCounts
 from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.contract.sources import Source, SourceFile
-from airflow_hops.core.store.source_files import list_files
+from airflow_hops.core.store.source_files import check_unchanged, list_files
 from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
@@ -113,9 +113,9 @@ def ingest_table(
         counts, files = _ingest(table, plan, listed, window, folder, pool, progress)
     except (HopsError, OSError):
         # A file that is being written can look damaged.
-        _check_unchanged(source, listed)
+        check_unchanged(source, listed)
         raise
-    _check_unchanged(source, listed)
+    check_unchanged(source, listed)
     if not counts.rows_in:
         raise BadInput(f"table {table!r}: {source.uri!r} has no rows")
     if not counts.rows_out:
@@ -124,19 +124,6 @@ def ingest_table(
             f"{source.uri!r} goes from {counts.earliest or 'nothing'} to {counts.latest or 'nothing'}"
         )
     return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}"), files
-
-
-def _check_unchanged(source: Source, listed: Sequence[SourceFile]) -> None:
-    """Raises HopsError if the files are not the listed ones any more."""
-    try:
-        again = {file.name: file for file in list_files(source)[1]}
-    except (BadInput, FileNotFoundError):
-        again = {}
-    for file in listed:
-        if again.pop(file.name, None) != file:
-            raise HopsError(f"{file.name}: the file changed while it was read; retry when its writer has finished")
-    if again:
-        raise HopsError(f"{next(iter(again))}: the file appeared while {source.uri!r} was read; retry")
 
 
 def _ingest(

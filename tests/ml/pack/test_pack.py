@@ -1,0 +1,160 @@
+"""The pack stage: small files to shards with an index, and their readers."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tarfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.hops import PackedFiles
+from airflow_hops.ml.readers.packed import INDEX_SCHEMA
+from airflow_hops.ml.stages.pack.stage import Shard, plan_shards, run, sample_of
+
+Pack = Callable[..., Artifact]
+ODD_NAMES = (
+    "dog/a[1].bin",
+    "dog/*.bin",
+    "cat/größe 7.bin",
+    f"cat/{'long' * 30}/{'name' * 30}.bin",
+    "cat/line\nbreak.bin",
+    "plain",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """60 samples of two files, an empty file, odd names, and a hidden file."""
+    random = np.random.default_rng(1)
+    root = tmp_path / "files"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for number in range(30):
+            (root / name / f"{number}.bin").write_bytes(random.bytes(int(random.integers(1, 2000))))
+            (root / name / f"{number}.json").write_text(f'{{"number": {number}}}')
+    (root / "dog" / "empty.bin").touch()
+    (root / "dog" / ".hidden").write_text("not packed")
+    for name in ODD_NAMES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+@pytest.fixture
+def pack(run_stage: Callable[..., Any]) -> Pack:
+    def call(source: str | Path, shard_mb: int = 1) -> Artifact:
+        artifact: Artifact = run_stage(run, kind="packed_files", source={"uri": str(source)}, shard_mb=shard_mb)
+        return artifact
+
+    return call
+
+
+def local(artifact: Artifact) -> Path:
+    return Path(artifact.uri.removeprefix("file://"))
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    files = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
+
+
+def test_packed_files_are_the_files(pack: Pack, folder: Path) -> None:
+    artifact = pack(folder)
+    expected = contents(folder)
+    assert dict(iter(PackedFiles(artifact.uri))) == expected
+    counts = artifact.rows["files"]
+    assert (counts.rows_in, counts.rows_out) == (len(expected), len(expected)) == (127, 127)
+    assert artifact.metrics == {"files": 127, "shards": 1, "bytes": sum(map(len, expected.values()))}
+    index = pq.read_table(local(artifact) / "index")
+    assert index.column_names == INDEX_SCHEMA.names
+    with tarfile.open(local(artifact) / "shards" / "00000.tar") as shard:
+        members = {member.name: shard.extractfile(member).read() for member in shard}  # type: ignore[union-attr]
+    assert members == expected
+    assert {row["path"]: row["sha256"] for row in index.to_pylist()} == {
+        path: hashlib.sha256(content).digest() for path, content in expected.items()
+    }
+
+
+def test_samples_stay_together_and_classes_are_mixed(pack: Pack, folder: Path) -> None:
+    for number in range(40):
+        (folder / "cat" / f"large{number}.bin").write_bytes(bytes(100_000))
+        (folder / "cat" / f"large{number}.json").write_text("{}")
+    artifact = pack(folder)
+    rows = pq.read_table(local(artifact) / "index").to_pylist()
+    assert len({row["shard"] for row in rows}) == artifact.metrics["shards"] == 5
+    samples = [sample_of(row["path"]) for row in rows]
+    runs = Counter(sample for previous, sample in zip([None, *samples], samples, strict=False) if previous != sample)
+    assert set(runs.values()) == {1}
+    assert all(len({row["shard"] for row in rows if sample_of(row["path"]) == sample}) == 1 for sample in runs)
+    sizes = [path.stat().st_size for path in (local(artifact) / "shards").iterdir()]
+    assert max(sizes) < 1_250_000
+    classes = [row["path"].partition("/")[0] for row in rows]
+    assert {"cat", "dog"} <= set(classes[:12])
+
+
+def test_same_files_give_same_bytes(pack: Pack, folder: Path, tmp_path: Path) -> None:
+    first = contents(local(pack(folder)) / "shards")
+    (folder / "cat" / "1.bin").touch()
+    assert contents(local(pack(folder)) / "shards") == first
+
+
+def test_damaged_shard_is_named(pack: Pack, folder: Path) -> None:
+    artifact = pack(folder)
+    files = PackedFiles(artifact.uri)
+    row = next(row for row in files.index.to_pylist() if row["path"] == "cat/3.bin")
+    shard = local(artifact) / "shards" / row["shard"]
+    content = bytearray(shard.read_bytes())
+    content[row["offset"]] ^= 1
+    shard.chmod(0o644)
+    shard.write_bytes(bytes(content))
+    with pytest.raises(HopsError, match=r"00000.tar: the content of 'cat/3.bin' is damaged"):
+        list(iter(PackedFiles(artifact.uri)))
+
+
+def test_files_of_a_pattern_keep_their_folders(pack: Pack, folder: Path) -> None:
+    paths = {path for path, _ in iter(PackedFiles(pack(f"{folder}/*/1*.json").uri))}
+    assert paths == {f"{name}/{number}.json" for name in ("cat", "dog") for number in (1, *range(10, 20))}
+
+
+def test_file_that_changes_is_not_packed(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grow(root: str, *arguments: Any) -> list[Shard]:
+        shards = plan_shards(root, *arguments)
+        with (folder / "dog" / "7.bin").open("ab") as file:
+            file.write(b"more")
+        return shards
+
+    monkeypatch.setattr("airflow_hops.ml.stages.pack.stage.plan_shards", grow)
+    with pytest.raises(HopsError, match=r"dog/7\.bin: the file changed while it was read"):
+        pack(folder)
+
+
+def test_folder_without_files_is_named(pack: Pack, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="no file matches"):
+        pack(tmp_path / "empty")
+    with pytest.raises(BadInput, match=r"there is no index/\*.parquet"):
+        PackedFiles(tmp_path / "empty")
+
+
+def test_positions(pack: Pack, folder: Path) -> None:
+    files = PackedFiles(pack(folder).uri)
+    assert files[-1] == files[len(files) - 1] == pickle.loads(pickle.dumps(files))[-1]
+    with pytest.raises(IndexError):
+        files[len(files)]
+
+
+def test_tf_data_reads_packed_files(pack: Pack, folder: Path) -> None:
+    import tensorflow as tf
+
+    files = PackedFiles(pack(folder).uri)
+    signature = (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.string))
+    data = tf.data.Dataset.from_generator(lambda: iter(files), output_signature=signature)
+    assert {path.decode(): content for path, content in data.as_numpy_iterator()} == contents(folder)
