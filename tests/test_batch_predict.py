@@ -25,7 +25,7 @@ ROWS = {"train": 1000, "eval": 0}
 @pytest.fixture
 def predict(pipeline: Pipeline) -> Callable[..., Artifact]:
     """Runs the step on Spark, forked from the warm process."""
-    launcher = SparkLauncher(pipeline.runner.runtime, "spark_local", {}, pipeline.launcher.warm)
+    launcher = SparkLauncher(pipeline.runner.runtime, "spark_local", {}, warm=pipeline.launcher.warm)
 
     def run(examples: Artifact, model: Artifact | None = None, launcher: Any = launcher, **params: Any) -> Artifact:
         artifact: Artifact = pipeline.runner(

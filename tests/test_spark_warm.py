@@ -32,7 +32,7 @@ def spark_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def warm_spark(runtime: Path, warm_launcher: Any, spark_folder: Path) -> SparkLauncher:
     conf = {"spark.local.dir": str(spark_folder)}
-    return SparkLauncher(runtime, "spark_local", conf, warm_launcher.warm)
+    return SparkLauncher(runtime, "spark_local", conf, warm=warm_launcher.warm)
 
 
 def test_a_warm_transform_writes_the_same_examples_as_a_cold_one(

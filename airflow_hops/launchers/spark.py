@@ -82,6 +82,7 @@ class SparkLauncher(Launcher):
         runtime: Path,
         conn_id: str,
         conf: dict[str, str] | None = None,
+        *,
         step_launcher: Launcher | None = None,
         warm: WarmStart | None = None,
     ) -> None:
@@ -139,7 +140,9 @@ class SparkLauncher(Launcher):
                 # The user that Spark's own client would be, instead of the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
                 # A killed JVM leaves files, which are removed with the step's folder.
-                "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}",
+                "spark.driver.extraJavaOptions": shlex.join(
+                    [*jvm_options(base), f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}"]
+                ),
             }
             spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
             if runtime_archive := self._runtime_archive(spec):
