@@ -102,7 +102,7 @@ links: setup ## ask every address that the documentation links to (needs the net
 	$(AIRFLOW_BIN)/sphinx-build --quiet --builder linkcheck docs docs/_build/links
 
 requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the newest that fit)
-	$(UV) $(COMPILE) --python-version 3.11 --universal --extra hdfs --extra kubernetes --extra openlineage --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
+	$(UV) $(COMPILE) --python-version 3.11 --universal --extra hdfs --extra kafka --extra kubernetes --extra openlineage --extra s3 --group dev --output-file requirements/airflow.txt pyproject.toml >/dev/null
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime PYTHON_OF_PINS=3.11
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime-current PYTHON_OF_PINS=3.12
 

@@ -127,17 +127,20 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
     """Returns fsspec's options for the storage that a connection of another provider describes.
 
     Args:
-        conn_id: Connection of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``webhdfs``.
+        conn_id: Connection of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``webhdfs``; or ``kafka``, whose
+            extra is librdkafka's configuration.
 
     Raises:
         BadInput: there is no such connection, or it has a field for which fsspec has no option.
     """
-    configured = find_connection(conn_id, *_STORAGE_FIELDS)
+    configured = find_connection(conn_id, *_STORAGE_FIELDS, "kafka")
     if configured is None:
         raise BadInput(f"storage_conn_id: there is no connection {conn_id!r}; add it, or correct the name")
     connection = configured[0]
-    fields, extra_fields = _STORAGE_FIELDS[connection.conn_type]
     extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
+    if connection.conn_type == "kafka":
+        return extra
+    fields, extra_fields = _STORAGE_FIELDS[connection.conn_type]
     values = {name: getattr(connection, name) for name in ("login", "password", "host", "port", "schema")}
     options: dict[str, Any] = {}
     for known, fields_of_connection in ((fields, values), (extra_fields, extra)):

@@ -18,6 +18,7 @@ WARM_PROCESSES: list[Any] = []
 pytest_plugins = [
     "containers",
     "fault_counts",
+    "kafka_brokers",
     "kubernetes_cluster",
     "kubernetes_pods",
     "served_models",

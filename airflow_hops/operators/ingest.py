@@ -17,6 +17,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retraining import claim_request
 from airflow_hops.core.store.source_files import fingerprint_of_sources
+from airflow_hops.core.streams.ranges import recorded_ranges
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import airflow_error, producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
@@ -52,7 +53,8 @@ class IngestOperator(SparkOperator):
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
             its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
             rows become examples. ``dataset://[organisation/]name@version[#table]`` is a
-            :doc:`shared data set </howto/share_datasets>`. (templated)
+            :doc:`shared data set </howto/share_datasets>`, ``kafka://topic`` a
+            :doc:`topic </howto/streams>`. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
         licences: Licences of shared data sets that are accepted; others fail the task before a download. None for any.
@@ -87,6 +89,7 @@ class IngestOperator(SparkOperator):
         self.licences, self.deferrable = licences, deferrable
         self._read_sources: Mapping[str, Any] | None = None
         self._waited: Any = None
+        self._ranges: dict[str, dict[str, Any]] = {}
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the sources and the window, which a triggering asset event may replace."""
@@ -94,17 +97,30 @@ class IngestOperator(SparkOperator):
         if end:
             self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
         start, end = start or self.window_start, end or self.window_end
-        return {
+        params = {
             "sources": self._read_sources or self.sources,
             "window_start": str(start) if start else None,
             "window_end": str(end) if end else None,
         }
+        return {**params, "ranges": self._ranges} if self._ranges else params
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step, unless other runs have claimed all requests that triggered this one."""
         _claim_requests(hook.store, context)
         self._fetch_datasets(hook.store)
+        self._plan_ranges(hook.store, context)
         return super().run_step(hook, context)
+
+    def _plan_ranges(self, store: ArtifactStore, context: Context) -> None:
+        """Plans the offsets of topics; as parameters of the step they are part of the cache key."""
+        params = self.step_params(context)
+        sources = {table: Source.from_value(table, value) for table, value in params["sources"].items()}
+        topics = with_storage_options({table: source for table, source in sources.items() if source.is_topic})
+        window = params["window_start"], params["window_end"]
+        self._ranges = {
+            table: recorded_ranges(store, producer_of(context), table, source, window).to_dict()
+            for table, source in topics.items()
+        }
 
     def _fetch_datasets(self, store: ArtifactStore) -> None:
         """Waits until shared data sets are in the store, and then reads those files."""
@@ -140,6 +156,7 @@ class IngestOperator(SparkOperator):
         """Adds the state of the files, so that changed files are read again."""
         read = self._read_sources or self.sources
         sources = {table: Source.from_value(table, value) for table, value in read.items()}
+        sources = {table: source for table, source in sources.items() if not source.is_topic}
         return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
 
 

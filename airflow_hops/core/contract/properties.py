@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, get_args
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
+from airflow_hops.core.contract.streams import TopicRanges
 from airflow_hops.core.contract.target import Target
 
 Mode = Literal["champion", "canary"]
@@ -56,11 +57,13 @@ class SnapshotProperties(Properties):
         window: The ingested span; None if no table has a time.
         tables: Names of the tables.
         columns: Types of the columns in Arrow's words, by table and name; None in artifacts of older versions.
+        topics: Ranges of offsets of the tables that are topics; None if none is.
     """
 
     window: Window | None = None
     tables: tuple[str, ...] = ()
     columns: Mapping[str, Mapping[str, str]] | None = omit_if_none()
+    topics: Mapping[str, TopicRanges] | None = omit_if_none()
 
 
 @dataclass(frozen=True)

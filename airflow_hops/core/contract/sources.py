@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.streams import TOPIC_SCHEME, VALUE_FORMATS, check_offsets
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 
@@ -75,10 +76,12 @@ class Source(_DeclaredSource):
 
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
-            in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``.
+            in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``. For
+            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka.
         format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
             ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
-            Zstandard) is always recognised by content.
+            Zstandard) is always recognised by content. Of a topic's values: ``json``, ``avro`` or ``protobuf``; None is
+            JSON, or what the schema registry says if there is one.
         time_column: Column by which the window selects rows; None takes the whole table. A timestamp without a zone is
             UTC, an integer is seconds since the epoch.
         columns: Columns to use; None for all.
@@ -91,10 +94,12 @@ class Source(_DeclaredSource):
         decimal: Decimal mark of numbers in CSV files.
         thousands: Thousands separator in CSV files; empty for none.
         units: Currency signs or other units beside numbers in CSV files, such as ``%``, which are removed.
+        offsets: For a topic: first offset and the one after the last, by partition, instead of the window.
+        allow_gaps: For a topic: whether records that compaction has removed may be missing.
         storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
             a connection.
         storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
-            connection of type ``hops``.
+            connection of type ``hops``. For a topic: the connection of type ``kafka``, by default ``kafka_default``.
     """
 
     format: str | None = None
@@ -107,12 +112,20 @@ class Source(_DeclaredSource):
     decimal: str = "."
     thousands: str = ""
     units: tuple[str, ...] = ()
+    offsets: Mapping[str, tuple[int, int]] | None = None
+    allow_gaps: bool = False
 
     def __post_init__(self) -> None:
         if not self.uri:
             raise BadInput("a source's uri is empty; expected a path or a URI")
-        if self.format is not None and self.format not in FORMATS:
-            raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+        if self.is_topic and self.storage_conn_id is None and not self.storage_options:
+            object.__setattr__(self, "storage_conn_id", "kafka_default")
+        if not self.is_topic and (self.offsets is not None or self.allow_gaps):
+            raise BadInput(f"source {self.uri!r}: offsets and allow_gaps are for topics, such as kafka://flights")
+        check_offsets(self.uri, self.offsets)
+        formats = VALUE_FORMATS if self.is_topic else FORMATS
+        if self.format is not None and self.format not in formats:
+            raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(formats)}")
         if self.decimal not in (".", ",") or self.thousands == self.decimal:
             raise BadInput(
                 f"source {self.uri!r}: decimal is {self.decimal!r} and thousands {self.thousands!r}; expected '.' or "
@@ -125,6 +138,11 @@ class Source(_DeclaredSource):
             raise BadInput(
                 f"source {self.uri!r}: encoding is {self.encoding!r}, which is not a text encoding that Python knows"
             ) from None
+
+    @property
+    def is_topic(self) -> bool:
+        """Whether the rows are records of a Kafka topic."""
+        return isinstance(self.uri, str) and self.uri.startswith(TOPIC_SCHEME)  # or the output of another task
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ _KINDS = (
     "rehearsal",
     "run-file",
     "step",
+    "topic",
     "uv",
 )
 """Prefixes of temporary folders. No other ``hops-*`` folders are removed: users may have folders with such names."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source, SourceFile
+from airflow_hops.core.contract.streams import TOPIC_SCHEME
 from airflow_hops.core.processes.remote_files import open_url
 
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -29,6 +30,8 @@ def list_files(source: Source | FileSource) -> tuple[Any, tuple[SourceFile, ...]
         BadInput: the URI is relative, nothing matches it, it may not be read, or its protocol is not installed.
         HopsError: its file system fails, possibly temporarily.
     """
+    if source.uri.startswith(TOPIC_SCHEME):
+        raise BadInput(f"source {source.uri!r} is a Kafka topic, which only IngestOperator reads; ingest it first")
     if "://" not in source.uri and not Path(source.uri).expanduser().is_absolute():
         raise BadInput(f"source {source.uri!r} is a relative path; expected an absolute one, or a URI")
     uri = source.uri if "://" in source.uri else str(Path(source.uri).expanduser())

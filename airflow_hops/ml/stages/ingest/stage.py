@@ -17,6 +17,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry, 
 from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.contract.sources import Source, SourceFile
 from airflow_hops.core.store.source_files import check_unchanged, list_files
+from airflow_hops.core.streams.ranges import ranges_of
 from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
@@ -32,6 +33,7 @@ from airflow_hops.ml.stages.ingest.parts import (
     describe_file,
     plan_parts,
 )
+from airflow_hops.ml.stages.ingest.topic import ingest_topic
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
 
@@ -46,6 +48,7 @@ def run(
     sources: Mapping[str, Mapping[str, Any]],
     window_start: str | None = None,
     window_end: str | None = None,
+    ranges: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Artifact:
     """Writes one snapshot with a subfolder per table.
 
@@ -54,6 +57,7 @@ def run(
         sources: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of each table.
         window_start: Start of the window, ISO 8601.
         window_end: End of the window, ISO 8601, excluded.
+        ranges: Planned offsets of each table that is a topic.
 
     Raises:
         BadInput: as :func:`ingest_table`, or the window cannot be used.
@@ -61,6 +65,7 @@ def run(
     """
     window = Window.parse(window_start, window_end)
     tables = context.sources({table: Source.from_value(table, value) for table, value in sources.items()})
+    topics = ranges_of(ranges)
     with task_pool(context, "local[*]") as pool, context.output() as writer:
         rows, columns = {}, {}
         for number, (table, source) in enumerate(tables.items()):
@@ -69,7 +74,10 @@ def run(
                 context.progress((number + share) / len(tables), f"{table}: {text}")
 
             folder = pool.folder(context, writer)
-            counts, files = ingest_table(table, source, window, folder, pool, progress)
+            if table in topics:
+                counts, files = ingest_topic(table, source, topics[table], window, folder, pool, progress, ingest_table)
+            else:
+                counts, files = ingest_table(table, source, window, folder, pool, progress)
             rows[table], columns[table] = counts, folder.columns(table, files)
             writer.add(files)
             reasons = "".join(f", {count} {reason}" for reason, count in counts.rejected.items())
@@ -77,7 +85,7 @@ def run(
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},
-            properties=SnapshotProperties(window.bounds, tuple(rows), columns).to_dict(),
+            properties=SnapshotProperties(window.bounds, tuple(rows), columns, topics or None).to_dict(),
         )
 
 

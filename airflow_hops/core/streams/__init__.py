@@ -1,0 +1,1 @@
+"""Kafka topics as sources: the Airflow side plans closed ranges of offsets, and the ML side reads them."""

@@ -1,0 +1,309 @@
+"""Decodes the values of messages: JSON, Avro and Protobuf, the latter two by schemas of a registry.
+
+Values with a registered schema begin with a zero byte and the schema's id, four bytes (Confluent's wire format); in
+Protobuf, the path to the message's type within its file follows. Values of one schema have the same Arrow type.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.streams.topic import REGISTRY_PREFIX
+
+_HEADER_BYTES = 5
+_UTC = pa.timestamp("us", "UTC")
+
+Fields = Mapping[str, Any]
+Decode = Callable[[bytes], Fields]
+
+
+class Poison(Exception):
+    """Raised for a value that cannot be decoded; the message is a reason that many values can share."""
+
+
+def decode_json(value: bytes) -> Fields:
+    """Returns the fields of a JSON object. Raises Poison if the value is not one."""
+    try:
+        fields = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        raise Poison("not JSON") from None
+    if not isinstance(fields, dict):
+        raise Poison("not a JSON object")
+    return fields
+
+
+class Registry:
+    """Decodes values by the schemas of a Confluent schema registry.
+
+    Args:
+        options: ``schema.registry.url`` and other options of confluent-kafka's client with the same prefix.
+        format: Expected kind of the schemas: ``json``, ``avro`` or ``protobuf``; None for the kind of each schema.
+
+    Raises:
+        BadInput: the options have no URL, or the client refuses one.
+    """
+
+    def __init__(self, options: Mapping[str, Any], format: str | None) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        config = {
+            name.removeprefix(REGISTRY_PREFIX): v for name, v in options.items() if name.startswith(REGISTRY_PREFIX)
+        }
+        if "url" not in config:
+            raise BadInput(
+                f"format {format!r} needs a schema registry; give 'schema.registry.url' in the extra of the connection "
+                "or in the source's 'storage_options'"
+            )
+        try:
+            self._client = SchemaRegistryClient(config)
+            # Another client, since one returns the text that it remembers, whatever form is asked for.
+            self._serialized = SchemaRegistryClient(config)
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"schema registry: {error}") from error
+        self._url, self._format = config["url"], format
+        self._decoders: dict[bytes, tuple[Decode, pa.DataType | None] | Poison] = {}
+
+    def decoder(self, value: bytes) -> tuple[bytes, Decode, pa.DataType | None]:
+        """Returns the id of a value's schema, the function that decodes the value, and its type; None for JSON.
+
+        Raises:
+            Poison: the value has no schema, the registry does not know it, or it is of another kind.
+            HopsError: the registry does not answer.
+            BadInput: the schema has a type that a table cannot hold.
+        """
+        if len(value) < _HEADER_BYTES or value[0]:
+            raise Poison("no id of a schema")
+        key = value[1:_HEADER_BYTES]
+        if key not in self._decoders:
+            try:
+                self._decoders[key] = self._make_decoder(int.from_bytes(key, "big"))
+            except Poison as error:
+                self._decoders[key] = error
+        found = self._decoders[key]
+        if isinstance(found, Poison):
+            raise found
+        return key, *found
+
+    def _make_decoder(self, schema_id: int) -> tuple[Decode, pa.DataType | None]:
+        schema = self._ask(lambda: self._client.get_schema(schema_id))
+        kind = str(schema.schema_type or "AVRO").lower()
+        if self._format is not None and kind != self._format:
+            raise Poison(f"schema is {kind}, expected {self._format}")
+        if kind == "json":
+            return (lambda value: decode_json(value[_HEADER_BYTES:])), None
+        return self._avro(schema) if kind == "avro" else self._protobuf(schema_id)
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        try:
+            return request()
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                raise Poison("schema is not in the registry") from None
+            raise HopsError(f"schema registry {self._url}: {error}") from error
+        except Exception as error:  # of whichever HTTP library the client uses
+            raise HopsError(f"schema registry {self._url} does not answer ({type(error).__name__}: {error})") from error
+
+    def _avro(self, schema: Any) -> tuple[Decode, pa.DataType]:
+        import fastavro
+
+        named: dict[str, Any] = {}
+
+        def parse(schema: Any) -> Any:
+            for reference in schema.references or ():
+                parse(self._client.get_version(reference.subject, reference.version).schema)
+            return fastavro.parse_schema(orjson.loads(schema.schema_str), named_schemas=named)
+
+        parsed = self._ask(lambda: parse(schema))
+
+        def decode(value: bytes) -> Fields:
+            stream = io.BytesIO(value[_HEADER_BYTES:])
+            try:
+                fields = fastavro.schemaless_reader(stream, parsed)
+            except Exception as error:  # whichever error the bytes lead to
+                raise Poison("not Avro of its schema") from error
+            if stream.read(1):
+                raise Poison("not Avro of its schema")
+            decoded: Fields = _for_arrow(fields, type_)
+            return decoded
+
+        type_ = _type_of_avro(parsed, named)
+        if not pa.types.is_struct(type_):
+            raise BadInput(f"schema registry {self._url}: {schema.schema_str[:200]} is not a record, as rows must be")
+        return decode, type_
+
+    def _protobuf(self, schema_id: int) -> tuple[Decode, pa.DataType]:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+        pool = descriptor_pool.DescriptorPool()
+
+        def add(schema: Any, name: str | None = None) -> Any:
+            for reference in schema.references or ():
+                found = self._serialized.get_version(reference.subject, reference.version, fmt="serialized")
+                add(found.schema, reference.name)
+            file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.schema_str))
+            file.name = name or file.name or "values.proto"
+            for dependency in file.dependency:
+                if dependency.startswith("google/protobuf/"):
+                    _add_well_known(pool, dependency)
+            return pool.Add(file) or pool.FindFileByName(file.name)
+
+        file = self._ask(lambda: add(self._serialized.get_schema(schema_id, fmt="serialized")))
+        classes: dict[Any, Any] = {}
+
+        def decode(value: bytes) -> Fields:
+            try:
+                descriptor, position = _message_type(file, value)
+                kind = classes.setdefault(descriptor.full_name, message_factory.GetMessageClass(descriptor))
+                return _fields_of(kind.FromString(value[position:]))
+            except (message.DecodeError, IndexError) as error:
+                raise Poison("not Protobuf of its schema") from error
+
+        # A file may have several messages; the columns are those of the first, which values nearly always are.
+        return decode, _type_of_message(next(iter(file.message_types_by_name.values())))
+
+
+_AVRO_TYPES = {
+    "boolean": pa.bool_(), "int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "bytes": pa.binary(), "string": pa.string(), "null": pa.null(), "enum": pa.string(), "fixed": pa.binary(),
+    "date": pa.date32(), "time-millis": pa.time64("us"), "time-micros": pa.time64("us"), "uuid": pa.string(),
+    "timestamp-millis": _UTC, "timestamp-micros": _UTC,
+    "local-timestamp-millis": pa.timestamp("us"), "local-timestamp-micros": pa.timestamp("us"),
+}  # fmt: skip
+
+
+def _type_of_avro(schema: Any, named: Mapping[str, Any]) -> pa.DataType:
+    if isinstance(schema, str):
+        return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else _type_of_avro(named[schema], named)
+    if isinstance(schema, list):
+        kinds = [each for each in schema if each != "null"]
+        if len(kinds) != 1:
+            raise BadInput(f"an Avro union of {len(kinds)} types {str(schema)[:200]} does not fit one column")
+        return _type_of_avro(kinds[0], named)
+    kind = schema["type"]
+    if kind == "record":
+        return pa.struct([(field["name"], _type_of_avro(field["type"], named)) for field in schema["fields"]])
+    if kind == "array":
+        return pa.list_(_type_of_avro(schema["items"], named))
+    if kind == "map":
+        return pa.map_(pa.string(), _type_of_avro(schema["values"], named))
+    if schema.get("logicalType") == "decimal":
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    if not isinstance(kind, str):
+        return _type_of_avro(kind, named)
+    return _AVRO_TYPES.get(schema.get("logicalType", ""), _AVRO_TYPES.get(kind, pa.null()))
+
+
+def _for_arrow(value: Any, type_: pa.DataType) -> Any:
+    """Returns a decoded value with the pairs of maps in a list, and UUIDs as text, which Arrow expects."""
+    if value is None:
+        return None
+    if pa.types.is_struct(type_):
+        return {field.name: _for_arrow(value[field.name], field.type) for field in type_}
+    if pa.types.is_map(type_):
+        return [(key, _for_arrow(item, type_.item_type)) for key, item in value.items()]
+    if pa.types.is_list(type_):
+        return [_for_arrow(item, type_.value_type) for item in value]
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+def _add_well_known(pool: Any, name: str) -> None:
+    import importlib
+
+    from google.protobuf import descriptor_pb2
+
+    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    for dependency in module.DESCRIPTOR.dependencies:
+        _add_well_known(pool, dependency.name)
+    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb))
+
+
+def _message_type(file: Any, value: bytes) -> tuple[Any, int]:
+    """Returns the type of the message that follows the path in a value, and the message's position."""
+    position = _HEADER_BYTES
+
+    def number() -> int:
+        nonlocal position
+        result = shift = 0
+        while True:
+            byte = value[position]
+            position += 1
+            result |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return (result >> 1) ^ -(result & 1)
+
+    path = [number() for _ in range(number())] or [0]
+    if path != [0]:
+        raise Poison("not the first message of its schema")
+    return next(iter(file.message_types_by_name.values())), position
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.label == field.LABEL_REPEATED)
+
+
+def _type_of_message(descriptor: Any) -> pa.DataType:
+    return pa.struct([(field.name, _type_of_field(field)) for field in descriptor.fields])
+
+
+def _type_of_field(field: Any) -> pa.DataType:
+    from google.protobuf.descriptor import FieldDescriptor as Kind
+
+    types = {
+        Kind.CPPTYPE_INT32: pa.int64(), Kind.CPPTYPE_INT64: pa.int64(), Kind.CPPTYPE_UINT32: pa.int64(),
+        Kind.CPPTYPE_UINT64: pa.uint64(), Kind.CPPTYPE_FLOAT: pa.float32(), Kind.CPPTYPE_DOUBLE: pa.float64(),
+        Kind.CPPTYPE_BOOL: pa.bool_(), Kind.CPPTYPE_ENUM: pa.string(),
+    }  # fmt: skip
+    if _is_map(field):
+        key, item = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        return pa.map_(_type_of_field(key), _type_of_field(item))
+    if field.message_type is not None:
+        name = field.message_type.full_name
+        type_ = _UTC if name == "google.protobuf.Timestamp" else _type_of_message(field.message_type)
+    elif field.cpp_type == Kind.CPPTYPE_STRING:
+        type_ = pa.binary() if field.type == Kind.TYPE_BYTES else pa.string()
+    else:
+        type_ = types[field.cpp_type]
+    return pa.list_(type_) if _is_repeated(field) else type_
+
+
+def _fields_of(message: Any) -> dict[str, Any]:
+    """Returns a message's fields; those that know whether they are set, and are not, are None."""
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_map(field):
+            of = field.message_type.fields_by_name["value"]
+            fields[field.name] = [(key, _value_of(of, item)) for key, item in value.items()]
+        elif _is_repeated(field):
+            fields[field.name] = [_value_of(field, item) for item in value]
+        else:
+            fields[field.name] = (
+                None if field.has_presence and not message.HasField(field.name) else _value_of(field, value)
+            )
+    return fields
+
+
+def _value_of(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        if field.message_type.full_name == "google.protobuf.Timestamp":
+            return value.seconds * 1_000_000 + value.nanos // 1000
+        return _fields_of(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else str(value)
+    return value

@@ -1,0 +1,14 @@
+"""Ingests a Kafka topic of the connection ``kafka_default``."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from airflow_hops.operators import IngestOperator, Source
+
+with DAG("streams", schedule=None) as dag:
+    IngestOperator(
+        task_id="ingest",
+        sources={"events": Source("kafka://events", columns=("id", "kafka_offset"))},
+        hops_conn_id="{{ dag_run.conf['hops_conn_id'] }}",
+    )
