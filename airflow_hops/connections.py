@@ -160,6 +160,44 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
     return options
 
 
+_LIBPQ_EXTRA = (
+    *("application_name", "channel_binding", "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval"),
+    *("options", "sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert", "target_session_attrs"),
+)
+"""Fields of the extra of a connection of type ``postgres`` that are parameters of libpq."""
+
+
+def database_options_of(conn_id: str) -> dict[str, Any]:
+    """Returns what a step connects to a database with: ``dialect``, and libpq's parameters or SQLite's ``path``.
+
+    Args:
+        conn_id: Connection of type ``postgres`` or ``sqlite``.
+
+    Raises:
+        BadInput: there is no such connection, or it has a field that a step cannot use.
+    """
+    configured = find_connection(conn_id, "postgres", "sqlite")
+    if configured is None:
+        raise BadInput(f"conn_id: there is no connection {conn_id!r}; add it, or correct the name")
+    connection = configured[0]
+    extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
+    known = _LIBPQ_EXTRA if connection.conn_type == "postgres" else ()
+    for name, value in extra.items():
+        if name not in known and value not in (None, ""):
+            raise BadInput(
+                f"connection {conn_id!r}: conn_id cannot use the field {name!r} of its extra; "
+                + (f"it uses {', '.join(known)}" if known else "a connection of type 'sqlite' needs none")
+            )
+    if connection.conn_type == "sqlite":
+        path = connection.host or connection.schema or ""
+        if not path.startswith("/"):
+            raise BadInput(f"connection {conn_id!r}: its host is {path!r}, expected the absolute path of the database")
+        return {"dialect": "sqlite", "path": path}
+    fields = {"host": "host", "port": "port", "login": "user", "password": "password", "schema": "dbname"}
+    values = {word: getattr(connection, name) for name, word in fields.items()} | extra
+    return {"dialect": "postgres", **{word: str(value) for word, value in values.items() if value not in (None, "")}}
+
+
 def with_storage_options(sources: Mapping[str, S]) -> dict[str, S]:
     """Returns sources with the options of the connections that they name; raises as :func:`storage_options_of`."""
     ids = {source.storage_conn_id for source in sources.values()}

@@ -21,7 +21,13 @@ from airflow.configuration import conf
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
-from airflow_hops.connections import check_options, find_connection, read_extra, storage_options_of
+from airflow_hops.connections import (
+    check_options,
+    database_options_of,
+    find_connection,
+    read_extra,
+    storage_options_of,
+)
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line, texts_in
@@ -397,8 +403,13 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
 
 def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the options of the connections that a step's sources name, by their ids."""
-    ids = {text for path, text in texts_in(params) if re.search(r"\bsources?/(.*/)?storage_conn_id$", path)}
-    options = {conn_id: storage_options_of(conn_id) for conn_id in sorted(ids)}
+    named = [
+        (path, text) for path, text in texts_in(params) if re.search(r"\bsources?/(.*/)?(storage_)?conn_id$", path)
+    ]
+    options: dict[str, dict[str, Any]] = {
+        conn_id: (storage_options_of if path.endswith("storage_conn_id") else database_options_of)(conn_id)
+        for path, conn_id in sorted(named)
+    }
     if options:
         mask_secret({**options})
     return options

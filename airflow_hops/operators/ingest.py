@@ -11,7 +11,7 @@ from airflow.sdk import XComArg
 
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
@@ -52,9 +52,9 @@ class IngestOperator(SparkOperator):
     Args:
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
             its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
-            rows become examples. ``dataset://[organisation/]name@version[#table]`` is a
-            :doc:`shared data set </howto/share_datasets>`, ``kafka://topic`` a
-            :doc:`topic </howto/streams>`. (templated)
+            rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database (:doc:`/howto/ingest`).
+            ``dataset://[organisation/]name@version[#table]`` is a :doc:`shared data set </howto/share_datasets>`,
+            ``kafka://topic`` a :doc:`topic </howto/streams>`. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
         licences: Licences of shared data sets that are accepted; others fail the task before a download. None for any.
@@ -88,6 +88,7 @@ class IngestOperator(SparkOperator):
         self.window_end = window_end
         self.licences, self.deferrable = licences, deferrable
         self._read_sources: Mapping[str, Any] | None = None
+        self._states: Mapping[str, str] = {}
         self._waited: Any = None
         self._ranges: dict[str, dict[str, Any]] = {}
 
@@ -101,6 +102,7 @@ class IngestOperator(SparkOperator):
             "sources": self._read_sources or self.sources,
             "window_start": str(start) if start else None,
             "window_end": str(end) if end else None,
+            **({"states": self._states} if self._states else {}),
         }
         return {**params, "ranges": self._ranges} if self._ranges else params
 
@@ -109,6 +111,7 @@ class IngestOperator(SparkOperator):
         _claim_requests(hook.store, context)
         self._fetch_datasets(hook.store)
         self._plan_ranges(hook.store, context)
+        self._states = self._states_of_tables(hook, context)
         return super().run_step(hook, context)
 
     def _plan_ranges(self, store: ArtifactStore, context: Context) -> None:
@@ -137,6 +140,19 @@ class IngestOperator(SparkOperator):
             self._note_wait(asyncio.run(trigger.wait()))
         self._read_sources = step
 
+    def _states_of_tables(self, hook: RuntimeHook, context: Context) -> dict[str, str]:
+        """Asks a step for the states of tables, which become parameters and so part of the cache key."""
+        tables = {name: value for name, value in self.sources.items() if Source.from_value(name, value).is_table}
+        if not tables:
+            return {}
+        spec = StepSpec(
+            step=self.task_id,
+            entry="airflow_hops.ml.stages.ingest.tables:states_of",
+            params={"sources": tables},
+            producer=producer_of(context),
+        )
+        return dict(hook.run(spec, launcher=self.chosen_launcher(hook), cache=False).value)
+
     def _note_wait(self, event: Mapping[str, Any]) -> None:
         from airflow_hops.core.sharing.waiting import Wait
 
@@ -155,7 +171,7 @@ class IngestOperator(SparkOperator):
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""
         read = self._read_sources or self.sources
-        sources = {table: Source.from_value(table, value) for table, value in read.items()}
+        sources = {table: Source.from_value(table, value) for table, value in read.items() if table not in self._states}
         sources = {table: source for table, source in sources.items() if not source.is_topic}
         return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
 

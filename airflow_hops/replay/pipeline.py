@@ -303,6 +303,7 @@ class PipelineReplay:
         params = with_artifacts(recorded_params(record, code), new)
         if window and step.has_window:
             params |= {"window_start": window[0].isoformat(), "window_end": window[1].isoformat()}
+            params.pop("states", None)  # another window may need a newer state of its tables
         if "tensorboard" in params:
             params["tensorboard"] = False  # nobody looks
         producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id, try_number=1)

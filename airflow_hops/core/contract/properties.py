@@ -58,12 +58,14 @@ class SnapshotProperties(Properties):
         tables: Names of the tables.
         columns: Types of the columns in Arrow's words, by table and name; None in artifacts of older versions.
         topics: Ranges of offsets of the tables that are topics; None if none is.
+        states: State of each table of a database that was read: its version, or a text that never comes again.
     """
 
     window: Window | None = None
     tables: tuple[str, ...] = ()
     columns: Mapping[str, Mapping[str, str]] | None = omit_if_none()
     topics: Mapping[str, TopicRanges] | None = omit_if_none()
+    states: Mapping[str, str] | None = omit_if_none()
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,16 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.streams import TOPIC_SCHEME, VALUE_FORMATS, check_offsets
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
+SQL = "sql"
+TABLE_SCHEMES = (SQL, "spark", "hive", "iceberg", "delta")
+"""Schemes of the URIs of tables, which only ingest reads."""
 
 
 @dataclass(frozen=True)
 class _DeclaredSource:
     """Base of the sources that a DAG declares."""
 
-    uri: str
+    uri: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
     storage_conn_id: str | None = field(default=None, kw_only=True)
 
@@ -40,7 +43,7 @@ class _DeclaredSource:
         known = {item.name for item in fields(cls)}
         if unknown := sorted(set(value) - known):
             raise BadInput(f"sources[{name!r}] has no field {unknown[0]!r}; it has {', '.join(sorted(known))}")
-        if "uri" not in value:
+        if not {"uri", "sql"} & set(value):
             raise BadInput(f"sources[{name!r}] lacks 'uri'; it has {', '.join(sorted(value)) or 'no field'}")
         # JSON has no tuples.
         arguments: dict[str, Any] = {
@@ -77,7 +80,8 @@ class Source(_DeclaredSource):
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
             in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``. For
-            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka.
+            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka. Of a query, it is
+            ``sql://`` with the connection's id, and need not be given.
         format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
             ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
             Zstandard) is always recognised by content. Of a topic's values: ``json``, ``avro`` or ``protobuf``; None is
@@ -100,6 +104,12 @@ class Source(_DeclaredSource):
             a connection.
         storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
             connection of type ``hops``. For a topic: the connection of type ``kafka``, by default ``kafka_default``.
+        conn_id: Connection of type ``postgres`` or ``sqlite``, for ``sql``.
+        sql: Query whose rows are the table; the window is added to it.
+        partition_column: Column of the query, a number or a time, by whose ranges it is read in parallel.
+        num_partitions: Number of these ranges.
+        key: Columns whose values identify a row of the query; duplicates are an error.
+        version: Query whose only value changes whenever the rows do; None if unknown, and the table is always read.
     """
 
     format: str | None = None
@@ -114,8 +124,22 @@ class Source(_DeclaredSource):
     units: tuple[str, ...] = ()
     offsets: Mapping[str, tuple[int, int]] | None = None
     allow_gaps: bool = False
+    conn_id: str | None = field(default=None, kw_only=True)
+    sql: str | None = field(default=None, kw_only=True)
+    partition_column: str | None = field(default=None, kw_only=True)
+    num_partitions: int = field(default=1, kw_only=True)
+    key: tuple[str, ...] = field(default=(), kw_only=True)
+    version: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.sql is not None and self.conn_id and not self.uri:
+            object.__setattr__(self, "uri", f"{SQL}://{self.conn_id}")
+        if not isinstance(self.key, tuple):
+            object.__setattr__(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
+        if self.sql is not None or self.is_table:
+            self._check_table()
+        elif given := [name for name in _OF_QUERIES if getattr(self, name) != _default(name)]:
+            raise BadInput(f"source {self.uri!r}: {given[0]!r} is for tables; a source of files has no such field")
         if not self.uri:
             raise BadInput("a source's uri is empty; expected a path or a URI")
         if self.is_topic and self.storage_conn_id is None and not self.storage_options:
@@ -143,6 +167,55 @@ class Source(_DeclaredSource):
     def is_topic(self) -> bool:
         """Whether the rows are records of a Kafka topic."""
         return isinstance(self.uri, str) and self.uri.startswith(TOPIC_SCHEME)  # or the output of another task
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the rows are those of a table or query instead of files."""
+        return str(self.uri).startswith(tuple(f"{scheme}://" for scheme in TABLE_SCHEMES))
+
+    def _check_table(self) -> None:
+        is_query = self.sql is not None
+        if is_query and (not self.conn_id or self.uri != f"{SQL}://{self.conn_id}" or not str(self.sql).strip()):
+            raise BadInput(
+                f"source {self.uri!r}: a query needs 'conn_id' and 'sql', and no 'uri'; found "
+                f"conn_id={self.conn_id!r}, sql={self.sql!r}"
+            )
+        if not is_query and (self.conn_id or self.uri.startswith(f"{SQL}://")):
+            raise BadInput(f"source {self.uri!r}: 'conn_id' needs 'sql', the query; found conn_id={self.conn_id!r}")
+        if given := [name for name in _OF_FILES if getattr(self, name) != _default(name)]:
+            raise BadInput(f"source {self.uri!r}: {given[0]!r} is for files; a table has no such field")
+        if layouts := [name for name, type_ in self.schema.items() if "%" in type_]:
+            raise BadInput(
+                f"source {self.uri!r}: schema gives {layouts[0]!r} a layout of times, which only CSV and JSON have; "
+                "convert it in the query"
+            )
+        if not isinstance(self.num_partitions, int) or self.num_partitions < 1:
+            raise BadInput(f"source {self.uri!r}: num_partitions is {self.num_partitions!r}, expected 1 or more")
+        if (self.num_partitions > 1) != (self.partition_column is not None):
+            raise BadInput(
+                f"source {self.uri!r}: partition_column is {self.partition_column!r} and num_partitions "
+                f"{self.num_partitions}; a parallel read needs both, a column and more than one range"
+            )
+
+    def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
+        """Returns the source with the options of its connection, of a storage or of a database.
+
+        Raises:
+            BadInput: the connection's options are not among them.
+        """
+        if self.conn_id is None:
+            return super().with_options(options)
+        if self.conn_id not in options:
+            raise BadInput(f"source {self.uri!r}: no options of conn_id {self.conn_id!r} came with the step")
+        return replace(self, storage_options=options[self.conn_id])
+
+
+_OF_FILES = ("format", "delimiter", "null_values", "encoding", "decimal", "thousands", "units", "storage_conn_id")
+_OF_QUERIES = ("conn_id", "sql", "partition_column", "num_partitions", "key", "version")
+
+
+def _default(name: str) -> Any:
+    return next(item.default for item in fields(Source) if item.name == name)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,8 +31,9 @@ def list_files(source: Source | FileSource) -> tuple[Any, tuple[SourceFile, ...]
         BadInput: the URI is relative, nothing matches it, it may not be read, or its protocol is not installed.
         HopsError: its file system fails, possibly temporarily.
     """
-    if source.uri.startswith(TOPIC_SCHEME):
-        raise BadInput(f"source {source.uri!r} is a Kafka topic, which only IngestOperator reads; ingest it first")
+    if source.uri.startswith(TOPIC_SCHEME) or _is_table(source):
+        what = "Kafka topic" if source.uri.startswith(TOPIC_SCHEME) else "table"
+        raise BadInput(f"source {source.uri!r} is a {what}, which only IngestOperator reads; ingest it first")
     if "://" not in source.uri and not Path(source.uri).expanduser().is_absolute():
         raise BadInput(f"source {source.uri!r} is a relative path; expected an absolute one, or a URI")
     uri = source.uri if "://" in source.uri else str(Path(source.uri).expanduser())
@@ -74,10 +76,19 @@ def source_root(fs: Any, uri: str) -> str:
 
 
 def fingerprint_of_sources(sources: Mapping[str, Source | FileSource | ImageSource]) -> str:
-    """Returns the SHA-256 (hex) over the names, sizes and versions of all files, without reading them."""
-    files = {table: _files_and_labels(source) for table, source in sources.items()}
-    state = {table: [[file.name, file.size_bytes, file.version] for file in result] for table, result in files.items()}
+    """Returns the SHA-256 (hex) over the names, sizes and versions of all files, without reading them.
+
+    The state of a table is unknown here, so a fingerprint with tables differs each time.
+    """
+    state: dict[str, Any] = {table: uuid.uuid4().hex for table, source in sources.items() if _is_table(source)}
+    for table, source in sources.items():
+        if table not in state:
+            state[table] = [[file.name, file.size_bytes, file.version] for file in _files_and_labels(source)]
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _is_table(source: Source | FileSource | ImageSource) -> bool:
+    return isinstance(source, Source) and source.is_table
 
 
 def _files_and_labels(source: Source | FileSource | ImageSource) -> tuple[SourceFile, ...]:

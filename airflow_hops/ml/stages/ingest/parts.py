@@ -7,11 +7,13 @@ on where nor in which blocks they were read.
 from __future__ import annotations
 
 import itertools
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.parquet import row_groups
 from airflow_hops.ml.readers.raw_file import RawFile, identify
-from airflow_hops.ml.readers.types import Types, TypesDoNotFit
+from airflow_hops.ml.readers.types import Types, TypesDoNotFit, stored
 from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
@@ -73,6 +76,23 @@ class CopyingPlan:
     window: Window
     folder: OutputFolder
     table: str
+
+
+def copying_plan(fs: Any, file: RawFile, types: Types, window: Window, folder: OutputFolder, table: str) -> CopyingPlan:
+    """Returns the plan of a table with these types, and removes files of an earlier attempt; ``file`` is its first.
+
+    Raises:
+        BadInput: a column's name or type cannot be used.
+    """
+    source = file.source
+    columns = stored(types, file.name)
+    if source.time_column is not None and not pa.types.is_integer(columns[source.time_column]):
+        columns[source.time_column] = pa.timestamp("us", "UTC")
+    names = [column for column in types if source.columns is None or column in source.columns]
+    check_names(names, source.uri)
+    if folder.store is None:
+        shutil.rmtree(Path(folder.path) / table, ignore_errors=True)
+    return CopyingPlan(fs, types, pa.schema([(name, columns[name]) for name in names]), window, folder, table)
 
 
 @dataclass(frozen=True)

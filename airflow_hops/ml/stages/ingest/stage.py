@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,21 +17,21 @@ from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.contract.sources import Source, SourceFile
 from airflow_hops.core.store.source_files import check_unchanged, list_files
 from airflow_hops.core.streams.ranges import ranges_of
-from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.readers.types import Types, stored, unify
+from airflow_hops.ml.readers.types import Types, unify
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, remove_leftovers, run_tasks, task_pool, uploaded_files
 from airflow_hops.ml.stages.ingest.parts import (
-    CopyingPlan,
     FileSummary,
     Part,
     PartSummary,
     ReadingPlan,
     copy_part,
+    copying_plan,
     describe_file,
     plan_parts,
 )
+from airflow_hops.ml.stages.ingest.tables import copy_table
 from airflow_hops.ml.stages.ingest.topic import ingest_topic
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
@@ -49,6 +48,7 @@ def run(
     window_start: str | None = None,
     window_end: str | None = None,
     ranges: Mapping[str, Mapping[str, Any]] | None = None,
+    states: Mapping[str, str] | None = None,
 ) -> Artifact:
     """Writes one snapshot with a subfolder per table.
 
@@ -58,6 +58,8 @@ def run(
         window_start: Start of the window, ISO 8601.
         window_end: End of the window, ISO 8601, excluded.
         ranges: Planned offsets of each table that is a topic.
+        states: States of tables that are not files, by table, as
+            :func:`~airflow_hops.ml.stages.ingest.tables.states_of` found them.
 
     Raises:
         BadInput: as :func:`ingest_table`, or the window cannot be used.
@@ -77,7 +79,7 @@ def run(
             if table in topics:
                 counts, files = ingest_topic(table, source, topics[table], window, folder, pool, progress, ingest_table)
             else:
-                counts, files = ingest_table(table, source, window, folder, pool, progress)
+                counts, files = ingest_table(table, source, window, folder, pool, progress, (states or {}).get(table))
             rows[table], columns[table] = counts, folder.columns(table, files)
             writer.add(files)
             reasons = "".join(f", {count} {reason}" for reason, count in counts.rejected.items())
@@ -85,7 +87,9 @@ def run(
         return writer.commit(
             rows=rows,
             metrics={"rows": sum(counts.rows_out for counts in rows.values())},
-            properties=SnapshotProperties(window.bounds, tuple(rows), columns, topics or None).to_dict(),
+            properties=SnapshotProperties(
+                window.bounds, tuple(rows), columns, topics or None, states or None
+            ).to_dict(),
         )
 
 
@@ -96,6 +100,7 @@ def ingest_table(
     folder: OutputFolder,
     pool: Pool = IN_PROCESS,
     progress: Progress = lambda share, text: None,
+    state: str | None = None,
 ) -> tuple[RowCounts, list[FileEntry]]:
     """Reads the rows of one table in a window into Parquet files.
 
@@ -106,6 +111,7 @@ def ingest_table(
         folder: Folder for ``<table>/part-*.parquet``.
         pool: Runs the tasks that read and write.
         progress: Called with the finished share and a message.
+        state: Snapshot or version to read of an Iceberg or Delta table; None for the current one.
 
     Returns:
         The counts of rows, and the files that tasks wrote to a remote store.
@@ -115,23 +121,34 @@ def ingest_table(
             window.
         HopsError: a file changed while it was read.
     """
+    if source.is_table:
+        counts, files = copy_table(table, source, window, state, folder, pool, progress)
+    else:
+        counts, files = _copy_files(table, source, window, folder, pool, progress)
+    if not counts.rows_in and counts.earliest is None:
+        raise BadInput(f"table {table!r}: {source.uri!r} has no rows")
+    if not counts.rows_out:
+        of_rows = f" of the {counts.rows_in} rows" * bool(counts.rows_in)
+        raise BadInput(
+            f"table {table!r}: no rows in the window {window}; {source.time_column!r}{of_rows} in {source.uri!r} goes "
+            f"from {counts.earliest or 'nothing'} to {counts.latest or 'nothing'}"
+        )
+    return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}"), files
+
+
+def _copy_files(
+    table: str, source: Source, window: Window, folder: OutputFolder, pool: Pool, progress: Progress
+) -> tuple[WindowCounts, list[FileEntry]]:
     fs, listed = list_files(source)
     plan = ReadingPlan(fs, replace(source, storage_options={}))
     try:
-        counts, files = _ingest(table, plan, listed, window, folder, pool, progress)
+        result = _ingest(table, plan, listed, window, folder, pool, progress)
     except (HopsError, OSError):
         # A file that is being written can look damaged.
         check_unchanged(source, listed)
         raise
     check_unchanged(source, listed)
-    if not counts.rows_in:
-        raise BadInput(f"table {table!r}: {source.uri!r} has no rows")
-    if not counts.rows_out:
-        raise BadInput(
-            f"table {table!r}: no rows in the window {window}; {source.time_column!r} of the {counts.rows_in} rows in "
-            f"{source.uri!r} goes from {counts.earliest or 'nothing'} to {counts.latest or 'nothing'}"
-        )
-    return RowCounts(counts.rows_in, counts.rows_out, counts.rejected).check(f"table {table!r}"), files
+    return result
 
 
 def _ingest(
@@ -184,15 +201,7 @@ def _copy(
     progress: Progress,
 ) -> list[PartSummary]:
     """Writes the rows in the window; replaces files of an earlier attempt."""
-    source, name = plan.source, parts[0].files[0].name
-    columns = stored(types, name)
-    if source.time_column is not None and not pa.types.is_integer(columns[source.time_column]):
-        columns[source.time_column] = pa.timestamp("us", "UTC")
-    names = [column for column in types if source.columns is None or column in source.columns]
-    check_names(names, source.uri)
-    if folder.store is None:
-        shutil.rmtree(Path(folder.path) / table, ignore_errors=True)
-    copying = CopyingPlan(plan.fs, types, pa.schema([(n, columns[n]) for n in names]), window, folder, table)
+    copying = copying_plan(plan.fs, parts[0].files[0], types, window, folder, table)
     chosen = _pool_for(parts, pool)
 
     def report(share: float, rows: int) -> None:

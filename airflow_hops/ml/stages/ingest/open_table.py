@@ -1,0 +1,84 @@
+"""A table or query that is open for reading at one state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.types import Types
+
+_SHOWN = 200
+"""Characters of a query that messages show."""
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table or query at one state, which lasts as long as it is open.
+
+    Attributes:
+        name: Name for messages.
+        types: Types of the columns.
+        parts: Parts for tasks.
+        read: Yields the rows of a part, as record batches; called in tasks.
+        rows: Number of rows that all parts have; None if unknown.
+        without_time: Number of rows that ``read`` leaves out because they have no time.
+        span: Returns the first and last time of all rows, also outside the window.
+        in_this_process: Whether only this process can read it.
+    """
+
+    name: str
+    types: Types
+    parts: Sequence[Any]
+    read: Callable[[Any], Iterable[pa.RecordBatch]] = field(repr=False)
+    rows: int | None = None
+    without_time: int = 0
+    span: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
+    in_this_process: bool = False
+
+
+def name_of_query(source: Source, query: str | None) -> str:
+    """Returns a name for messages: the connection and the beginning of its query."""
+    text = " ".join((query or "").split())
+    return f"connection {source.conn_id!r}, query {text[:_SHOWN]!r}{'…' * (len(text) > _SHOWN)}"
+
+
+def quoted(name: str) -> str:
+    """Returns a name as SQL's identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def subquery(columns: Sequence[str], sql: str, conditions: Sequence[str] = ()) -> str:
+    """Returns a query on the rows of another, whose last line may be a comment."""
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT {', '.join(columns)} FROM (\n{sql.strip().rstrip(';')}\n) AS hops_source{where}"
+
+
+def duplicates(source: Source, conditions: Sequence[str]) -> str:
+    """Returns a query for one key that occurs twice, and its count."""
+    key = [quoted(column) for column in source.key]
+    rows = subquery([*key, "count(*)"], source.sql or "", conditions)
+    return f"{rows} GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
+
+
+def check_duplicates(rows: Sequence[Sequence[Any]], source: Source, where: str) -> None:
+    """Raises BadInput if the result of :func:`duplicates` has a row."""
+    for *values, count in rows:
+        found = ", ".join(f"{name}={value!r}" for name, value in zip(source.key, values, strict=True))
+        raise BadInput(
+            f"{where}: the key {found} occurs {count} times; name a key that is unique, or remove duplicates"
+        )
+
+
+@contextmanager
+def failing_as(where: str, *errors: type[Exception], is_bad: Callable[[Exception], bool]) -> Iterator[None]:
+    """Turns errors of a database into ours: ``BadInput`` if a retry cannot help."""
+    try:
+        yield
+    except errors as error:
+        raise (BadInput if is_bad(error) else HopsError)(f"{where}: {' '.join(str(error).split())}") from error

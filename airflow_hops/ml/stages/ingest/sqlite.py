@@ -1,0 +1,133 @@
+"""Rows of a query of SQLite, read by one connection in one transaction."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.types import Types
+from airflow_hops.ml.stages.ingest.open_table import (
+    OpenTable,
+    check_duplicates,
+    duplicates,
+    failing_as,
+    name_of_query,
+    quoted,
+    subquery,
+)
+from airflow_hops.ml.stages.ingest.window import Window
+
+_BATCH_ROWS = 1 << 16
+_TYPES = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
+
+
+@contextmanager
+def session(source: Source, where: str) -> Iterator[sqlite3.Connection]:
+    """Opens the database in a read transaction.
+
+    Raises:
+        BadInput: SQLite refuses a statement.
+        HopsError: the database is locked, or cannot be read.
+    """
+    uri = f"file:{quote(source.storage_options['path'])}?mode=ro"
+
+    def is_bad(error: Exception) -> bool:
+        return getattr(error, "sqlite_errorname", "").partition("_")[2] in ("ERROR", "CANTOPEN", "NOTADB")
+
+    with (
+        failing_as(where, sqlite3.Error, is_bad=is_bad),
+        closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection,
+    ):
+        connection.execute("BEGIN")
+        yield connection
+
+
+@contextmanager
+def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
+    """Opens a query, for the rows in a window if its times are integers, and else for all rows.
+
+    Raises:
+        BadInput: the query is refused, a column holds values of several types, or a key occurs twice.
+        HopsError: the database is locked, or cannot be read.
+    """
+    where, sql = name_of_query(source, source.sql), source.sql or ""
+    if source.num_partitions > 1:
+        raise BadInput(
+            f"{where}: SQLite does not share a transaction among connections, so num_partitions must be 1; found "
+            f"{source.num_partitions}"
+        )
+    with session(source, where) as connection:
+        names = [name for name, *_ in connection.execute(subquery(["*"], sql) + " LIMIT 0").description]
+        for name in (*source.key, *([source.time_column] if source.time_column else [])):
+            if name not in names:
+                raise BadInput(f"{where}: there is no column {name!r}; its columns are {', '.join(names)}")
+        wanted = [name for name in names if source.columns is None or name in (*source.columns, source.time_column)]
+        types = _types(connection, sql, wanted, where)
+        conditions: list[str] = []
+        values: list[int] = []
+        if source.time_column is not None and pa.types.is_integer(types[source.time_column]):
+            for bound, compared in ((window.start, ">="), (window.end, "<")):
+                if bound is not None:
+                    conditions.append(f"{quoted(source.time_column)} {compared} ?")
+                    values.append(math.ceil(bound.timestamp()))
+        if source.key:
+            check_duplicates(connection.execute(duplicates(source, conditions), values).fetchall(), source, where)
+
+        def row_of(columns: Sequence[str], conditions: Sequence[str] = ()) -> Any:
+            return connection.execute(subquery(columns, sql, conditions)).fetchone()
+
+        time = quoted(source.time_column or "")
+        without_time = row_of(["count(*)"], [f"{time} IS NULL"])[0] if conditions else 0
+        query = subquery([quoted(name) for name in wanted], sql, conditions)
+        read = partial(_read, connection, query, values, types)
+        yield OpenTable(
+            where,
+            types,
+            [None],
+            read,
+            without_time=without_time,
+            span=lambda: row_of([f"CAST({end}({time}) AS TEXT)" for end in ("min", "max")]),
+            in_this_process=True,
+        )
+
+
+def state_of(source: Source) -> list[Any]:
+    """Returns the rows of the source's ``version`` query."""
+    with session(source, name_of_query(source, source.version)) as connection:
+        return connection.execute(source.version or "").fetchall()
+
+
+def _types(connection: sqlite3.Connection, sql: str, names: Sequence[str], where: str) -> Types:
+    """Returns the types of all values of each column, which SQLite does not restrict to one."""
+    columns = [f"max(typeof({quoted(name)}) = '{kind}')" for name in names for kind in _TYPES]
+    flags = iter(connection.execute(subquery(columns, sql)).fetchone())
+    types: Types = {}
+    for name in names:
+        kinds = [kind for kind in _TYPES if next(flags)]
+        if len(kinds) > 1 and kinds != ["integer", "real"]:
+            raise BadInput(
+                f"{where}: column {name!r} holds values of the types {' and '.join(kinds)}; cast it in the query, as "
+                f"CAST({name} AS TEXT)"
+            )
+        types[name] = _TYPES[kinds[-1]] if kinds else pa.null()
+    return types
+
+
+def _read(
+    connection: sqlite3.Connection, query: str, values: Sequence[int], types: Types, _part: None
+) -> Iterator[pa.RecordBatch]:
+    cursor = connection.execute(query, values)
+    while rows := cursor.fetchmany(_BATCH_ROWS):
+        columns = [
+            pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), types.values(), strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, list(types))

@@ -1,0 +1,314 @@
+"""Ingest of tables: queries of PostgreSQL and SQLite."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from waiting import wait_for
+
+from airflow_hops.connections import database_options_of
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.hooks.runtime import StepFailed
+from demo.production import find_program
+
+pytestmark = pytest.mark.runtime
+
+RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
+UTC = datetime.UTC
+
+
+@pytest.fixture(scope="session")
+def postgres_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A PostgreSQL of this session, which refuses to run as root."""
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket())
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        sock.close()
+        data = stack.enter_context(tempfile.TemporaryDirectory(prefix="hops-postgres-", dir="/tmp"))
+        user: list[str] = []
+        if os.geteuid() == 0:
+            user = ["runuser", "-u", "postgres", "--"]
+            shutil.chown(data, "postgres")
+        initdb = [*user, find_program("initdb"), "-D", data, "-U", "airflow", "--auth=trust"]
+        subprocess.run(initdb, check=True, cwd="/", capture_output=True)
+        options = ["-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", "", "-c", "fsync=off"]
+        server = subprocess.Popen([*user, find_program("postgres"), *options], cwd="/", stderr=subprocess.DEVNULL)
+        stack.callback(server.wait)
+        stack.callback(server.terminate)
+
+        def answers() -> bool:
+            with contextlib.suppress(psycopg.OperationalError), connected(port):
+                return True
+            return False
+
+        wait_for(answers, "PostgreSQL answers", 60)
+        yield port
+
+
+def connected(port: int) -> psycopg.Connection[Any]:
+    return psycopg.connect(f"host=127.0.0.1 port={port} user=airflow dbname=postgres", autocommit=True)
+
+
+@pytest.fixture
+def postgres(postgres_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to an empty schema, which is also the Airflow connection ``warehouse``."""
+    value = f"postgres://airflow:S%27ecret%5C1@127.0.0.1:{postgres_port}/postgres?connect_timeout=5"
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", value)
+    with connected(postgres_port) as connection:
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        yield connection
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    """A connection to a database, which is also the Airflow connection ``warehouse``."""
+    path = tmp_path / "it's a ware?house.db"
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", f'{{"conn_type": "sqlite", "host": "{path}"}}')
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def ingest(run_step: Any, warm_launcher: Any) -> Callable[..., Any]:
+    """Ingests the table ``rows`` from a query; returns the artifact and the table."""
+
+    def run(sql: str, window: tuple[str | None, str | None] = (None, None), **fields: Any) -> tuple[Any, pa.Table]:
+        source = Source(conn_id="warehouse", sql=sql, **fields).to_dict()
+        params = {"sources": {"rows": source}, "window_start": window[0], "window_end": window[1]}
+        artifact = run_step(RUN, params=params, kind="snapshot", launcher=warm_launcher)
+        return artifact, pq.read_table(run_step.store.local(artifact) / "rows")
+
+    return run
+
+
+def refused(ingest: Any, *arguments: Any, retryable: bool = False, **fields: Any) -> str:
+    """The message with which a step fails."""
+    with pytest.raises(StepFailed) as failure:
+        ingest(*arguments, **fields)
+    assert failure.value.retryable == retryable, failure.value
+    assert "warehouse" in str(failure.value)
+    return str(failure.value)
+
+
+def test_postgres_types_survive(postgres: Any, ingest: Any) -> None:
+    postgres.execute("""
+        CREATE TABLE many (small int2, big int8, ratio float8, price numeric(12, 3), exact numeric, flag bool,
+            raw bytea, zoned timestamptz, plain timestamp, day date, noon time, id uuid, doc jsonb, list int4[],
+            address inet, span interval, empty text, name varchar(9));
+        INSERT INTO many VALUES
+            (1, 9007199254740993, 0.1, 123456789.125, 12345678901234567890.123456789, true, '\\x00ff',
+             '2013-01-01 10:00+02', '2013-01-01 10:00', '2013-01-01', '12:00', '00000000-0000-0000-0000-00000000000a',
+             '{"a": 1}', '{1,2}', '10.0.0.7', '1 day', NULL, 'ü''"'),
+            (NULL, NULL, NULL, -0.001, -7, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
+    """)
+    _, table = ingest("SELECT * FROM many -- all of it")
+    first, second = table.to_pylist()
+    assert first == {
+        "small": 1,
+        "big": 9007199254740993,
+        "ratio": 0.1,
+        "price": Decimal("123456789.125"),
+        "exact": Decimal("12345678901234567890.123456789"),
+        "flag": True,
+        "raw": b"\x00\xff",
+        "zoned": datetime.datetime(2013, 1, 1, 8, tzinfo=UTC),
+        "plain": datetime.datetime(2013, 1, 1, 10),
+        "day": datetime.date(2013, 1, 1),
+        "noon": "12:00:00.000000",
+        "id": "00000000-0000-0000-0000-00000000000a",
+        "doc": '{"a": 1}',
+        "list": [1, 2],
+        "address": "10.0.0.7/32",
+        "span": "1 day",
+        "empty": None,
+        "name": "ü'\"",
+    }
+    assert {name: value for name, value in second.items() if value is not None} == {
+        "price": Decimal("-0.001"),
+        "exact": Decimal("-7.000000000"),
+    }
+    assert table.schema.field("price").type == pa.decimal128(12, 3)
+    assert table.schema.field("exact").type == pa.decimal128(29, 9)
+    assert table.schema.field("zoned").type == pa.timestamp("us", "UTC")
+
+
+FLIGHTS = """
+    CREATE TABLE flights (id int8, at timestamptz, day date, delay numeric);
+    INSERT INTO flights
+        SELECT n, '2013-01-01Z'::timestamptz + n * interval '1 minute', '2013-01-01'::date + n / 1440, n / 8.0
+        FROM generate_series(0, 9999) AS n;
+    INSERT INTO flights VALUES (NULL, '2013-01-01 12:00Z', NULL, NULL), (10000, NULL, NULL, NULL);
+"""
+
+
+@pytest.mark.parametrize("column", ["id", "at", "day", "delay"])
+def test_ranges_hold_every_row_once(postgres: Any, ingest: Any, column: str) -> None:
+    postgres.execute(FLIGHTS)
+    artifact, table = ingest("SELECT * FROM flights", partition_column=column, num_partitions=4)
+    assert sorted(table["id"].to_pylist(), key=lambda id: -1 if id is None else id) == [None, *range(10_001)]
+    expected = {tuple(row) for row in postgres.execute("SELECT * FROM flights").fetchall()}
+    assert {tuple(row.values()) for row in table.to_pylist()} == expected
+    assert artifact.rows["rows"].rows_out == 10_002
+
+
+@pytest.mark.parametrize("at", ["at", "at AT TIME ZONE 'UTC'", "extract(epoch FROM at)::int8"])
+def test_window_selects_in_the_database(postgres: Any, ingest: Any, at: str) -> None:
+    postgres.execute(FLIGHTS)
+    window = ("2013-01-02T00:00:00+00:00", "2013-01-03T02:00:00+02:00")
+    source = f"SELECT id, {at} AS at FROM flights;"
+    artifact, table = ingest(
+        source, window, time_column="at", columns=("id",), partition_column="id", num_partitions=3, key=("id",)
+    )
+    assert sorted(table["id"].to_pylist()) == list(range(1440, 2880))
+    rows = artifact.rows["rows"]
+    assert (rows.rows_in, rows.rows_out, rows.rejected) == (1441, 1440, {"at is missing": 1})
+    assert "from 2013-01-01" in refused(ingest, "SELECT * FROM flights", ("2020-01-01", None), time_column="at")
+
+
+def test_ranges_share_a_snapshot(postgres: Any, ingest: Any) -> None:
+    # Each row read by one range deletes what the others would read, were they not of one snapshot.
+    postgres.execute(FLIGHTS)
+    postgres.execute("""
+        CREATE EXTENSION IF NOT EXISTS dblink;
+        CREATE FUNCTION disturb(id int8) RETURNS int8 VOLATILE LANGUAGE plpgsql AS $$ BEGIN
+            IF id % 2500 = 1 THEN
+                PERFORM dblink_exec('host=127.0.0.1 user=airflow dbname=postgres port=' || current_setting('port'),
+                    'UPDATE flights SET id = id + 1000000; DELETE FROM flights WHERE id % 3 = 0');
+            END IF;
+            RETURN id;
+        END $$;
+    """)
+    _, table = ingest(
+        "SELECT id, disturb(id) AS same FROM flights WHERE id < 10000", partition_column="id", num_partitions=4
+    )
+    assert sorted(table["id"].to_pylist()) == list(range(10_000))
+    assert postgres.execute("SELECT count(*) FROM flights WHERE id BETWEEN 0 AND 10000").fetchone() == (0,)
+
+
+def test_bad_queries_name_connection_and_cause(postgres: Any, ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    postgres.execute(FLIGHTS + "CREATE SEQUENCE numbers")
+    assert 'relation "gone" does not exist' in refused(ingest, "SELECT * FROM gone")
+    assert "syntax error" in refused(ingest, "SELEC 1")
+    assert "division by zero" in refused(ingest, "SELECT 1 / (n - 5000) AS x FROM generate_series(1, 9999) AS n")
+    assert "read-only transaction" in refused(ingest, "SELECT nextval('numbers')")
+    assert "there is no column 'when'" in refused(
+        ingest, "SELECT * FROM flights", ("2013-01-01", None), time_column="when"
+    )
+    assert "the key delay=None occurs 2 times" in refused(
+        ingest, "SELECT id, round(delay, -3) AS delay FROM flights", key=("delay",)
+    )
+    assert "such as NaN or infinity" in refused(ingest, "SELECT 'NaN'::numeric AS x")
+    assert "an earlier one's name" in refused(ingest, "SELECT 1 AS a, 2 AS a")
+    assert "has no rows" in refused(ingest, "SELECT * FROM flights WHERE false")
+    assert "of type text" in refused(ingest, "SELECT 'x'::text AS x", partition_column="x", num_partitions=2)
+    random = "SELECT (random() * 1e6)::int8 AS x FROM generate_series(1, 5000) WHERE random() < 0.5"
+    assert "the same rows each time" in refused(ingest, random, partition_column="x", num_partitions=2, retryable=True)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", f"postgres://airflow:S%27ecret%5C1@127.0.0.1:{port}/postgres")
+    message = refused(ingest, "SELECT 1 AS x", retryable=True)
+    assert "refused" in message and "ecret" not in message
+
+
+def test_sqlite_types_are_those_of_all_values(sqlite: Any, ingest: Any) -> None:
+    sqlite.execute("CREATE TABLE many (a INT, b REAL, c TEXT, d BLOB, e, f, at TEXT)")
+    rows = [
+        (n, n, f"t{n}", b"\x00", None, n if n < 70_000 else n / 2, f"2013-01-01 00:00:{n % 60:02}")
+        for n in range(70_001)
+    ]
+    sqlite.execute("BEGIN")
+    sqlite.executemany("INSERT INTO many VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    sqlite.execute("COMMIT")
+    artifact, table = ingest("SELECT * FROM many", (None, "2013-01-01T00:00:30Z"), time_column="at", key=("a",))
+    assert [str(kind) for kind in table.schema.types] == [
+        *("int64", "double", "string", "binary", "string", "double", "timestamp[us, tz=UTC]")
+    ]
+    assert table["a"].to_pylist() == [n for n in range(70_001) if n % 60 < 30]
+    assert artifact.rows["rows"].rows_in == 70_001
+    sqlite.execute("UPDATE many SET a = 'x' WHERE a = 69999")
+    assert "'a' holds values of the types integer and text" in refused(ingest, "SELECT * FROM many")
+    assert "the key c='t7' occurs 2 times" in refused(ingest, "SELECT c FROM many UNION ALL SELECT 't7'", key=("c",))
+    assert "num_partitions must be 1" in refused(ingest, "SELECT b FROM many", partition_column="b", num_partitions=2)
+    assert "no such table: gone" in refused(ingest, "SELECT * FROM gone")
+
+
+def test_sqlite_window_of_integers(sqlite: Any, ingest: Any) -> None:
+    sqlite.execute("CREATE TABLE events (id INTEGER, at INTEGER)")
+    sqlite.executemany("INSERT INTO events VALUES (?, ?)", [(n, 86_400 * n) for n in range(9)] + [(9, None)])
+    artifact, table = ingest("SELECT * FROM events", ("1970-01-03", "1970-01-05"), time_column="at")
+    assert table.to_pydict() == {"id": [2, 3], "at": [172_800, 259_200]}
+    assert artifact.rows["rows"].rejected == {"at is missing": 1}
+    assert "goes from 0 to 691200" in refused(ingest, "SELECT * FROM events", ("1980-01-01", None), time_column="at")
+
+
+def test_state_is_the_value_of_the_version_query(sqlite: Any, run_step: Any, warm_launcher: Any) -> None:
+    sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
+
+    def state(version: str | None) -> str:
+        source = Source(conn_id="warehouse", sql="SELECT * FROM many", version=version).to_dict()
+        result = run_step(STATES, params={"sources": {"rows": source}}, launcher=warm_launcher)
+        return str(result["rows"])
+
+    assert state("SELECT max(changed) FROM many") == "7"
+    assert state(None) != state(None)
+    with pytest.raises(StepFailed, match="expected one row with one value"):
+        state("SELECT changed FROM many WHERE false")
+
+
+def test_snapshot_is_cached_only_with_a_version(sqlite: Any, run_dag: Any) -> None:
+    sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
+
+    def run() -> dict[str, Any]:
+        dag_run = run_dag("ingest_queries", {"table": "many"})
+        return {each.task_id: each.xcom_pull(task_ids=each.task_id) for each in dag_run.get_task_instances()}
+
+    first, second = run(), run()
+    assert [second[task]["cached"] for task in ("versioned", "unknown")] == [True, False]
+    assert first["versioned"]["properties"]["states"] == {"rows": "7"}
+    sqlite.execute("UPDATE many SET changed = 8")
+    assert run()["versioned"]["properties"]["states"] == {"rows": "8"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sql": "SELECT 1"}, "a query needs 'conn_id' and 'sql'"),
+        ({"uri": "/a.csv", "conn_id": "warehouse"}, "'conn_id' is for tables"),
+        ({"uri": "/a.csv", "key": ("id",)}, "'key' is for tables"),
+        ({"conn_id": "warehouse", "sql": "SELECT 1", "delimiter": ";"}, "'delimiter' is for files"),
+        ({"conn_id": "warehouse", "sql": "SELECT 1", "num_partitions": 2}, "needs both"),
+        ({"conn_id": "warehouse", "sql": "SELECT 1", "schema": {"at": "%d/%m/%Y"}}, "only CSV and JSON"),
+    ],
+)
+def test_sources_refuse_fields_that_have_no_effect(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Source(**fields)
+
+
+def test_connection_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgres://u:p@host/db?cursor=dictcursor")
+    with pytest.raises(BadInput, match="cannot use the field 'cursor'"):
+        database_options_of("warehouse")
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "mysql://u:p@host/db")
+    with pytest.raises(BadInput, match="is of type 'mysql', expected 'postgres' or 'sqlite'"):
+        database_options_of("warehouse")
