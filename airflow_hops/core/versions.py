@@ -23,6 +23,30 @@ def import_arrow_modules() -> None:
         importlib.import_module("pyarrow._exec_plan")
 
 
+def parquet_file(source: Any, **options: Any) -> Any:
+    """Opens a Parquet file with UUIDs and JSON as bytes and text, as PyArrow before 21 reads them."""
+    import pyarrow.parquet as pq
+
+    if "arrow_extensions_enabled" in inspect.signature(pq.ParquetFile.__init__).parameters:
+        options["arrow_extensions_enabled"] = False
+    return pq.ParquetFile(source, **options)
+
+
+def is_newer_arrow_type(type_: Any) -> bool:
+    """Returns whether PyArrow 10 does not know an Arrow type or one within it, so that both profiles read it alike."""
+    import pyarrow as pa
+
+    names = ("string_view", "binary_view", "list_view", "large_list_view", "decimal32", "decimal64", "run_end_encoded")
+    checks = (getattr(pa.types, f"is_{name}", None) for name in names)
+    if isinstance(type_, pa.BaseExtensionType) or any(check is not None and check(type_) for check in checks):
+        return True
+    if pa.types.is_struct(type_):
+        return any(is_newer_arrow_type(field.type) for field in type_)
+    if pa.types.is_map(type_):
+        return is_newer_arrow_type(type_.key_type) or is_newer_arrow_type(type_.item_type)
+    return hasattr(type_, "value_type") and is_newer_arrow_type(type_.value_type)
+
+
 def message_to_json(message: Any, **options: Any) -> str:
     """Returns a protobuf message as JSON with its default values, an option that protobuf 5 renamed."""
     from google.protobuf import json_format

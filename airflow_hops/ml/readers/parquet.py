@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.versions import is_newer_arrow_type, parquet_file
 from airflow_hops.ml.readers.limits import MAX_ROW_BYTES, MAX_ROW_GROUP_BYTES
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import Types, cast, value_text
@@ -34,7 +35,7 @@ def first_types(file: RawFile) -> Types:
         BadInput: the footer repeats a name.
     """
     with file.stream() as (stream, _):
-        parquet = pq.ParquetFile(stream, metadata=footer(stream))
+        parquet = parquet_file(stream, metadata=footer(stream))
         schema, texts = parquet.schema_arrow, {*_columns(parquet, "UUID", "JSON", "ENUM")}
     if twice := [name for name in schema.names if schema.names.count(name) > 1]:
         raise BadInput(f"{file.name}: two columns have the name {twice[0]!r}; rename one of them")
@@ -82,12 +83,12 @@ def read(file: RawFile, types: Types) -> Iterator[tuple[pa.RecordBatch, int]]:
     with file.stream() as (stream, raw):
         metadata = footer(stream)
         groups = range(metadata.num_row_groups) if file.row_groups is None else file.row_groups
-        parquet = pq.ParquetFile(stream, metadata=metadata, coerce_int96_timestamp_unit="us")
+        parquet = parquet_file(stream, metadata=metadata, coerce_int96_timestamp_unit="us")
         uuids = [name for name in _columns(parquet, "UUID") if types.get(name) == pa.string()]
         int96 = [name for name in _columns(parquet, "INT96") if name in types]
         checked = [name for name in int96 if file.source.schema.get(name) != "timestamp"]
         exact = (
-            _batches(pq.ParquetFile(stream, metadata=metadata), stream, checked, groups, file.name) if checked else None
+            _batches(parquet_file(stream, metadata=metadata), stream, checked, groups, file.name) if checked else None
         )
         for batch in _batches(parquet, stream, list(types), groups, file.name):
             if exact is not None:
@@ -120,7 +121,7 @@ def most_rows(source: Any, metadata: Any, group: int, names: Collection[str], na
     longest = 0
     if texts:
         # A small buffer, as only the dictionaries are needed.
-        parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=texts, buffer_size=1 << 20)
+        parquet = parquet_file(source, metadata=metadata, read_dictionary=texts, buffer_size=1 << 20)
         head = next(parquet.iter_batches(1, row_groups=[group], columns=texts), pa.RecordBatch.from_pydict({}))
         longest = max((pc.max(_lengths(item.dictionary)).as_py() or 0 for item in _coded(head)), default=0)
         if longest * row_group.num_rows > MAX_ROW_GROUP_BYTES:
@@ -171,8 +172,8 @@ def _batches(
 def footer(stream: Any) -> Any:
     """Returns a file's metadata as Arrow reads it.
 
-    The writer's Arrow types are dropped, which leaves Parquet's own types, if a newer Arrow wrote them or if they are
-    fixed-size lists, of which Arrow cannot read missing ones.
+    The writer's Arrow types are dropped, which leaves Parquet's own types, if only a newer Arrow than PyArrow 10 knows
+    them, or if they are fixed-size lists, of which Arrow cannot read missing ones.
     """
     try:
         metadata = pq.read_metadata(stream)
@@ -183,7 +184,8 @@ def footer(stream: Any) -> Any:
         except (pa.ArrowException, OSError, ValueError):
             raise error from None
     # Without Arrow's types, durations would be lost: Parquet has none.
-    if any(pa.types.is_fixed_size_list(item.type) for item in schema) and "duration" not in str(schema.types):
+    is_dropped = any(pa.types.is_fixed_size_list(item.type) or is_newer_arrow_type(item.type) for item in schema)
+    if is_dropped and "duration" not in str(schema.types):
         return _without_arrow_types(stream)
     return metadata
 
@@ -202,7 +204,9 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 def _with_uuids(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     """Converts columns of 16-byte UUIDs to text."""
     for name in names:
-        texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in _column(batch, name).to_pylist()]
+        values = _column(batch, name)
+        values = getattr(values, "storage", values).to_pylist()
+        texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in values]
         columns = [
             pa.array(texts, pa.string()) if other == name else _column(batch, other) for other in batch.schema.names
         ]

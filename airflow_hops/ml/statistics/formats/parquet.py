@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.readers.parquet import footer, index_columns, most_rows
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.readers.types import check_text
@@ -95,10 +96,10 @@ def _opened(file: RawFile) -> Iterator[tuple[pq.ParquetFile, Any]]:
         with explained(file.name):
             # Columns are read in pieces, as a row group may be larger than memory.
             metadata = _footer(file.file.path, file.file.version)
-            yield pq.ParquetFile(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES), file.file.path
+            yield parquet_file(file.file.path, metadata=metadata, buffer_size=_PIECE_BYTES), file.file.path
     else:
         with file.stream() as (stream, _):
-            yield pq.ParquetFile(stream, metadata=footer(stream)), stream
+            yield parquet_file(stream, metadata=footer(stream)), stream
 
 
 @lru_cache(maxsize=64)
