@@ -87,7 +87,9 @@ class Endpoint:
         try:
             self.capture = Capture(options)
         except (OSError, ImportError, ValueError) as error:
-            raise StartError(f"--capture_base_path={flags.capture_base_path}: {error}") from error
+            where = f"--capture_base_path={flags.capture_base_path}"
+            where += f", --capture_topic={flags.capture_topic}" if flags.capture_topic else ""
+            raise StartError(f"{where}: {error}") from error
         self.stats = RequestStats()
         self.shadow = Shadow(catalog, flags, self.capture)
         self.shadow_counts = self.shadow.counts

@@ -145,7 +145,7 @@ class TrafficFlags:
 class CaptureFlags:
     """Captured requests."""
 
-    capture_base_path: str = _flag("", "folder or URL for captured requests; if empty, nothing is captured")
+    capture_base_path: str = _flag("", "folder or URL for captured requests; if empty, no files are written")
     capture_mode: CaptureMode = _flag("all", "what to capture")  # noqa: RUF009
     capture_sampling_percent: float = _flag(100, "percentage of requests to capture", flag_values.percent)
     capture_roll_rows: int = _flag(100_000, "number of rows after which a file is closed", flag_values.positive)
@@ -161,6 +161,8 @@ class CaptureFlags:
     capture_retention_bytes: int = _flag(
         0, "maximum size of a model's files; 0 means no limit (default)", flag_values.count
     )
+    capture_topic: str = _flag("", "Kafka topic that gets a message for each captured row, besides files or instead")
+    capture_topic_config: str = _flag("", "JSON file with librdkafka's options, such as bootstrap.servers")
     capture_shadow: bool = _flag(False, "also capture the answers of shadow traffic")
 
 

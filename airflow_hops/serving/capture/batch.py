@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self
 
 from airflow_hops.core.contract.capture_layout import (
@@ -79,6 +79,8 @@ class Part:
         rows: Number of rows of requests in the file; 0 if another part counts them.
         labels: Number of labels in the file.
         encode: Returns the content of the file.
+        table: Returns the rows as an Arrow table; None for a log.
+        shadow: Whether the answers were only compared.
     """
 
     model: str
@@ -88,6 +90,8 @@ class Part:
     rows: int
     labels: int
     encode: Callable[[], bytes]
+    table: Callable[[], Any] | None = None
+    shadow: bool = False
 
 
 @dataclass
@@ -122,8 +126,10 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
             batch.failed_rows[call.model] += call.rows
     for group in tables.groups:
         folder = f"{folder_name(group.model)}/{SHADOW_FOLDER}" if group.shadow else folder_name(group.model)
-        encode = partial(_parquet, group.to_table)
-        batch.parts.append(Part(group.model, folder, f"v{group.version}", "parquet", group.total_rows, 0, encode))
+        table, tail = cache(group.to_table), f"v{group.version}"
+        encode = partial(_parquet, table)
+        part = Part(group.model, folder, tail, "parquet", group.total_rows, 0, encode, table, group.shadow)
+        batch.parts.append(part)
     for (model, version), calls in logged.items():
         rows = sum(call.rows for call in calls) if options.format == "prediction_log" else 0
         folder = f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"
@@ -134,8 +140,9 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
         labels.setdefault((label.model, types), []).append(label)
     for (model, _), values in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
-        encode = partial(_parquet, partial(labels_table, values))
-        batch.parts.append(Part(model, folder, "labels", "parquet", 0, len(values), encode))
+        table = cache(partial(labels_table, values))
+        encode = partial(_parquet, table)
+        batch.parts.append(Part(model, folder, "labels", "parquet", 0, len(values), encode, table))
     return batch
 
 

@@ -36,6 +36,7 @@ from airflow_hops.serving.capture.spool import (
     WrittenCounts,
     used_bytes,
 )
+from airflow_hops.serving.capture.topic import read_config
 
 log = logging.getLogger(__name__)
 
@@ -82,13 +83,17 @@ class Capture:
         self._ends: deque[tuple[float, Position]] = deque(maxlen=_LAG_SAMPLES)
         self._spool: Spool | None = None
         self._writer: subprocess.Popen[bytes] | None = None
-        if options.base_path:
+        if options.topic:
+            read_config(options.topic_config)
+            if options.format == "prediction_log":
+                raise ValueError("prediction logs are files; with a topic, --capture_format is parquet or both")
+        if options.has_place:
             if options.is_local:
                 base = Path(options.base_path)
                 make_private(base)
                 if not os.access(base, os.W_OK):
                     raise PermissionError(f"{base} is not writable")
-            else:
+            elif options.base_path:
                 open_url(options.base_path)
             folder = options.spool_root / secrets.token_hex(6)
             folder.mkdir(parents=True, mode=0o700)
@@ -190,6 +195,7 @@ class Capture:
         report: dict[str, Any] = {
             "enabled": options.enabled,
             "base_path": options.base_path or None,
+            "topic": options.topic or None,
             "mode": options.mode,
             "format": options.format,
             "sampling_percent": options.sampling_percent,

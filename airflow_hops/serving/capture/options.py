@@ -21,7 +21,7 @@ class CaptureOptions:
     """Options: what is captured, where it is written, and when a file is closed or removed.
 
     Attributes:
-        base_path: Folder or fsspec URL with one folder per model; if empty, nothing is captured.
+        base_path: Folder or fsspec URL with one folder per model; if empty, no files are written.
         mode: Whether to write the columns ``input.*``, ``output.*`` or both.
         sampling_percent: Percentage of requests to capture, 0 to 100.
         format: Kinds of files.
@@ -32,6 +32,8 @@ class CaptureOptions:
         roll_seconds: Seconds after which a file with any rows is closed.
         retention_days: Age at which files are removed; 0 keeps them.
         retention_bytes: Size of a model's files beyond which the oldest are removed; 0 keeps them.
+        topic: Kafka topic that gets a message for each row, besides files or instead of them; empty for none.
+        topic_config: JSON file with librdkafka's configuration.
     """
 
     base_path: str = ""
@@ -44,16 +46,23 @@ class CaptureOptions:
     roll_seconds: float = 60.0
     retention_days: float = 0.0
     retention_bytes: int = 0
+    topic: str = ""
+    topic_config: str = ""
+
+    @property
+    def has_place(self) -> bool:
+        """Whether there is a place for captured rows."""
+        return bool(self.base_path or self.topic)
 
     @property
     def enabled(self) -> bool:
         """Whether any request is captured."""
-        return bool(self.base_path) and self.mode != "none" and self.sampling_percent > 0
+        return self.has_place and self.mode != "none" and self.sampling_percent > 0
 
     @property
     def is_local(self) -> bool:
         """Whether the base path is a local folder."""
-        return "://" not in self.base_path
+        return bool(self.base_path) and "://" not in self.base_path
 
     @property
     def spool_root(self) -> Path:
@@ -63,7 +72,7 @@ class CaptureOptions:
         if self.is_local:
             return Path(self.base_path) / ".spool"
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        name = hashlib.sha256(self.base_path.encode()).hexdigest()[:16]
+        name = hashlib.sha256((self.base_path or f"kafka://{self.topic}").encode()).hexdigest()[:16]
         return state / "airflow-hops" / "capture" / name
 
     @property

@@ -27,8 +27,8 @@ _ANSWER_S = 1.0
 _FIELDS = {"model", "request_id", "row", "label", "at"}
 _ONLY_NAME = "value"
 _LARGEST_ROW = 2**31 - 1
-_ROWS = ("captured", "dropped", "written", "failed")
-_LABELS = ("captured", "dropped", "written")
+_ROWS = ("captured", "dropped", "written", "sent", "failed")
+_LABELS = ("captured", "dropped", "written", "sent")
 
 
 def add_routes(routes: Routes, capture: Capture | WorkersCapture) -> None:
@@ -68,13 +68,13 @@ class CaptureCollector(Collector):
             files.add_metric([model], counts["files"])
             removed.add_metric([model], counts["removed_files"])
         yield from (rows, labels, files, removed)
-        if status["base_path"] is not None:
+        if "spool_bytes" in status:
             yield GaugeMetricFamily(
                 "hops_serving_capture_spool_bytes", "Bytes of the spool on the disk.", status["spool_bytes"]
             )
             yield GaugeMetricFamily(
                 "hops_serving_capture_lag_seconds",
-                "Age of the oldest captured row that is in no file yet.",
+                "Age of the oldest captured row that is in no file or topic yet.",
                 status["lag_seconds"],
             )
 
@@ -89,9 +89,10 @@ def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str
     """
 
     def feedback(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        if not capture.options.base_path:
+        if not capture.options.has_place:
             raise ServingError(
-                grpc.StatusCode.FAILED_PRECONDITION, "Feedback is kept where requests are captured: --capture_base_path"
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "Feedback is kept where requests are captured: --capture_base_path or --capture_topic",
             )
         labels = read_feedback(request.body)
         unknown = next((label.model for label in labels if not is_model(label.model)), None)

@@ -223,6 +223,8 @@ class WrittenCounts:
     files: int = 0
     written_labels: int = 0
     removed_files: int = 0
+    sent_rows: int = 0
+    sent_labels: int = 0
 
 
 @dataclass

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.serving import log_lines
-from airflow_hops.serving.capture.batch import Batch, WaitingRecords, make_batch
+from airflow_hops.serving.capture.batch import Batch, Part, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files, remove_old
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.spool import (
@@ -38,6 +38,7 @@ from airflow_hops.serving.capture.spool import (
     segment_path,
     segments,
 )
+from airflow_hops.serving.capture.topic import CapturedTopic
 
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
@@ -56,6 +57,7 @@ class SpoolWriter:
         self.state = WriterState.load(folder)
         self._lock = lock
         self._files: CapturedFiles | None = None
+        self._topic: CapturedTopic | None = None
         self._scanned = self.state.position
         self._waiting = WaitingRecords()
         self._since_s = 0.0
@@ -103,7 +105,7 @@ class SpoolWriter:
     def retain(self) -> None:
         """Removes old files, once a minute."""
         options = self.options
-        if not (options.retention_days or options.retention_bytes):
+        if not (options.base_path and (options.retention_days or options.retention_bytes)):
             return
         if time.monotonic() - self._retained_s < _RETAIN_EVERY_S and self._retained_s:
             return
@@ -185,7 +187,17 @@ class SpoolWriter:
                 state.planned = None
                 raise
         batch = make_batch(self._waiting, self.options)
-        self._publish(batch, again)
+        written = self._publish(batch, again) if self.options.base_path else []
+        sent = self._send(batch) if self.options.topic else []
+        for part in written if self.options.base_path else sent:
+            counts = state.of(part.model)
+            counts.files += 1 if self.options.base_path else 0
+            counts.written_rows += part.rows
+            counts.written_labels += part.labels
+        for part in sent:
+            counts = state.of(part.model)
+            counts.sent_rows += part.rows
+            counts.sent_labels += part.labels
         for model, rows in batch.failed_rows.items():
             state.of(model).failed_rows += rows
         # The records are in files, even if saving the state fails; the next batch must not contain them.
@@ -197,8 +209,21 @@ class SpoolWriter:
             if number < state.position.segment:
                 segment_path(folder, number).unlink(missing_ok=True)
 
-    def _publish(self, batch: Batch, again: bool) -> None:
-        """Writes a batch's parts, except those that an earlier attempt has written."""
+    def _send(self, batch: Batch) -> list[Part]:
+        """Sends a batch's rows to the topic, and returns the parts with them."""
+        parts = [part for part in batch.parts if part.table is not None]
+        if self._topic is None:
+            self._topic = CapturedTopic(self.options.topic, self.options.topic_config, f"hops-{self.folder.name}")
+        unsendable = self._topic.send(parts)
+        for model, rows in unsendable.items():
+            self.state.of(model).sent_rows -= rows
+            if not self.options.base_path:
+                self.state.of(model).written_rows -= rows
+                batch.failed_rows[model] += rows
+        return parts
+
+    def _publish(self, batch: Batch, again: bool) -> list[Part]:
+        """Writes a batch's parts, except those that an earlier attempt has written; returns those that are written."""
         files, mark = self._open_files(), f"{self.folder.name}-{self.state.batch}"
         there: dict[str, set[str]] = {}
         written = []
@@ -215,17 +240,13 @@ class SpoolWriter:
                     continue
                 files.publish(part.folder, tail, content)
             written.append(part)
-        for part in written:
-            counts = self.state.of(part.model)
-            counts.written_rows += part.rows
-            counts.written_labels += part.labels
-            counts.files += 1
+        return written
 
     def _failed(self, error: str) -> None:
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or 1.0)
         self._next_try_s = time.monotonic() + self._pause_s
         if error != self.state.error:
-            log.error("capture: files cannot be written; captured requests stay in %s: %s", self.folder, error)
+            log.error("capture: rows cannot be written; captured requests stay in %s: %s", self.folder, error)
         self.state.error = error
         with contextlib.suppress(OSError):
             self.state.save(self.folder)
