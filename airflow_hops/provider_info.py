@@ -85,6 +85,7 @@ PROVIDER_INFO: dict[str, Any] = {
                 "airflow_hops.triggers.dataset",
                 "airflow_hops.triggers.model_version",
                 "airflow_hops.triggers.rollout",
+                "airflow_hops.triggers.topic",
             ],
         }
     ],

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, Asset, AssetWatcher
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.triggers.base import BaseEventTrigger
 from kafka_brokers import Broker, as_json
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
+from airflow_hops.triggers.topic import TopicTrigger
 
 pytestmark = pytest.mark.runtime
 
@@ -46,3 +51,70 @@ def test_only_ingest_reads_topics() -> None:
         Source("/data", allow_gaps=True)
     with pytest.raises(BadInput, match="format is 'csv', expected one of json, avro, protobuf"):
         Source("kafka://events", format="csv")
+
+
+class AssetState:
+    """The state of an asset, as the triggerer hands it to a trigger."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+async def next_event(trigger: TopicTrigger, timeout_s: float) -> dict[str, Any] | None:
+    """Runs a trigger until its first event; None if there is none in time."""
+    events = trigger.run()
+    try:
+        event = await asyncio.wait_for(anext(events), timeout_s)
+    except TimeoutError:
+        return None
+    await events.aclose()  # type: ignore[attr-defined]
+    payload: dict[str, Any] = event.payload
+    return payload
+
+
+def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
+    mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "kafka", "extra": mock_kafka.config}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
+    state = AssetState()
+
+    def make_trigger() -> TopicTrigger:
+        path, arguments = TopicTrigger("events", poll_s=0.2).serialize()
+        assert path == "airflow_hops.triggers.topic.TopicTrigger"
+        trigger = TopicTrigger(**arguments)
+        trigger.asset_state_store = state  # type: ignore[assignment]
+        return trigger
+
+    async def watch() -> None:
+        mock_kafka.send("events", [(0, b"old")] * 3)
+        events = make_trigger().run()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(4)
+        assert not waiting.done(), "records from before the watch fire nothing"
+        mock_kafka.send("events", [(0, b"new"), (2, b"new"), (2, b"new")])
+        event = await asyncio.wait_for(waiting, 20)
+        assert event.payload == {"topic": "events", "records": 3, "offsets": {"0": [3, 4], "2": [0, 2]}}
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(2)
+        assert not waiting.done(), "an event comes once"
+        waiting.cancel()
+        mock_kafka.send("events", [(1, b"while no triggerer runs")])
+        found = await next_event(make_trigger(), 20)
+        assert found == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
+
+    asyncio.run(watch())
+
+
+def test_watched_asset_takes_the_trigger() -> None:
+    asset = Asset("events", watchers=[AssetWatcher(name="kafka", trigger=TopicTrigger("events"))])
+    with DAG("watched", schedule=[asset]) as dag:
+        pass
+    assert DagSerialization.to_dict(dag)
+    assert isinstance(asset.watchers[0].trigger, BaseEventTrigger)
