@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -153,8 +154,11 @@ def image_pods(node: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.Monk
 def test_step_is_a_pod_of_the_image(image_pods: Pods, runtime: Path, tmp_path: Path) -> None:
     run_step = StepRunner(str(tmp_path / "store"), runtime)
     launcher = KubernetesLauncher(Path("/opt/hops-runtime"), **image_pods.options)
-    steps = str(REPOSITORY / "tests" / "steps")
-    value = run_step("pod_steps:where", launcher=launcher, code_paths=(steps,))
+    code = tmp_path / "dags"
+    code.mkdir()
+    shutil.copy(REPOSITORY / "tests" / "steps" / "pod_steps.py", code)
+    (code / "neighbour.py").write_text("WORD = 'beside the DAG'\n")
+    value = run_step("pod_steps:where", launcher=launcher, code_paths=(str(code),))
     assert value["python"] == "/opt/hops-runtime" and value["dag"] == "tests"
 
 
