@@ -47,10 +47,10 @@ LINK_NAME = "hops-base.pth"
 _BOOSTERS = {"lightgbm", "xgboost", "xgboost-cpu"}
 _CONVERTER = "onnxmltools"
 """Exporter of models of :data:`_BOOSTERS`."""
-_STANDALONE_PACKAGES = {"feast"}
+_STANDALONE_PACKAGES = {"deltalake", "feast", "pyiceberg"}
 """Packages that cannot be installed beside those of the runtime environment."""
-_STORE_CLIENTS = ("fsspec", "s3fs", "gcsfs", "adlfs", "hdfs-native")
-"""Packages by which steps reach the store, which a standalone environment gets if its base has them."""
+_IMPORTED = ("fsspec", "s3fs", "gcsfs", "adlfs", "hdfs-native", "google-crc32c", "numpy", "orjson", "pyarrow")
+"""Packages that steps import to reach the store and write tables; a standalone environment gets those of its base."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def make_named(
         base: Folder of the runtime environment.
         name: The named environment's name.
         requirements: All requirements to add, in pip's syntax: ``lightgbm``, ``xgboost-cpu==3.2.0``. Exporters of their
-            models are added as well. With Feast, the environment is standalone.
+            models are added as well. With Feast, pyiceberg or deltalake, the environment is standalone.
         pins: The base's pinned requirements.
         uv: The uv program.
         python: An interpreter that must be of the base's version; None for no check.
@@ -173,7 +173,7 @@ def make_named(
     requirements = list({package_name(requirement): requirement for requirement in requirements}.values())
     names = set(map(package_name, requirements))
     standalone = bool(_STANDALONE_PACKAGES & names)
-    clients = [name for name in _STORE_CLIENTS if name in installed_packages(base)] if standalone else []
+    clients = [name for name in _IMPORTED if name in installed_packages(base)] if standalone else []
     wanted = [*requirements, *([_CONVERTER] if _BOOSTERS & names else []), *clients]
     before = locked_packages(folder)
     lock = resolve(base, wanted, pins, uv=uv, say=say, before=before, standalone=standalone)

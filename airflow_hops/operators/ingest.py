@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,7 +55,8 @@ class IngestOperator(SparkOperator):
     Args:
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
             its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
-            rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database (:doc:`/howto/ingest`).
+            rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database, ``iceberg://…`` and
+            ``delta://…`` are tables (:doc:`/howto/ingest`).
             ``dataset://[organisation/]name@version[#table]`` is a :doc:`shared data set </howto/share_datasets>`,
             ``kafka://topic`` a :doc:`topic </howto/streams>`. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
@@ -151,7 +155,11 @@ class IngestOperator(SparkOperator):
             params={"sources": tables},
             producer=producer_of(context),
         )
-        return dict(hook.run(spec, launcher=self.chosen_launcher(hook), cache=False).value)
+        states = dict(hook.run(spec, launcher=self.chosen_launcher(hook), cache=False).value)
+        return {
+            name: state if tables[name].get("sql") else _first_state(hook.store, spec, name, state)
+            for name, state in states.items()
+        }
 
     def _note_wait(self, event: Mapping[str, Any]) -> None:
         from airflow_hops.core.sharing.waiting import Wait
@@ -174,6 +182,17 @@ class IngestOperator(SparkOperator):
         sources = {table: Source.from_value(table, value) for table, value in read.items() if table not in self._states}
         sources = {table: source for table, source in sources.items() if not source.is_topic}
         return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
+
+
+def _first_state(store: ArtifactStore, spec: StepSpec, table: str, state: str) -> str:
+    """Returns the snapshot that the first try of a run found, so that all its tries read the same rows."""
+    producer, value = spec.producer, spec.params["sources"][table]
+    identity = json.dumps([producer.run_id, value["uri"], value["version"]])
+    name = f"{table}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
+    uri = store.uri("_state", producer.dag_id, producer.task, "states", name)
+    with contextlib.suppress(FileExistsError):
+        store.create_text(uri, json.dumps({"state": state}))
+    return str(store.read_json(uri)["state"])
 
 
 def _claim_requests(store: ArtifactStore, context: Context) -> None:

@@ -12,7 +12,7 @@ from airflow_hops.core.contract.streams import TOPIC_SCHEME, VALUE_FORMATS, chec
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 SQL = "sql"
-TABLE_SCHEMES = (SQL, "spark", "hive", "iceberg", "delta")
+TABLE_SCHEMES = (SQL, "iceberg", "delta")
 """Schemes of the URIs of tables, which only ingest reads."""
 
 
@@ -80,8 +80,9 @@ class Source(_DeclaredSource):
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
             in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``. For
-            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka. Of a query, it is
-            ``sql://`` with the connection's id, and need not be given.
+            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka. For ingest
+            also ``iceberg://catalog/namespace.table`` and ``delta://path-or-uri``. Of a query, it is ``sql://`` with
+            the connection's id, and need not be given.
         format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
             ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
             Zstandard) is always recognised by content. Of a topic's values: ``json``, ``avro`` or ``protobuf``; None is
@@ -108,8 +109,9 @@ class Source(_DeclaredSource):
         sql: Query whose rows are the table; the window is added to it.
         partition_column: Column of the query, a number or a time, by whose ranges it is read in parallel.
         num_partitions: Number of these ranges.
-        key: Columns whose values identify a row of the query; duplicates are an error.
-        version: Query whose only value changes whenever the rows do; None if unknown, and the table is always read.
+        key: Columns whose values identify a row of a table or query; duplicates are an error.
+        version: Query whose only value changes whenever the rows do; None if unknown, and the rows are always read. Of
+            an Iceberg or Delta table: the snapshot or version to read; None for that of the run's first try.
     """
 
     format: str | None = None
@@ -180,8 +182,10 @@ class Source(_DeclaredSource):
                 f"source {self.uri!r}: a query needs 'conn_id' and 'sql', and no 'uri'; found "
                 f"conn_id={self.conn_id!r}, sql={self.sql!r}"
             )
-        if not is_query and (self.conn_id or self.uri.startswith(f"{SQL}://")):
-            raise BadInput(f"source {self.uri!r}: 'conn_id' needs 'sql', the query; found conn_id={self.conn_id!r}")
+        if not is_query and self.uri.startswith(f"{SQL}://"):
+            raise BadInput(f"source {self.uri!r}: a query needs 'conn_id' and 'sql', and no 'uri'; 'sql' is missing")
+        if not is_query and (given := [name for name in _OF_QUERIES[:4] if getattr(self, name) != _default(name)]):
+            raise BadInput(f"source {self.uri!r}: {given[0]!r} is for queries; this table has no such field")
         if given := [name for name in _OF_FILES if getattr(self, name) != _default(name)]:
             raise BadInput(f"source {self.uri!r}: {given[0]!r} is for files; a table has no such field")
         if layouts := [name for name, type_ in self.schema.items() if "%" in type_]:

@@ -80,5 +80,7 @@ def failing_as(where: str, *errors: type[Exception], is_bad: Callable[[Exception
     """Turns errors of a database into ours: ``BadInput`` if a retry cannot help."""
     try:
         yield
+    except HopsError:
+        raise
     except errors as error:
         raise (BadInput if is_bad(error) else HopsError)(f"{where}: {' '.join(str(error).split())}") from error

@@ -34,7 +34,7 @@ def opened(source: Source, window: Window, state: str) -> AbstractContextManager
 
 def _module_of(source: Source) -> Any:
     """Imports the module that reads a table; the others' libraries may not be installed."""
-    name = "lake" if source.sql is None else source.storage_options["dialect"]
+    name = source.uri.partition("://")[0] if source.sql is None else source.storage_options["dialect"]
     try:
         return importlib.import_module(f"airflow_hops.ml.stages.ingest.{name}")
     except ModuleNotFoundError as error:

@@ -1,0 +1,86 @@
+"""Rows of a Delta table at one version, read without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.stages.ingest import lake
+from airflow_hops.ml.stages.ingest.open_table import OpenTable, failing_as
+from airflow_hops.ml.stages.ingest.window import Window
+
+
+def state_of(source: Source) -> list[list[Any]]:
+    """Returns the current version, or the one that the source names, as one row."""
+    return [[_load(source, source.version).version()]]
+
+
+@contextmanager
+def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
+    """Opens a table at a version, for the rows in a window.
+
+    Raises:
+        BadInput: there is no such table or version, a key occurs twice, or only Spark reads the table's deletes.
+        HopsError: the storage fails.
+    """
+    where = f"{source.uri} at version {state}"
+    table = _load(source, state)
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise BadInput(
+            f"{where}: the table may have deletion vectors, which only Spark reads; turn them off and purge them"
+        )
+    with _failing(where):
+        dataset = table.to_pyarrow_dataset()
+    schema: pa.Schema = dataset.schema
+    bounds = lake.bounds(source, window, schema, where)
+    time = pc.field(source.time_column or "")
+    inside = None
+    for compared, bound in bounds:
+        condition = time >= bound if compared == ">=" else time < bound
+        inside = condition if inside is None else inside & condition
+    with _failing(where):
+        if source.key:
+            lake.check_key(dataset.to_table(list(source.key), filter=inside), source, where)
+        without_time = dataset.count_rows(filter=time.is_null()) if bounds else 0
+        added = pa.table(table.get_add_actions(flatten=True))
+        sizes = dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
+        parts = lake.parts((each, sizes.get(each.path, 0)) for each in dataset.get_fragments(filter=inside))
+    columns = lake.columns(source, schema)
+    yield OpenTable(
+        where,
+        {name: schema.field(name).type for name in columns},
+        parts,
+        partial(_read, where, schema, columns, inside),
+        without_time=without_time,
+        span=lambda: lake.span(dataset.to_table([source.time_column])[0]),
+    )
+
+
+def _read(
+    where: str, schema: pa.Schema, columns: Sequence[str], inside: Any, part: Sequence[Any]
+) -> Iterator[pa.RecordBatch]:
+    with _failing(where):
+        for fragment in part:
+            yield from fragment.to_batches(schema=schema, columns=list(columns), filter=inside)
+
+
+def _load(source: Source, version: str | None) -> DeltaTable:
+    options = {name: str(value) for name, value in source.storage_options.items()}
+    if version is not None and not version.isdigit():
+        raise BadInput(f"{source.uri}: 'version' is {version!r}; expected the number of a version")
+    with _failing(source.uri + (f" at version {version}" if version else ""), is_bad=version is not None):
+        path = source.uri.removeprefix("delta://")
+        return DeltaTable(path, None if version is None else int(version), storage_options=options)
+
+
+def _failing(where: str, *, is_bad: bool = False) -> Any:
+    return failing_as(where, DeltaError, OSError, is_bad=lambda error: is_bad or isinstance(error, TableNotFoundError))

@@ -1,0 +1,158 @@
+"""Ingest of Iceberg and Delta tables, in a named environment without Spark."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.environments.named import make_named
+from airflow_hops.environments.runtime import pins_file
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.launchers.local import LocalLauncher
+from airflow_hops.operators.ingest import _first_state
+
+pytestmark = pytest.mark.runtime
+
+RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
+SCRIPT = Path(__file__).with_name("make_lake.py")
+
+
+@pytest.fixture(scope="session")
+def lake_runtime(runtime: Path) -> Path:
+    """The named environment with pyiceberg and deltalake beside the runtime environment."""
+    from airflow_hops.cli.runtime import find_uv
+
+    requirements = ["pyiceberg[sql-sqlite]==0.12.*", "deltalake==1.6.*"]
+    make_named(runtime, "test-lake", requirements, pins_file(), uv=find_uv(), say=lambda line: None)
+    return runtime.with_name(f"{runtime.name}-test-lake")
+
+
+@pytest.fixture
+def change(lake_runtime: Path, tmp_path: Path) -> Callable[[str], None]:
+    """Changes the tables, which exist at first."""
+
+    def run(what: str) -> None:
+        subprocess.run([lake_runtime / "bin" / "python", SCRIPT, tmp_path, what], check=True)
+
+    run("new")
+    return run
+
+
+@pytest.fixture
+def source(tmp_path: Path, change: Any) -> Callable[..., Source]:
+    """Makes a source of the table in a format."""
+
+    def make(kind: str, **fields: Any) -> Source:
+        if kind == "delta":
+            return Source(f"delta://{tmp_path}/delta", **fields)
+        catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/iceberg"}
+        return Source("iceberg://lake/shop.rows", storage_options=catalog, **fields)
+
+    return make
+
+
+@pytest.fixture
+def ingest(run_step: Any, lake_runtime: Path) -> Callable[..., tuple[Any, pa.Table]]:
+    def run(
+        source: Source, window: tuple[str | None, str | None] = (None, None), states: dict[str, str] | None = None
+    ) -> tuple[Any, pa.Table]:
+        params = {"sources": {"rows": source.to_dict()}, "window_start": window[0], "window_end": window[1]}
+        launcher = LocalLauncher(lake_runtime, None)
+        artifact = run_step(RUN, params={**params, "states": states}, kind="snapshot", launcher=launcher)
+        return artifact, pq.read_table(run_step.store.local(artifact) / "rows")
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_table_is_read_at_the_planned_state(
+    kind: str, ingest: Any, source: Any, change: Any, run_step: Any, lake_runtime: Path, tmp_path: Path
+) -> None:
+    launcher = LocalLauncher(lake_runtime, None)
+    states = run_step(STATES, params={"sources": {"rows": source(kind).to_dict()}}, launcher=launcher)
+    change("more")
+    artifact, table = ingest(source(kind), states=states)
+    assert sorted(table["id"].to_pylist()) == list(range(1000))
+    assert artifact.properties["states"] == states
+    assert artifact.rows["rows"].rows_in == 1000
+    assert [str(kind) for kind in table.schema.types] == [
+        *("int64", "timestamp[us, tz=UTC]", "decimal128(10, 2)", "string")
+    ]
+    assert ingest(source(kind))[1].num_rows == 1001
+    assert ingest(source(kind, version=states["rows"]))[1].num_rows == 1000
+
+    window = ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z")
+    artifact, table = ingest(source(kind, time_column="at", columns=("id",), key=("id",)), window)
+    assert table.to_pydict() == {"id": list(range(1, 24))}
+    assert artifact.rows["rows"].rejected == {"at is missing": 1}
+
+    def refused(source: Source, *arguments: Any) -> str:
+        with pytest.raises(StepFailed) as failure:
+            ingest(source, *arguments)
+        assert not failure.value.retryable
+        assert source.uri in str(failure.value)
+        return str(failure.value)
+
+    message = refused(source(kind, time_column="at"), ("2020-01-01", None))
+    assert "goes from 2013-01-01 01:00:00+00:00 to 2013-02-11 16:00:00+00:00" in message
+    assert "the key name='n" in refused(source(kind, key=("name",)))
+    assert "there is no column 'when'" in refused(source(kind, time_column="when"), window)
+    assert "77" in refused(source(kind, version="77"))
+    change("gone") if kind == "iceberg" else shutil.rmtree(tmp_path / "delta")
+    assert "exist" in refused(source(kind), (None, None), states)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "message"),
+    [("delta", "vectors", "deletion vectors, which only Spark reads"), ("iceberg", "equality", "equality deletes")],
+)
+def test_deletes_for_spark_are_refused(
+    kind: str, what: str, message: str, ingest: Any, source: Any, change: Any
+) -> None:
+    change(what)
+    with pytest.raises(StepFailed, match=message):
+        ingest(source(kind))
+
+
+def test_each_run_reads_the_newest_version(run_dag: Any, change: Any, tmp_path: Path) -> None:
+    def states() -> dict[str, str]:
+        (task,) = run_dag("ingest_lake", {"table": str(tmp_path / "delta")}).get_task_instances()
+        return dict(task.xcom_pull(task_ids="ingest")["properties"]["states"])
+
+    assert states() == {"rows": "1"}
+    change("more")
+    assert states() == {"rows": "2"}
+
+
+def test_all_tries_of_a_run_read_one_version(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "store"))
+
+    def state(run: str, attempt: int, version: str | None, found: str) -> str:
+        params = {"sources": {"rows": Source("delta:///rows", version=version).to_dict()}}
+        spec = StepSpec("ingest", STATES, params, producer=Producer("shop", run, "ingest", -1, attempt))
+        return _first_state(store, spec, "rows", found)
+
+    assert [state("monday", 1, None, "1"), state("monday", 2, None, "2")] == ["1", "1"]
+    assert [state("tuesday", 1, None, "2"), state("monday", 3, "7", "7")] == ["2", "7"]
+
+
+def test_an_environment_without_the_library_is_named(run_step: Any, warm_launcher: Any) -> None:
+    params = {"sources": {"rows": Source("delta:///tmp/none").to_dict()}}
+    with pytest.raises(StepFailed, match="lacks deltalake; make one with 'airflow hops runtime create"):
+        run_step(STATES, params=params, launcher=warm_launcher)
+
+
+def test_fields_of_queries_are_refused() -> None:
+    with pytest.raises(BadInput, match="'partition_column' is for queries"):
+        Source("delta:///rows", partition_column="id", num_partitions=2)
