@@ -160,6 +160,7 @@ def test_step_is_a_pod_of_the_image(image_pods: Pods, runtime: Path, tmp_path: P
     (code / "neighbour.py").write_text("WORD = 'beside the DAG'\n")
     value = run_step("pod_steps:where", launcher=launcher, code_paths=(str(code),))
     assert value["python"] == "/opt/hops-runtime" and value["dag"] == "tests"
+    assert not value["package"].startswith("/opt")  # the worker's version of it, not the image's
 
 
 def test_chart_serves_from_the_image_on_kubernetes(

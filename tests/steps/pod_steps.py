@@ -12,6 +12,8 @@ from typing import Any
 
 from neighbour import WORD
 
+import airflow_hops
+
 
 def talk(context: Any, answer: str) -> dict[str, Any]:
     """Writes a line, and goes on when the worker has answered it in the store."""
@@ -55,4 +57,5 @@ def fill_disk(context: Any) -> None:
 
 
 def where(context: Any) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "python": sys.prefix, "dag": context.spec.producer.dag_id}
+    package = airflow_hops.__file__
+    return {"host": socket.gethostname(), "python": sys.prefix, "dag": context.spec.producer.dag_id, "package": package}
