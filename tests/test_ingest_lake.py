@@ -154,5 +154,7 @@ def test_an_environment_without_the_library_is_named(run_step: Any, warm_launche
 
 
 def test_fields_of_queries_are_refused() -> None:
-    with pytest.raises(BadInput, match="'partition_column' is for queries"):
+    with pytest.raises(BadInput, match="'partition_column' is not for tables of this kind"):
         Source("delta:///rows", partition_column="id", num_partitions=2)
+    with pytest.raises(BadInput, match="'version' is not for tables of this kind"):
+        Source("hive://shop.rows", version="7")

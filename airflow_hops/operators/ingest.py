@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["IngestOperator", "Source"]
+_READ_ANEW = ("sql://", "spark://", "hive://")
+"""Schemes of tables whose earlier states cannot be read."""
 
 
 class IngestOperator(SparkOperator):
@@ -55,8 +57,8 @@ class IngestOperator(SparkOperator):
     Args:
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
             its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
-            rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database, ``iceberg://…`` and
-            ``delta://…`` are tables (:doc:`/howto/ingest`).
+            rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database, ``spark://…``,
+            ``hive://…``, ``iceberg://…`` and ``delta://…`` are tables (:doc:`/howto/ingest`).
             ``dataset://[organisation/]name@version[#table]`` is a :doc:`shared data set </howto/share_datasets>`,
             ``kafka://topic`` a :doc:`topic </howto/streams>`. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
@@ -157,7 +159,7 @@ class IngestOperator(SparkOperator):
         )
         states = dict(hook.run(spec, launcher=self.chosen_launcher(hook), cache=False).value)
         return {
-            name: state if tables[name].get("sql") else _first_state(hook.store, spec, name, state)
+            name: state if tables[name]["uri"].startswith(_READ_ANEW) else _first_state(hook.store, spec, name, state)
             for name, state in states.items()
         }
 

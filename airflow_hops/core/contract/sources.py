@@ -12,7 +12,7 @@ from airflow_hops.core.contract.streams import TOPIC_SCHEME, VALUE_FORMATS, chec
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 SQL = "sql"
-TABLE_SCHEMES = (SQL, "iceberg", "delta")
+TABLE_SCHEMES = (SQL, "spark", "hive", "iceberg", "delta")
 """Schemes of the URIs of tables, which only ingest reads."""
 
 
@@ -80,9 +80,9 @@ class Source(_DeclaredSource):
     Attributes:
         uri: Absolute local path or fsspec URI (``s3://bucket/flights``): one file, a glob, or a folder, with all files
             in it and its subfolders in the order of their names, except names that begin with ``.`` or ``_``. For
-            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka. For ingest
-            also ``iceberg://catalog/namespace.table`` and ``delta://path-or-uri``. Of a query, it is ``sql://`` with
-            the connection's id, and need not be given.
+            ingest also ``kafka://topic``, whose records the window selects by their time in Kafka, and the tables
+            ``spark://database.table``, ``hive://database.table``, ``iceberg://catalog/namespace.table`` and
+            ``delta://path-or-uri``. Of a query, it is ``sql://`` with the connection's id, and need not be given.
         format: ``csv``, ``jsonl`` (one JSON object per line) or ``parquet``; for statistics also ``arrow`` (IPC) or
             ``tfrecord``. None infers it from each file's name, or else from its content. Compression (gzip, zip, bzip2,
             Zstandard) is always recognised by content. Of a topic's values: ``json``, ``avro`` or ``protobuf``; None is
@@ -184,8 +184,10 @@ class Source(_DeclaredSource):
             )
         if not is_query and self.uri.startswith(f"{SQL}://"):
             raise BadInput(f"source {self.uri!r}: a query needs 'conn_id' and 'sql', and no 'uri'; 'sql' is missing")
-        if not is_query and (given := [name for name in _OF_QUERIES[:4] if getattr(self, name) != _default(name)]):
-            raise BadInput(f"source {self.uri!r}: {given[0]!r} is for queries; this table has no such field")
+        of_queries: tuple[str, ...] = _OF_QUERIES if self.uri.startswith(("spark://", "hive://")) else _OF_QUERIES[:-1]
+        of_queries = () if is_query else tuple(name for name in of_queries if name != "key")
+        if given := [name for name in of_queries if getattr(self, name) != _default(name)]:
+            raise BadInput(f"source {self.uri!r}: {given[0]!r} is not for tables of this kind")
         if given := [name for name in _OF_FILES if getattr(self, name) != _default(name)]:
             raise BadInput(f"source {self.uri!r}: {given[0]!r} is for files; a table has no such field")
         if layouts := [name for name, type_ in self.schema.items() if "%" in type_]:

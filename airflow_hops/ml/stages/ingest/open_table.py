@@ -12,6 +12,7 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers.types import Types
+from airflow_hops.ml.spark.tasks import Pool
 
 _SHOWN = 200
 """Characters of a query that messages show."""
@@ -30,6 +31,7 @@ class OpenTable:
         without_time: Number of rows that ``read`` leaves out because they have no time.
         span: Returns the first and last time of all rows, also outside the window.
         in_this_process: Whether only this process can read it.
+        pool: Runs the tasks; None for the step's.
     """
 
     name: str
@@ -40,6 +42,7 @@ class OpenTable:
     without_time: int = 0
     span: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
     in_this_process: bool = False
+    pool: Pool | None = None
 
 
 def name_of_query(source: Source, query: str | None) -> str:

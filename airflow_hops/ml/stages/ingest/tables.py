@@ -24,6 +24,7 @@ from airflow_hops.ml.stages.ingest.parts import CopyingPlan, PartSummary, copyin
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
 
+_MODULES = {"iceberg": "iceberg", "delta": "delta", "spark": "catalogue", "hive": "catalogue"}
 Read = Callable[[Any], Iterable[pa.RecordBatch]]
 
 
@@ -34,7 +35,8 @@ def opened(source: Source, window: Window, state: str) -> AbstractContextManager
 
 def _module_of(source: Source) -> Any:
     """Imports the module that reads a table; the others' libraries may not be installed."""
-    name = source.uri.partition("://")[0] if source.sql is None else source.storage_options["dialect"]
+    scheme = source.uri.partition("://")[0]
+    name = _MODULES.get(scheme) or source.storage_options["dialect"]
     try:
         return importlib.import_module(f"airflow_hops.ml.stages.ingest.{name}")
     except ModuleNotFoundError as error:
@@ -93,7 +95,9 @@ def copy_table(
         plan = copying_plan(None, file, wanted(table_at_state.types, file), window, folder, table)
         plan = replace(plan, types=stored(plan.types, name))
         progress(0.3, f"{len(parts)} parts")
-        if table_at_state.in_this_process or (len(parts) == 1 and pool.runs_here):
+        if table_at_state.pool is not None:
+            pool = table_at_state.pool
+        elif table_at_state.in_this_process or (len(parts) == 1 and pool.runs_here):
             pool = IN_PROCESS
         work = partial(_copy, file=file, read=table_at_state.read)
         summaries = run_tasks(pool, work, plan, list(enumerate(parts)), PartSummary, progress)

@@ -1,0 +1,135 @@
+"""Rows of a table in the catalogue of the Spark session, copied by Spark's tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
+from airflow_hops.ml.spark.tasks import Pool
+from airflow_hops.ml.stages.ingest import lake
+from airflow_hops.ml.stages.ingest.open_table import OpenTable, check_duplicates
+from airflow_hops.ml.stages.ingest.window import Window
+
+_UNKNOWN = "unknown-"
+
+
+def state_of(source: Source) -> list[list[Any]]:
+    """Returns a hash of the names, sizes and times of modification of the table's files, as one row.
+
+    Of a table that Spark reads from no files, the state is unknown, and so a new text each time.
+    """
+    return [[_fingerprint(_frame(source)) or f"{_UNKNOWN}{uuid.uuid4().hex}"]]
+
+
+@contextmanager
+def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
+    """Opens a table for the rows in a window; Spark prunes partitions by the time column.
+
+    Raises:
+        BadInput: there is no such table, a column is missing, or a key occurs twice.
+        HopsError: Spark failed, or the table has changed since it was planned.
+    """
+    frame = _frame(source)
+    with as_spark_failure():
+        schema: pa.Schema = to_arrow_schema(frame.schema)
+    bounds = lake.bounds(source, window, schema, source.uri)
+    time = F.col(f"`{source.time_column}`") if source.time_column is not None else F.lit(None)
+    inside = frame
+    for compared, bound in bounds:
+        value = bound.as_py() if pa.types.is_integer(bound.type) else bound.as_py().isoformat()
+        limit = F.lit(value).cast(frame.schema[str(source.time_column)].dataType)
+        inside = inside.filter(time >= limit if compared == ">=" else time < limit)
+    with as_spark_failure():
+        without_time = frame.filter(time.isNull()).count() if bounds else 0
+        repeated = inside.groupBy(*source.key).count().filter("count > 1").limit(1).collect() if source.key else []
+    check_duplicates([tuple(row) for row in repeated], source, source.uri)
+    columns = lake.columns(source, schema)
+    chosen = inside.select(*(f"`{name}`" for name in columns))
+
+    def span() -> tuple[str | None, str | None]:
+        with as_spark_failure():
+            first, last = frame.agg(F.min(time).cast("string"), F.max(time).cast("string")).collect()[0]
+        return first, last
+
+    yield OpenTable(
+        source.uri,
+        {name: schema.field(name).type for name in columns},
+        [None],
+        _given,
+        without_time=without_time,
+        span=span,
+        pool=Pool(partial(_run, chosen)),
+    )
+    if not state.startswith(_UNKNOWN) and _fingerprint(_frame(source)) != state:
+        raise HopsError(f"{source.uri}: the table has changed since its read was planned; retry")
+
+
+def _given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
+
+
+def _run(
+    frame: DataFrame, work: Callable[[Any], str], _tasks: Sequence[Any], _report: Callable[[int], None]
+) -> list[str]:
+    """Runs a task for each of Spark's partitions, with its record batches; returns their summaries."""
+
+    def summarise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield pa.RecordBatch.from_arrays([pa.array([work((context.partitionId(), batches))])], ["summary"])
+
+    with as_spark_failure():
+        return [row["summary"] for row in frame.mapInArrow(summarise, "summary string").collect()]
+
+
+def _frame(source: Source) -> DataFrame:
+    """Returns the table; starts the Spark session if it does not run yet."""
+    let_workers_import()
+    builder = SparkSession.builder.appName("ingest").config("spark.sql.session.timeZone", "UTC")
+    if source.uri.startswith("hive://"):
+        builder = builder.enableHiveSupport()
+    with as_spark_failure():
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        catalogue = spark.conf.get("spark.sql.catalogImplementation")
+    if source.uri.startswith("hive://") and catalogue != "hive":
+        raise BadInput(
+            f"{source.uri}: the Spark session began without Hive; give the operator "
+            "conf={'spark.sql.catalogImplementation': 'hive'}"
+        )
+    name = source.uri.partition("://")[2]
+    try:
+        spark.catalog.refreshTable(name)
+        return spark.table(name)
+    except AnalysisException as error:
+        raise BadInput(f"{source.uri}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # of Py4J
+        raise HopsError(f"{source.uri}: {str(error).splitlines()[0]}") from error
+
+
+def _fingerprint(frame: DataFrame) -> str | None:
+    with as_spark_failure():
+        spark = frame.sparkSession
+        configuration = spark._jsc.hadoopConfiguration()
+        path_of = spark._jvm.org.apache.hadoop.fs.Path
+        files = []
+        for name in sorted(frame.inputFiles()):
+            path = path_of(name)
+            status = path.getFileSystem(configuration).getFileStatus(path)
+            files.append([name, status.getLen(), status.getModificationTime()])
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest() if files else None
