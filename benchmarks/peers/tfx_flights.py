@@ -75,6 +75,7 @@ def run(table: Path, root: Path) -> dict[str, object]:
         ``seconds`` (``imports``, by component, ``total`` since the process started), ``auc``, ``accuracy``.
     """
     import tensorflow_model_analysis as tfma
+    from tensorflow_model_analysis.proto import config_pb2 as config
     from tfx import v1 as tfx
 
     imported = time.time()
@@ -107,22 +108,22 @@ def run(table: Path, root: Path) -> dict[str, object]:
         examples=examples.outputs["examples"],
         model=trainer.outputs["model"],
         schema=schema.outputs["schema"],
-        eval_config=tfma.EvalConfig(
-            options=tfma.Options(include_default_metrics={"value": False}),
-            model_specs=[tfma.ModelSpec(label_key="late", signature_name="serving_default")],
-            slicing_specs=[tfma.SlicingSpec(), tfma.SlicingSpec(feature_keys=["carrier"])],
+        eval_config=config.EvalConfig(
+            options=config.Options(include_default_metrics={"value": False}),
+            model_specs=[config.ModelSpec(label_key="late", signature_name="serving_default")],
+            slicing_specs=[config.SlicingSpec(), config.SlicingSpec(feature_keys=["carrier"])],
             metrics_specs=[
-                tfma.MetricsSpec(
+                config.MetricsSpec(
                     metrics=[
-                        tfma.MetricConfig(class_name="ExampleCount"),
-                        tfma.MetricConfig(class_name="BinaryAccuracy"),
-                        tfma.MetricConfig(
+                        config.MetricConfig(class_name="ExampleCount"),
+                        config.MetricConfig(class_name="BinaryAccuracy"),
+                        config.MetricConfig(
                             class_name="AUC",
                             per_slice_thresholds=[
-                                tfma.PerSliceMetricThreshold(
-                                    slicing_specs=[tfma.SlicingSpec()],
-                                    threshold=tfma.MetricThreshold(
-                                        value_threshold=tfma.GenericValueThreshold(lower_bound={"value": 0.5})
+                                config.PerSliceMetricThreshold(
+                                    slicing_specs=[config.SlicingSpec()],
+                                    threshold=config.MetricThreshold(
+                                        value_threshold=config.GenericValueThreshold(lower_bound={"value": 0.5})
                                     ),
                                 )
                             ],
