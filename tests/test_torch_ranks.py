@@ -1,11 +1,12 @@
 """Ranks of torch.distributed, in an environment of their own; skipped where no CPU build of PyTorch can be had.
 
-PyTorch takes longer to install than all other tests of trainings together.
+PyTorch takes longer to install than all other tests of trainings together. ``HOPS_TEST_TORCH`` names another build.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ def launcher(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalLa
     base.symlink_to(runtime)
     said: list[str] = []
     try:
-        make_named(base, "torch", ["torch==2.13.0+cpu"], pins_of(base), uv=find_uv_bin(), say=said.append)
+        make_named(
+            base,
+            "torch",
+            os.environ.get("HOPS_TEST_TORCH", "torch==2.13.0+cpu").split(),
+            pins_of(base),
+            uv=find_uv_bin(),
+            say=said.append,
+        )
     except HopsError:
         pytest.skip(f"no CPU build of PyTorch where pip and uv look: {' '.join(said)[-300:]}")
     return LocalLauncher(base.with_name("runtime-torch"))
@@ -84,3 +92,12 @@ def test_where_there_is_no_pytorch_the_command_is_named_that_makes_an_environmen
 ) -> None:
     with pytest.raises(StepFailed, match=r"no PyTorch in this runtime environment.*create --name NAME --with torch"):
         train(shared_run_step, examples, warm_launcher, "without")
+
+
+def test_keras_on_torch(
+    shared_run_step: Any, examples: Artifact, launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    model = train(shared_run_step, examples, launcher, "keras", keras=True)
+    properties = ModelProperties.of(model)
+    assert (properties.format, properties.framework, properties.synchronized) == ("onnx", "torch", True)

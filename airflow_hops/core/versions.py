@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.profiles import CURRENT, own_profile
 
 
 def import_arrow_modules() -> None:
@@ -45,6 +47,15 @@ def is_newer_arrow_type(type_: Any) -> bool:
     if pa.types.is_map(type_):
         return is_newer_arrow_type(type_.key_type) or is_newer_arrow_type(type_.item_type)
     return hasattr(type_, "value_type") and is_newer_arrow_type(type_.value_type)
+
+
+def hide_triton() -> None:
+    """Hides Triton, which PyTorch's CUDA builds bring: loaded beside TensorFlow 2.21, its library crashes the process.
+
+    PyTorch then fails to compile for GPUs, and works otherwise.
+    """
+    if own_profile() is CURRENT:
+        sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 
 def message_to_json(message: Any, **options: Any) -> str:

@@ -17,9 +17,15 @@ def train(context: TrainContext) -> Any:
 
     torch.manual_seed(context.seed)
     features, labels = context.table("train").tensors()
-    network = torch.nn.Sequential(
-        torch.nn.Linear(features.shape[1], 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Sigmoid()
-    )
+    if context.params.get("keras"):
+        import keras
+
+        layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(1, "sigmoid")]
+        network = keras.Sequential([keras.Input((features.shape[1],)), *layers])
+    else:
+        network = torch.nn.Sequential(
+            torch.nn.Linear(features.shape[1], 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Sigmoid()
+        )
     saved = context.resumed_files()
     if saved:
         network.load_state_dict(torch.load(io.BytesIO(saved["network.pt"]), weights_only=True))

@@ -31,6 +31,7 @@ from airflow_hops.core.contract.training import (
     TrainingOptions,
 )
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.versions import hide_triton
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.transform_graph import export_serving_model, served_outputs
@@ -152,6 +153,7 @@ def train_rank(
     code, output = Program.of_training(values), folders["output"]
     channel.alive("the start of its collectives")
     threads = _prepare_process(values, placement, output)
+    hide_triton()
     member, torch_member = None, None
     if values.strategy == TORCH:
         torch_member = TorchMember(placement, channel, threads)
