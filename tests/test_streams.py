@@ -106,8 +106,8 @@ def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
         assert not waiting.done(), "an event comes once"
         waiting.cancel()
         mock_kafka.send("events", [(1, b"while no triggerer runs")])
-        found = await next_event(make_trigger(), 20)
-        assert found == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
+        event = await next_event(make_trigger(), 20)
+        assert event == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
 
     asyncio.run(watch())
 

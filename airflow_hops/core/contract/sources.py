@@ -140,8 +140,8 @@ class Source(_DeclaredSource):
             object.__setattr__(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
         if self.sql is not None or self.is_table:
             self._check_table()
-        elif given := [name for name in _OF_QUERIES if getattr(self, name) != _default(name)]:
-            raise BadInput(f"source {self.uri!r}: {given[0]!r} is for tables; a source of files has no such field")
+        elif misplaced := [name for name in _OF_QUERIES if getattr(self, name) != _default(name)]:
+            raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is for tables; a source of files has no such field")
         if not self.uri:
             raise BadInput("a source's uri is empty; expected a path or a URI")
         if self.is_topic and self.storage_conn_id is None and not self.storage_options:
@@ -186,10 +186,10 @@ class Source(_DeclaredSource):
             raise BadInput(f"source {self.uri!r}: a query needs 'conn_id' and 'sql', and no 'uri'; 'sql' is missing")
         of_queries: tuple[str, ...] = _OF_QUERIES if self.uri.startswith(("spark://", "hive://")) else _OF_QUERIES[:-1]
         of_queries = () if is_query else tuple(name for name in of_queries if name != "key")
-        if given := [name for name in of_queries if getattr(self, name) != _default(name)]:
-            raise BadInput(f"source {self.uri!r}: {given[0]!r} is not for tables of this kind")
-        if given := [name for name in _OF_FILES if getattr(self, name) != _default(name)]:
-            raise BadInput(f"source {self.uri!r}: {given[0]!r} is for files; a table has no such field")
+        if misplaced := [name for name in of_queries if getattr(self, name) != _default(name)]:
+            raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is not for tables of this kind")
+        if misplaced := [name for name in _OF_FILES if getattr(self, name) != _default(name)]:
+            raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is for files; a table has no such field")
         if layouts := [name for name, type_ in self.schema.items() if "%" in type_]:
             raise BadInput(
                 f"source {self.uri!r}: schema gives {layouts[0]!r} a layout of times, which only CSV and JSON have; "

@@ -145,8 +145,8 @@ def _start(topic: Topic, partition: int, time: datetime | None, before: TopicRan
         return before.offsets.get(str(partition), (0, 0))[1]
     if time is None:
         return low
-    found = topic.offset_at(partition, _milliseconds(time))
-    start = high if found is None else found
+    offset = topic.offset_at(partition, _milliseconds(time))
+    start = high if offset is None else offset
     if 0 < low == start:
         raise BadInput(
             f"topic {topic.name!r}, partition {partition}: offsets before {low} have expired, and may belong to the "
@@ -159,8 +159,8 @@ def _start(topic: Topic, partition: int, time: datetime | None, before: TopicRan
 def _end(topic: Topic, partition: int, time: datetime | None, after: TopicRanges | None) -> int:
     if after is not None and str(partition) in after.offsets:
         return after.offsets[str(partition)][0]
-    found = None if time is None else topic.offset_at(partition, _milliseconds(time))
-    return topic.bounds(partition)[1] if found is None else found
+    offset = None if time is None else topic.offset_at(partition, _milliseconds(time))
+    return topic.bounds(partition)[1] if offset is None else offset
 
 
 def _read(store: ArtifactStore, uri: str) -> TopicRanges:

@@ -94,10 +94,10 @@ class Topic:
             HopsError: no broker answers.
         """
         with self.explaining():
-            found = self.consumer.list_topics(self.name, timeout=TIMEOUT_S).topics[self.name]
-        if found.error is not None:
-            raise self.error_of(found.error)
-        return sorted(found.partitions)
+            metadata = self.consumer.list_topics(self.name, timeout=TIMEOUT_S).topics[self.name]
+        if metadata.error is not None:
+            raise self.error_of(metadata.error)
+        return sorted(metadata.partitions)
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """Returns the first offset that is still stored, and the next one to be written (or of an open transaction)."""
@@ -110,20 +110,20 @@ class Topic:
         """Returns the first offset whose record has this time or a later one; None if no record has."""
         with self.explaining():
             place = kafka_library().TopicPartition(self.name, partition, time_ms)
-            (found,) = self.consumer.offsets_for_times([place], timeout=TIMEOUT_S)
-            if found.error is not None:
-                raise self.error_of(found.error)
-        return None if found.offset < 0 else int(found.offset)
+            (answer,) = self.consumer.offsets_for_times([place], timeout=TIMEOUT_S)
+            if answer.error is not None:
+                raise self.error_of(answer.error)
+        return None if answer.offset < 0 else int(answer.offset)
 
     def topic_id(self) -> str | None:
         """Returns the topic's id, or None if the brokers do not report it."""
         kafka = kafka_library()
         try:
             asked = self._admin().describe_topics(kafka.TopicCollection([self.name]), request_timeout=ADMIN_TIMEOUT_S)
-            found = str(asked[self.name].result().topic_id)
+            topic_id = str(asked[self.name].result().topic_id)
         except kafka.KafkaException:
             return None
-        return None if found.strip("A") == "" else found  # all zeros: a broker before 2.8
+        return None if topic_id.strip("A") == "" else topic_id  # all zeros: a broker before 2.8
 
     def cleanup_policy(self) -> str | None:
         """Returns the topic's ``cleanup.policy``, or None if it cannot be read."""

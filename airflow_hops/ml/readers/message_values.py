@@ -87,10 +87,10 @@ class Registry:
                 self._decoders[key] = self._make_decoder(int.from_bytes(key, "big"))
             except Poison as error:
                 self._decoders[key] = error
-        found = self._decoders[key]
-        if isinstance(found, Poison):
-            raise found
-        return key, *found
+        decoder = self._decoders[key]
+        if isinstance(decoder, Poison):
+            raise decoder
+        return key, *decoder
 
     def _make_decoder(self, schema_id: int) -> tuple[Decode, pa.DataType | None]:
         schema = self._ask(lambda: self._client.get_schema(schema_id))
@@ -148,8 +148,8 @@ class Registry:
 
         def add(schema: Any, name: str | None = None) -> Any:
             for reference in schema.references or ():
-                found = self._serialized.get_version(reference.subject, reference.version, fmt="serialized")
-                add(found.schema, reference.name)
+                version = self._serialized.get_version(reference.subject, reference.version, fmt="serialized")
+                add(version.schema, reference.name)
             file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.schema_str))
             file.name = name or file.name or "values.proto"
             for dependency in file.dependency:

@@ -72,14 +72,14 @@ class ScanningConsumer(confluent_kafka.Consumer):
         for place in partitions:
             low, high = self.get_watermark_offsets(place, timeout=timeout)
             self.assign([confluent_kafka.TopicPartition(place.topic, place.partition, low)])
-            found, offset = -1, low
-            while found < 0 and offset < high:
+            first, offset = -1, low
+            while first < 0 and offset < high:
                 for message in self.consume(500, timeout=1):
                     if message.error() is None:
                         offset = message.offset() + 1
-                        if found < 0 and message.timestamp()[1] >= place.offset:
-                            found = message.offset()
-            result.append(confluent_kafka.TopicPartition(place.topic, place.partition, found))
+                        if first < 0 and message.timestamp()[1] >= place.offset:
+                            first = message.offset()
+            result.append(confluent_kafka.TopicPartition(place.topic, place.partition, first))
         return result
 
 

@@ -66,8 +66,8 @@ def check_key(keys: pa.Table, source: Source, where: str) -> None:
     """Raises BadInput if two rows have the same key."""
     names = list(source.key)
     counts = keys.group_by(names).aggregate([([], "count_all")])
-    found = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).to_pylist()
-    check_duplicates([[*(row[name] for name in names), row["count_all"]] for row in found], source, where)
+    duplicates = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).to_pylist()
+    check_duplicates([[*(row[name] for name in names), row["count_all"]] for row in duplicates], source, where)
 
 
 def span(times: pa.ChunkedArray) -> tuple[str | None, str | None]:

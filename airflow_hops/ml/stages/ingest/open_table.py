@@ -72,10 +72,8 @@ def duplicates(source: Source, conditions: Sequence[str]) -> str:
 def check_duplicates(rows: Sequence[Sequence[Any]], source: Source, where: str) -> None:
     """Raises BadInput if the result of :func:`duplicates` has a row."""
     for *values, count in rows:
-        found = ", ".join(f"{name}={value!r}" for name, value in zip(source.key, values, strict=True))
-        raise BadInput(
-            f"{where}: the key {found} occurs {count} times; name a key that is unique, or remove duplicates"
-        )
+        key = ", ".join(f"{name}={value!r}" for name, value in zip(source.key, values, strict=True))
+        raise BadInput(f"{where}: the key {key} occurs {count} times; name a key that is unique, or remove duplicates")
 
 
 @contextmanager
