@@ -362,6 +362,31 @@ def test_training_continues_from_the_last_checkpoint_after_an_executor_died(stag
     assert on_executors["checksum"] == alone["checksum"]
     assert len(on_executors["hosts"]) == 2
     assert not has_checkpoint()
+    stages.made["model of executors"] = there
+
+
+def test_model_of_executors_is_served(stages: Stages, starting_server: Any, tracking_uri: str) -> None:
+    model = stages.made["model of executors"]
+    inputs = {"model": model}
+    blessing = stages.run("process", "infra_validate", "infra_blessing", "examples", inputs=inputs)
+    starting_server.wait_until_ready()
+    stages.run(
+        "process", "deploy.stage", "deployment",
+        params={"model_name": "executors", "canary_percent": 20, "available_timeout_s": 60.0},
+        inputs={**inputs, "infra_blessing": blessing},
+        services={**starting_server.services, "tracking_uri": tracking_uri},
+    )  # fmt: skip
+    predicted = stages.run("process", "batch_predict.stage", "predictions", "examples", inputs=inputs)
+    split = stages.runner.store.local(stages.made["examples"]) / "eval"
+    rows = [row for row in pq.read_table(split).to_pylist() if None not in row.values()][:20]
+    expected = {
+        row["flight_id"]: row["probability"]
+        for row in pq.read_table(stages.runner.store.local(predicted) / "eval").to_pylist()
+    }
+    signatures = starting_server.get("/v1/models/executors/metadata")["metadata"]["signature_def"]["signature_def"]
+    names = signatures["serving_default"]["inputs"]
+    answer = starting_server.predict("executors", {"instances": [{name: row[name] for name in names} for row in rows]})
+    assert answer["predictions"] == pytest.approx([expected[row["flight_id"]] for row in rows], abs=1e-6)
 
 
 @on_s3

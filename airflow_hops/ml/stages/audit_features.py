@@ -17,6 +17,7 @@ from feast import FeatureStore
 from feast.utils import make_tzaware
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.features import (
     AUDIT_NAME,
     AuditedColumn,
@@ -122,17 +123,21 @@ def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) 
     """Returns a sample of the captured rows in the window, by their inputs' names."""
     assert values.model_name is not None
     captured = CapturedRequests.expected(context.spec.services, context.store, values.model_name)
+    start, end = (pd.Timestamp(time) if time is not None else None for time in (values.start, values.end))
     frames = []
     for name in captured.names():
+        if start is not None and name < name_time(start):
+            continue  # the file appeared before, and its rows were captured earlier
         with captured.open(name) as file:
-            frames.append(file.read().to_pandas())
+            rows = file.read().to_pandas()
+        if start is not None:
+            rows = rows[rows["captured_at"] >= start]
+        if end is not None:
+            rows = rows[rows["captured_at"] < end]
+        frames.append(rows)
     if not frames:
-        raise BadInput(f"no request of model {values.model_name!r} was captured yet")
+        raise BadInput(f"no request of model {values.model_name!r} was captured in the window")
     rows = pd.concat(frames, ignore_index=True)
-    if values.start is not None:
-        rows = rows[rows["captured_at"] >= pd.Timestamp(values.start)]
-    if values.end is not None:
-        rows = rows[rows["captured_at"] < pd.Timestamp(values.end)]
     if len(rows) > values.max_rows:
         rows = rows.sample(values.max_rows, random_state=0)
     inputs = {name: name.removeprefix("input.") for name in rows.columns if name.startswith("input.")}
