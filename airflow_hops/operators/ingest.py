@@ -20,7 +20,6 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retraining import claim_request
 from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.core.streams.ranges import recorded_ranges
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import airflow_error, producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
@@ -122,6 +121,8 @@ class IngestOperator(SparkOperator):
 
     def _plan_ranges(self, store: ArtifactStore, context: Context) -> None:
         """Plans the offsets of topics; as parameters of the step they are part of the cache key."""
+        from airflow_hops.core.streams.ranges import recorded_ranges  # it would slow down every DAG file
+
         params = self.step_params(context)
         sources = {table: Source.from_value(table, value) for table, value in params["sources"].items()}
         topics = with_storage_options({table: source for table, source in sources.items() if source.is_topic})
