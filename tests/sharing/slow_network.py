@@ -117,7 +117,7 @@ def relay(hosts: list[dict[str, Any]]) -> None:
     down = [_Rate(host["down_mbit_s"], host["buffer_ms"]) for host in hosts]
     delay = [host["delay_ms"] / 1000 for host in hosts]
     senders = {descriptor: number for number, descriptor in enumerate(descriptors)}
-    waiting: list[tuple[float, int, int, bytes]] = []
+    waiting: list[tuple[float, int, int, bytes, bool]] = []  # whether the packet has passed the rate to its host
     chance, count = random.Random(1).random, 0
     with contextlib.suppress(OSError):
         os.nice(-15)
@@ -125,7 +125,12 @@ def relay(hosts: list[dict[str, Any]]) -> None:
     while True:
         now = time.monotonic()
         while waiting and waiting[0][0] <= now:
-            _, _, to, packet = heapq.heappop(waiting)
+            at, number, to, packet, is_through = heapq.heappop(waiting)
+            if not is_through:  # in the order of arrival, so that no sender waits for the queue of another
+                arrived = down[to].passes(at, len(packet))
+                if arrived is not None:
+                    heapq.heappush(waiting, (arrived, number, to, packet, True))
+                continue
             with contextlib.suppress(OSError):  # a full queue of the device drops the packet, as in a real host
                 os.write(descriptors[to], packet)
         timeout = max(0.0, min(0.5, waiting[0][0] - time.monotonic())) if waiting else 0.5
@@ -142,10 +147,8 @@ def relay(hosts: list[dict[str, Any]]) -> None:
                 left = up[sender].passes(time.monotonic(), len(packet))
                 if left is None or chance() < hosts[to]["loss"]:
                     continue
-                arrived = down[to].passes(left + delay[sender] + delay[to], len(packet))
-                if arrived is not None:
-                    count += 1
-                    heapq.heappush(waiting, (arrived, count, to, packet))
+                count += 1
+                heapq.heappush(waiting, (left + delay[sender] + delay[to], count, to, packet, False))
 
 
 if __name__ == "__main__":
