@@ -178,9 +178,12 @@ def _audit_view(
             part = rows[differs]
             keys = {name: key for key, name in each.join_keys.items()}
             looked_up = part.get(value_time_input(column), pd.Series(np.nan, index=part.index))
+            known = looked_up > 0
+            # Not of floats with NaN, of which pandas says now and then that they overflow.
+            looked_up_us = (looked_up.where(known, 0) * 1e6).astype("int64")
             where = part[[*keys]].rename(columns=keys).assign(
                 moment=pd.to_datetime(part[_MOMENT], unit="s", utc=True),
-                value_at=pd.to_datetime(looked_up.where(looked_up > 0), unit="s", utc=True),
+                value_at=pd.to_datetime(looked_up_us, unit="us", utc=True).where(known),
             )  # fmt: skip
             history = history or _history(store, rows, each, columns)
             causes = find_causes(where, used[differs], right[differs], history, feature)
