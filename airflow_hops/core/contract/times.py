@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from airflow_hops.core.contract.artifacts import BadInput
+
 
 def now() -> str:
     """Returns the current time in ISO 8601 UTC, to the millisecond."""
@@ -19,3 +21,18 @@ def sortable(at: str) -> str:
     """Returns a time in ISO 8601 as a file name in UTC; names sort by time."""
     time = datetime.fromisoformat(at)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def window_time(argument: str, text: str | None) -> datetime | None:
+    """Returns a bound of a window in UTC, which is the zone of a text without one; None for no bound.
+
+    Raises:
+        BadInput: the argument is not a time in ISO 8601.
+    """
+    if text is None or text in ("", "None"):  # as templates render missing values
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

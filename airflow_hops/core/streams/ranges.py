@@ -14,12 +14,12 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.contract.streams import TopicRanges
-from airflow_hops.core.contract.times import sortable
+from airflow_hops.core.contract.times import sortable, window_time
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.streams.topic import Topic
 
@@ -42,7 +42,7 @@ def recorded_ranges(
         BadInput: the topic cannot be read, or records of the window have expired.
         HopsError: no broker answers.
     """
-    start, end = (_utc(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
+    start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
     identity = json.dumps([source.uri, source.offsets], sort_keys=True)
     folder = store.uri("_state", producer.dag_id, producer.task, "ranges", f"{table}-{_digest(identity)}")
     of_run = source.offsets is not None or end is None
@@ -168,16 +168,6 @@ def _read(store: ArtifactStore, uri: str) -> TopicRanges:
         return TopicRanges.from_dict(store.read_json(uri))
     except (TypeError, ValueError) as error:
         raise BadInput(f"{uri}: not a plan of a topic's offsets ({error}); restore or remove it") from error
-
-
-def _utc(argument: str, text: str | None) -> datetime | None:
-    if text is None or text in ("", "None"):  # as templates render missing values
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 def _milliseconds(time: datetime) -> int:

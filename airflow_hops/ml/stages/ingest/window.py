@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.times import window_time
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import as_utc
 from airflow_hops.ml.spark.tasks import TaskSummary
@@ -31,7 +32,7 @@ class Window:
         Raises:
             BadInput: a text is not a time, or the end is not after the start.
         """
-        window = cls(_parse_time("window_start", start), _parse_time("window_end", end))
+        window = cls(window_time("window_start", start), window_time("window_end", end))
         if window.start and window.end and window.end <= window.start:
             raise BadInput(f"window_end {end!r} is not after window_start {start!r}")
         return window
@@ -112,14 +113,3 @@ class WindowCounts(TaskSummary):
         # Texts of equal length up to the seconds, in UTC: their order is that of the times.
         self.earliest = min(filter(None, (self.earliest, earliest)), default=None)
         self.latest = max(filter(None, (self.latest, latest)), default=None)
-
-
-def _parse_time(argument: str, text: str | None) -> datetime | None:
-    # Templates render missing values as one of these texts.
-    if text is None or text in ("", "None"):
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{argument} is {text!r}, expected a time in ISO 8601, like 2013-01-01T00:00:00Z") from None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
