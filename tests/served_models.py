@@ -75,6 +75,30 @@ class ConnectedServer(ServerProcess):
         return failed
 
 
+class Upstream(ConnectedServer):
+    """A server that is told by RPC what to serve, and forgets it when it ends, as TensorFlow Serving does."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        super().__init__(python, folder)
+        self.flags = {"model_config_file": self.config_file, "file_system_poll_wait_seconds": 0.1}
+
+
+class Gateway(ConnectedServer):
+    """The bundled server in front of another; the connection names no file but what was captured."""
+
+    def __init__(self, python: Path, folder: Path, upstream: Upstream) -> None:
+        super().__init__(python, folder)
+        self.flags = {
+            "upstream": f"127.0.0.1:{upstream.ports['port']}",
+            "traffic_config_file": self.traffic_file,
+            "capture_base_path": self.capture_path,
+        }
+
+    @property
+    def services(self) -> dict[str, str]:
+        return {**super().services, "serving_config_file": "", "serving_traffic_file": ""}
+
+
 @dataclass
 class Processes:
     """The server, the warm process that steps fork from, and the SavedModels."""

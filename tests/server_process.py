@@ -36,6 +36,8 @@ class ServerProcess:
         flags: Beside those for its ports; None leaves one out.
     """
 
+    program: tuple[str, ...] = ("-m", "airflow_hops.serving")
+
     def __init__(self, python: Path, folder: Path, flags: Mapping[str, Any] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.python, self.folder, self.flags = python, folder, flags or {}
@@ -48,7 +50,7 @@ class ServerProcess:
         self.ready_file.unlink(missing_ok=True)
         options = {**self.ports, "ready_file": self.ready_file, **self.flags}
         arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
-        command = [str(self.python), "-m", "airflow_hops.serving", *arguments]
+        command = [str(self.python), *self.program, *arguments]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 command, env=runtime_environment(), stdout=log, stderr=log, start_new_session=True

@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from served_models import ConnectedServer
+from served_models import ConnectedServer, Gateway, Upstream
 from waiting import wait_for
 
 from airflow_hops.core.contract.features import StoredFeatures
@@ -410,41 +411,63 @@ def test_an_audit_of_a_training_set_shows_leakage(step: Any) -> None:
 
 
 @pytest.fixture
+def deploy(step: Any, tmp_path: Path, warm_launcher: Any) -> Callable[..., Any]:
+    """Deploys a model that returns what it gets."""
+
+    def run(
+        server: ConnectedServer, dataset: Any = None, model: Any = None, canary_percent: int = 20, **options: Any
+    ) -> Any:
+        model = model or feature_model(step, warm_launcher)
+        return step.steps(
+            "airflow_hops.ml.stages.deploy.stage:run",
+            kind="deployment",
+            inputs={"model": model, **({"features": dataset} if dataset else {})},
+            params={"model_name": "delays", "canary_percent": canary_percent, "feature_options": options},
+            services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            launcher=warm_launcher,
+        )
+
+    return run
+
+
+def feature_model(step: Any, launcher: Any, *inputs: str) -> Any:
+    code = {"code_paths": (str(Path(__file__).parent / "steps"),), "launcher": launcher}
+    return step.steps("feature_model:write", kind="model", params={"inputs": inputs} if inputs else {}, **code)
+
+
+@pytest.fixture
 def served(
-    step: Any, runtime_python: Path, tmp_path: Path, warm_launcher: Any, request: pytest.FixtureRequest
+    deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., ConnectedServer]]:
     """Deploys a model whose features are looked up, on a server of the test's own."""
     server = ConnectedServer(runtime_python, tmp_path / "server")
 
-    def deploy(online_store: str, dataset: Any, **feature_options: Any) -> ConnectedServer:
+    def start(online_store: str, dataset: Any, **feature_options: Any) -> ConnectedServer:
         server.flags |= {"online_store": online_store, "capture_roll_seconds": 0.2}
         server.start().wait_until_ready()
         request.addfinalizer(server.stop)
-        steps = {"code_paths": (str(Path(__file__).parent / "steps"),), "launcher": warm_launcher}
-        model = step.steps("feature_model:write", kind="model", **steps)
-        step.steps(
-            "airflow_hops.ml.stages.deploy.stage:run",
-            kind="deployment",
-            inputs={"model": model, "features": dataset},
-            params={"model_name": "delays", "feature_options": feature_options},
-            services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
-            launcher=warm_launcher,
-        )
+        deploy(server, dataset, **feature_options)
         return server
 
-    return deploy
+    return start
+
+
+FEATURES = ("carrier_delays:mean_delay", "carrier_delays:flights", "airport_weather:sky")
 
 
 def materialized(step: Any) -> Any:
     """Applies the definitions, loads all values, and returns a training set of all features that the model takes."""
     step("apply_features", "feature_definitions")
     step("materialize", "materialization", start=START.isoformat(), end=(START + 300 * HOUR).isoformat())
-    return step(
-        "training_dataset",
-        "examples",
-        {"examples": examples(step, flights(30))},
-        features=["carrier_delays:mean_delay", "carrier_delays:flights", "airport_weather:sky"],
-    )
+    return dataset_of(step, *FEATURES)
+
+
+def dataset_of(step: Any, *features: str) -> Any:
+    return step("training_dataset", "examples", {"examples": examples(step, flights(30))}, features=features)
+
+
+def sqlite_place(step: Any) -> str:
+    return f"sqlite://{step.repository.parent / 'features' / 'online.db'}"
 
 
 def newest(step: Any, file: str, key: str) -> pd.DataFrame:
@@ -481,8 +504,7 @@ def redis_place(step: Any, request: pytest.FixtureRequest) -> str:
 def test_the_server_looks_features_up_and_the_audit_reads_what_it_captured(
     step: Any, served: Any, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    sqlite = f"sqlite://{step.repository.parent / 'features' / 'online.db'}"
-    place = redis_place(step, request) if kind == "redis" else sqlite
+    place = redis_place(step, request) if kind == "redis" else sqlite_place(step)
     dataset = materialized(step)
     server = served(place, dataset, max_age_s=1e9, defaults={"flights": 7})
     rows = [{"carrier_id": number, "airport_id": "JFK", "distance": float(number)} for number in (0, 3, 3, 99)]
@@ -542,3 +564,87 @@ def test_an_online_store_that_is_down_fails_requests_or_gives_defaults(
     server.start().wait_until_ready()
     status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
     assert (status, answer["predictions"][0]["flights_seen"]) == (200, 7)
+
+
+@pytest.mark.server
+def test_canary_with_other_keys_than_the_champion_is_refused(
+    step: Any, served: Any, deploy: Any, warm_launcher: Any
+) -> None:
+    dataset = materialized(step)
+    options = {"max_age_s": 1e9, "defaults": {"flights": 7}}
+    first = feature_model(step, warm_launcher)
+    server = served(sqlite_place(step), dataset, model=first, **options)
+
+    def refused(message: str, dataset: Any, *inputs: str) -> None:
+        with pytest.raises(StepFailed, match=message) as failure:
+            deploy(server, dataset, feature_model(step, warm_launcher, *inputs))
+        assert not failure.value.retryable
+        assert server.available("delays") == [1]
+
+    by_carrier = dataset_of(step, "carrier_delays:mean_delay")
+    keys = r"by 'airport_id' \(STRING\), 'carrier_id' \(INT64\) for the champion, and by"
+    refused(rf"does not take 'airport_id', .*{keys} 'carrier_id' \(INT64\) for", by_carrier, "distance", "mean_delay")
+    refused(rf"does not take 'airport_id', 'carrier_id' and also needs .*{keys} no key", None, "distance", "mean_delay")
+    origin = dataset.properties["stored_features"]
+    columns = json.loads(json.dumps(origin["columns"]).replace('"carrier_id": "INT64"', '"carrier_id": "STRING"'))
+    other_type = replace(dataset, properties={"stored_features": {**origin, "columns": columns}})
+    refused("takes 'carrier_id' as string .* and not int64", other_type, "distance", "flights", "mean_delay", "sky")
+    with pytest.raises(StepFailed, match="version 1 was published with other features to look up: defaults, max_age_s"):
+        deploy(server, dataset, first)
+    assert deploy(server, dataset, first, **options).properties["mode"] == "champion"
+
+    # Clients send the key to both: one looks features up by it, the other uses it as an input.
+    same_keys = feature_model(step, warm_launcher, "distance", "mean_delay", "airport_id")
+    assert deploy(server, by_carrier, same_keys, max_age_s=1e9).properties["mode"] == "canary"
+    other_view = dataset_of(step, "carrier_delays:mean_delay", "airport_weather:wind")
+    windy = feature_model(step, warm_launcher, "distance", "mean_delay", "wind")
+    assert deploy(server, other_view, windy, 50, max_age_s=1e9).properties["traffic"] == {"1": 50, "3": 50}
+    row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
+    answers = [server.call("/v1/models/delays:predict", {"instances": [row]}) for _ in range(20)]
+    assert {status for status, _ in answers} == {200}
+    assert {"wind_seen" in answer["predictions"][0] for _, answer in answers} == {True, False}
+
+
+SERVER_WITHOUT_LOOKUPS = """
+import runpy
+from airflow_hops.core.contract import features
+features.ONLINE_NAME = "a file that there is not"
+runpy.run_module("airflow_hops.serving", run_name="__main__")
+"""
+"""A server that takes the file for one of the model's own, as TensorFlow Serving does."""
+
+
+@pytest.mark.server
+def test_a_gateway_passes_keys_to_servers_that_look_features_up(
+    step: Any, deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    dataset = materialized(step)
+
+    def gateway_to(upstream: Upstream) -> Gateway:
+        gateway = Gateway(runtime_python, tmp_path / f"gateway to {upstream.folder.name}", start(upstream))
+        return start(gateway)
+
+    def start(server: Any) -> Any:
+        request.addfinalizer(server.stop)
+        return server.start().wait_until_ready()
+
+    upstream = Upstream(runtime_python, tmp_path / "upstream")
+    upstream.flags["online_store"] = sqlite_place(step)
+    gateway = gateway_to(upstream)
+    deploy(gateway, dataset, max_age_s=1e9, defaults={"flights": 7})
+    row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
+    delays = newest(step, "delays.parquet", "carrier_id")
+    status, answer = gateway.call("/v1/models/delays:predict", {"instances": [row]})
+    assert (status, answer["predictions"][0]["flights_seen"]) == (200, delays["flights"][3])
+    status, answer = gateway.call("/v1/models/delays:predict", {"instances": [{**row, "mean_delay": 1.0}]})
+    assert (status, "mean_delay" in str(answer)) == (400, True)
+
+    foreign = Upstream(runtime_python, tmp_path / "foreign")
+    foreign.program = ("-c", SERVER_WITHOUT_LOOKUPS)
+    gateway = gateway_to(foreign)
+    with pytest.raises(
+        StepFailed, match="or the server behind it, does not look up 'flights', a feature of 'carrier_"
+    ) as it:
+        deploy(gateway, dataset)
+    assert not it.value.retryable
+    assert gateway.available("delays") == []

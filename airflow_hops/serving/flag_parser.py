@@ -127,6 +127,8 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         )
     if flags.enable_profiler and not flags.profiler_log_dir:
         parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
+    if flags.online_store and flags.upstream:
+        parser.error("--online_store is set with --upstream; the upstreams look features up: set it there")
     if flags.enable_profiler and flags.upstream:
         parser.error("--enable_profiler is set with --upstream; there is no model in this process to profile")
     for name in ("prediction_token_file", "feedback_token_file"):

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-SIGNATURE = [
-    tf.TensorSpec([None], tf.float32, "distance"),
-    tf.TensorSpec([None], tf.float32, "mean_delay"),
-    tf.TensorSpec([None], tf.float64, "flights"),
-    tf.TensorSpec([None], tf.string, "sky"),
-]
+TYPES = {
+    "distance": tf.float32,
+    "mean_delay": tf.float32,
+    "flights": tf.float64,
+    "sky": tf.string,
+    "wind": tf.float32,
+    "airport_id": tf.string,
+}
 
 
-class Seen(tf.Module):
-    """Returns what it got."""
+def write(context: Any, *, inputs: Sequence[str] = ("distance", "mean_delay", "flights", "sky")) -> Any:
+    """Publishes a model that returns what it got as a model artifact."""
 
-    @tf.function(input_signature=SIGNATURE)
-    def serve(
-        self, distance: tf.Tensor, mean_delay: tf.Tensor, flights: tf.Tensor, sky: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        return {
-            "distance_seen": distance,
-            "mean_delay_seen": mean_delay,
-            "flights_seen": flights,
-            "sky_seen": tf.strings.join([sky]),
-        }
+    @tf.function(input_signature=[tf.TensorSpec([None], TYPES[name], name) for name in inputs])
+    def serve(*values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {f"{name}_seen": tf.identity(value) for name, value in zip(inputs, values, strict=True)}
 
-
-def write(context: Any) -> Any:
-    """Publishes it as a model artifact."""
-    module = Seen()
+    module = tf.Module()
+    module.serve = serve
     with context.output() as writer:
-        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": module.serve})
-        inputs = [spec.name for spec in SIGNATURE]
-        return writer.commit(properties={"inputs": inputs, "features": inputs, "signature": "serving_default"})
+        tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        return writer.commit(
+            properties={"inputs": list(inputs), "features": list(inputs), "signature": "serving_default"}
+        )

@@ -189,6 +189,11 @@ class OnlineFeatures(JsonFields):
     timeout_s: float = 0.5
     default_if_down: bool = False
 
+    @property
+    def key_types(self) -> dict[str, str]:
+        """Returns Feast's types of the keys that requests hold, by input."""
+        return {name: origin.key_types[key] for origin in self.columns.values() for key, name in origin.keys.items()}
+
 
 def value_time_input(column: str) -> str:
     """Returns the captured input with the time of a looked-up value, in seconds since the epoch; 0 if there is none."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.features import OnlineFeatures
 from airflow_hops.core.contract.model_record import ServedVersion
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.serving_api import tensors
@@ -17,6 +18,7 @@ from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, SignatureFileError, read_inputs
+from airflow_hops.serving.models.feature_lookup import KEY_TENSORS
 
 _SAVED_MODEL = "saved_model.pb"
 
@@ -79,25 +81,80 @@ def other_types(champion: Mapping[str, RequestInput] | None, model: Mapping[str,
     ]
 
 
-def check_inputs(context: StepContext, champion: ServedVersion, model: Artifact, model_name: str) -> None:
+def check_inputs(
+    context: StepContext,
+    champion: ServedVersion,
+    model: Artifact,
+    model_name: str,
+    champion_features: OnlineFeatures | None = None,
+    features: OnlineFeatures | None = None,
+) -> None:
     """Checks that a canary accepts the champion's requests, which it gets a share of.
 
+    Requests hold the keys of features that a server looks up, instead of the features.
+
+    Args:
+        context: Step.
+        champion: The champion.
+        model: The canary's model.
+        model_name: Name of the served model.
+        champion_features: The features that the server looks up for the champion; None if requests hold them all.
+        features: Those of the canary.
+
     Raises:
-        BadInput: it has other inputs, or the same with other types or widths.
+        BadInput: it has other inputs or keys, or the same with other types or widths.
     """
-    before, now = _names(champion.model), _names(model)
+    champion_types = _sent_types(_champion_inputs(context, champion), champion_features)
+    types = _sent_types(request_inputs(model_folder(context.store, model)), features)
+    before, now = _sent(champion.model, champion_features), _sent(model, features)
+    if champion_features or features:
+        # A model whose artifact does not list its inputs
+        before, now = before or set(champion_types or ()), now or set(types or ())
     differences = []
     if before is not None and now is not None:
         for verb, names in (("does not take", before - now), ("also needs", now - before)):
             differences += [f"{verb} {', '.join(map(repr, sorted(names)))}"] if names else []
-    differences += other_types(_champion_inputs(context, champion), request_inputs(model_folder(context.store, model)))
+    differences += other_types(champion_types, types)
     if differences:
+        advice = (
+            "Name what it does not use in TransformOperator's extra_inputs, and cast columns in prepare() to the types "
+            "that they had"
+        )
+        if (keys := _keys(features)) != (champion_keys := _keys(champion_features)):
+            advice = (
+                f"The server looks features up by {champion_keys} for the champion, and by {keys} for the canary: give "
+                "DeployModelOperator features of views with the champion's keys, and name a key that no view needs any "
+                "more in TransformOperator's extra_inputs"
+            )
         raise BadInput(
             f"model {model_name!r}: {model.uri} {' and '.join(differences)}, unlike the champion {champion.model.uri}. "
             "A canary gets the requests that the champion gets, and a server refuses those whose inputs are others. "
-            "Name what it does not use in TransformOperator's extra_inputs, and cast columns in prepare() to the types "
-            "that they had; or switch clients and model together, with canary_percent=100 or another model_name"
+            f"{advice}; or switch clients and model together, with canary_percent=100 or another model_name"
         )
+
+
+def _keys(features: OnlineFeatures | None) -> str:
+    keys = sorted((features.key_types if features else {}).items())
+    return ", ".join(f"{name!r} ({kind})" for name, kind in keys) or "no key"
+
+
+def _sent(model: Artifact, features: OnlineFeatures | None) -> set[str] | None:
+    """Returns the inputs that clients send; None if the model's artifact does not list them."""
+    names = _names(model)
+    if names is None or features is None:
+        return names
+    return names - features.columns.keys() | features.key_types.keys()
+
+
+def _sent_types(
+    types: Mapping[str, RequestInput] | None, features: OnlineFeatures | None
+) -> Mapping[str, RequestInput] | None:
+    """Returns the types of the inputs that clients send; None if those of the model are not known."""
+    if types is None or features is None:
+        return types
+    known = {name: KEY_TENSORS[kind].name for name, kind in features.key_types.items() if kind in KEY_TENSORS}
+    keys = {name: RequestInput(dtype, (-1,), is_described=True) for name, dtype in known.items()}
+    return keys | {name: each for name, each in types.items() if name not in features.columns}
 
 
 def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str, RequestInput] | None:

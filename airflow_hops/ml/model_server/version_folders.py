@@ -48,6 +48,11 @@ class LocalFolders:
         folder = Path(self.uri(model_name, version))
         return any((folder / name).is_file() for name in model_files())
 
+    def read(self, model_name: str, version: int, name: str) -> bytes | None:
+        """Returns the content of a version's file; None if there is none."""
+        path = Path(self.uri(model_name, version)) / name
+        return path.read_bytes() if path.is_file() else None
+
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a model beside its place, and renames it into it."""
         target = Path(self.uri(model_name, version))
@@ -101,6 +106,13 @@ class RemoteFolders:
     def has(self, model_name: str, version: int) -> bool:
         """Returns whether a complete version exists."""
         return any(self._files.exists(f"{self.uri(model_name, version)}/{name}") for name in model_files())
+
+    def read(self, model_name: str, version: int, name: str) -> bytes | None:
+        """Returns the content of a version's file; None if there is none."""
+        try:
+            return self._files.read(f"{self.uri(model_name, version)}/{name}")
+        except FileNotFoundError:
+            return None
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Uploads a model, with the file that identifies it last."""

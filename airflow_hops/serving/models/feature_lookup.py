@@ -28,7 +28,8 @@ from airflow_hops.serving.models.online_store import (
 from airflow_hops.serving.models.servable import Call, Reply, Servable
 from airflow_hops.serving.models.signature_defs import fill_info
 
-_KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
+KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
+"""Types in which requests hold keys, by Feast's."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ class LookupServable(Servable):
         self._groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
         for column in columns:
             self._groups.setdefault(column.origin.group, []).append(column)
-        self._keys = {
-            name: column.origin.key_types[key] for column in columns for key, name in column.origin.keys.items()
-        }
+        self._keys = features.key_types
         self._added = {name for name in self._keys if name not in inner.signature("").inputs}
         for name in list(definitions.signature_def):
             if name != "serving_default":
@@ -70,7 +69,7 @@ class LookupServable(Servable):
         for column in columns:
             del signature.inputs[column.name]
         for name in self._added:
-            fill_info(signature.inputs[name], name, _KEY_TENSORS[self._keys[name]], (-1,))
+            fill_info(signature.inputs[name], name, KEY_TENSORS[self._keys[name]], (-1,))
         super().__init__(inner.model, inner.version, inner.path, definitions.SerializeToString())
         self._inner, self._features, self._store = inner, features, store
 
@@ -171,9 +170,9 @@ def _columns(inner: Servable, features: OnlineFeatures, definitions: Any) -> lis
                 f"{', '.join(signature.inputs)}"
             )
         for key, kind in origin.key_types.items():
-            if kind not in _KEY_TENSORS:
+            if kind not in KEY_TENSORS:
                 raise invalid_argument(
-                    f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(_KEY_TENSORS)}"
+                    f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}"
                 )
         shape = definitions.signature_def[signature.name].inputs[name].tensor_shape
         columns.append(_Column(name, origin, dtype, 1 if shape.unknown_rank else len(shape.dim)))

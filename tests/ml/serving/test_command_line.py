@@ -64,6 +64,7 @@ def test_taken_port_is_one_line_that_names_flag_and_port(start_server: Start, sh
         (["--upstream=localhost"], "argument --upstream: value is 'localhost'; expected host:port or unix:path"),
         (["--upstream=h:1,h:x"], "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
         (["--upstream=h:1", "--model_base_path=/m"], "--model_base_path and --upstream are both given"),
+        (["--upstream=h:1", "--online_store=redis://h"], "--online_store is set with --upstream"),
         (["--upstream=h:1", "--prediction_token_file=/t"], "--prediction_token_file is set without --control_token"),
         (["--upstream=h:1", "--feedback_token_file=/t"], "--feedback_token_file is set without --control_token_file"),
         (["--workers=2", "--upstream=h:1"], "--workers=2 and --upstream are both given"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.features import OnlineFeatures
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, Mode
 from airflow_hops.core.contract.rollout.counts import snapshot_of
@@ -21,7 +22,13 @@ from airflow_hops.core.store.model_records import read_record, record_uri, write
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.model_server.request_inputs import check_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.stages.deploy.online_features import with_online_features
+from airflow_hops.ml.stages.deploy.online_features import (
+    check_looked_up,
+    check_published,
+    online_features,
+    published_features,
+    with_online_features,
+)
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
 
@@ -68,6 +75,7 @@ def run(
                     f"{role} {verdict.uri}: judges {', '.join(artifact.uri for artifact in judged)}, but the model to "
                     f"deploy is {model.uri}; pass the {role} of the same model"
                 )
+    features = online_features(context, model, feature_options or {})
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
     context.progress(0.0, f"model server {server.at}")
@@ -75,7 +83,7 @@ def run(
     try:
         with server.exclusive(model_name):
             deployment, details = _deploy(
-                _Steps(context, server, model, model_name, available_timeout_s, feature_options or {}),
+                _Steps(context, server, model, model_name, available_timeout_s, features),
                 canary_percent,
                 allow_older=allow_older,
                 allow_rolled_back=allow_rolled_back,
@@ -119,7 +127,8 @@ def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolle
                     f"(airflow hops serve -- --upstream={server.at}) and name that one in the connection; or "
                     "give canary_percent=100"
                 )
-            check_inputs(context, champion, model, model_name)
+            champion_features = published_features(server, model_name, champion.version)
+            check_inputs(context, champion, model, model_name, champion_features, step.features)
         context.progress(0.1, f"MLflow at {registry.tracking_uri}")
         version = registry.register(
             model,
@@ -156,7 +165,7 @@ class _Steps:
     model: Artifact
     model_name: str
     available_timeout_s: float
-    feature_options: Mapping[str, Any]
+    features: OnlineFeatures | None
 
     def keep_champion(self, record: ModelRecord) -> Outcome:
         """Ensures that the candidate, which is the champion already, serves; changes nothing else."""
@@ -227,16 +236,29 @@ class _Steps:
         write_record(self.context.store, self.model_name, record)
 
     def _load(self, version: int, others: list[int]) -> bool:
-        folder = model_folder(self.context.store, self.model)
-        if self.context.has_input("features"):
-            folder = with_online_features(self.context, folder, self.model, self.feature_options)
+        server, model_name, features = self.server, self.model_name, self.features
+
+        def publish() -> bool:
+            folder = model_folder(self.context.store, self.model)
+            if features is not None:
+                folder = with_online_features(self.context, folder, features)
+            published = server.publish(folder, model_name, version, self.model.fingerprint)
+            if not published:
+                check_published(server, model_name, version, features)
+            return published
+
+        def check() -> None:
+            if features is not None:
+                check_looked_up(server, model_name, version, features)
+
         return load_version(
             self.context,
-            self.server,
-            self.model_name,
+            server,
+            model_name,
             version,
             others,
-            publish=lambda: self.server.publish(folder, self.model_name, version, self.model.fingerprint),
+            publish=publish,
+            check=check,
             timeout_s=self.available_timeout_s,
         )
 
@@ -268,11 +290,13 @@ def load_version(
     others: list[int],
     *,
     publish: Callable[[], bool],
+    check: Callable[[], None] = lambda: None,
     timeout_s: float,
 ) -> bool:
     """Publishes a version and has the server load it beside others; undoes both if the server fails to.
 
-    ``publish`` creates the version's folder and returns False if it existed, as does this function.
+    ``publish`` creates the version's folder and returns False if it existed, as does this function. ``check`` raises an
+    error if the loaded version may not get requests.
 
     Raises:
         BadInput: the server does not load the version.
@@ -293,6 +317,7 @@ def load_version(
             timeout_s,
             on_state=lambda state: context.progress(0.5, f"version {version}: {state}"),
         )
+        check()
     except Exception:
         if previous is None or version not in previous.model_version_policy.specific.versions:
             server.restore(model_name, previous)
