@@ -21,7 +21,7 @@ import pytest
 from served_models import ConnectedServer, Gateway, Upstream
 from waiting import wait_for
 
-from airflow_hops.core.contract.features import StoredFeatures
+from airflow_hops.core.contract.features import STATISTICS_NAME, StoredFeatures, WindowStatistics
 from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_file
 from airflow_hops.hooks.runtime import StepFailed
@@ -291,6 +291,35 @@ def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) ->
     assert again.properties["views"] == {"carrier_delays": "loaded already"}
     with pytest.raises(StepFailed, match="expected a time after start"):
         load(5, 5)
+
+
+def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    file = step.repository.parent / "features" / "delays.parquet"
+    history = pd.read_parquet(file)
+    history.loc[history.index[::9], "mean_delay"] = np.nan
+    history.to_parquet(file)
+    start, end = START + 50 * HOUR, START + 100 * HOUR
+    window = {"start": start.isoformat(), "end": end.isoformat()}
+    loaded = step("materialize", "materialization", **window)
+    again = step("materialize", "materialization", **window)
+    written, after_a_retry = (
+        WindowStatistics.from_dict(json.loads((step.steps.store.local(each) / STATISTICS_NAME).read_text()))
+        for each in (loaded, again)
+    )
+    assert written == after_a_retry
+    rows = history[(history["at"] >= start) & (history["at"] < end)]
+    delays, weather = written.views["carrier_delays"], written.views["airport_weather"]
+    values = rows["mean_delay"]
+    found = delays.features["mean_delay"]
+    assert (delays.rows, found.missing, found.distinct) == (len(rows), values.isna().sum(), values.nunique())
+    assert 0 < found.missing < delays.rows
+    assert found.quantiles is not None
+    assert np.allclose([found.mean, found.std], [values.mean(), values.std(ddof=0)], rtol=1e-6)
+    assert np.allclose(found.quantiles, values.astype("float64").quantile([0.05, 0.5, 0.95]))
+    assert (weather.features["sky"].distinct, weather.features["sky"].mean) == (2, None)
+    without = step("materialize", "materialization", **window, statistics=False)
+    assert not (step.steps.store.local(without) / STATISTICS_NAME).exists()
 
 
 def test_pushed_rows_are_online_and_those_without_a_column_are_refused(step: Any) -> None:

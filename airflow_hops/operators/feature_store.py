@@ -71,11 +71,14 @@ class ApplyFeaturesOperator(FeatureStoreOperator):
 class MaterializeOperator(FeatureStoreOperator):
     """Loads the values of a window into the online store, once however often the task is retried.
 
+    The artifact ``materialization`` holds statistics of the window's rows in the offline store.
+
     Args:
         definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
         start: Start of the window; by default the start of the run's data interval. (templated)
         end: End of the window; by default the end of the run's data interval. (templated)
         views: Names of the views; None for all that are online. (templated)
+        statistics: Whether to compute statistics, for which the rows of the window must fit into memory.
         **kwargs: As :class:`FeatureStoreOperator`.
     """
 
@@ -83,7 +86,7 @@ class MaterializeOperator(FeatureStoreOperator):
     output_kind = "materialization"
     input_arguments = ("definitions",)
     templated: ClassVar[Sequence[str]] = ("start", "end", "views")
-    param_arguments = ("repository", "start", "end", "views")
+    param_arguments = ("repository", "start", "end", "views", "statistics")
     cacheable = False
 
     def __init__(
@@ -93,6 +96,7 @@ class MaterializeOperator(FeatureStoreOperator):
         start: datetime | str = _WINDOW["start"],
         end: datetime | str = _WINDOW["end"],
         views: Sequence[str] | None = None,
+        statistics: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

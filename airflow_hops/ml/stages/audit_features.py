@@ -14,7 +14,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from feast import FeatureStore
-from feast.utils import make_tzaware
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.capture_layout import name_time
@@ -32,6 +31,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.ml.feature_store.audit import History, describe, equal, find_causes, more_than
 from airflow_hops.ml.feature_store.point_in_time import join
 from airflow_hops.ml.feature_store.repository import ViewFeatures, check_definitions, open_repository, select
+from airflow_hops.ml.feature_store.view_rows import read_rows
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
@@ -222,23 +222,8 @@ def _history(
     store: FeatureStore, rows: pd.DataFrame, each: ViewFeatures, columns: Mapping[str, tuple[str, StoredFeature]]
 ) -> History:
     """Reads the values of a view, of the rows' entities, from the offline store."""
-    source = each.view.batch_source
-    created = source.created_timestamp_column
-    job = store._get_provider().offline_store.pull_all_from_table_or_query(
-        config=store.config,
-        data_source=source,
-        join_key_columns=list(each.join_keys),
-        feature_name_columns=list(columns),
-        timestamp_field=source.timestamp_field,
-        created_timestamp_column=created,
-        start_date=datetime(1970, 1, 2, tzinfo=UTC),
-        end_date=make_tzaware(datetime.now(UTC)),
-    )
-    table = job.to_df()
-    event_at = pd.to_datetime(table[source.timestamp_field], utc=True)
-    history = table[[*each.join_keys, *columns]].assign(
-        event_at=event_at, created_at=pd.to_datetime(table[created], utc=True) if created else event_at
-    )
+    start, end = datetime(1970, 1, 2, tzinfo=UTC), datetime.now(UTC)
+    history = read_rows(store, each.view, list(columns), start, end)
     names: Sequence[str] = list(each.join_keys)
     wanted = rows[[each.join_keys[key] for key in names]].drop_duplicates().set_axis(list(names), axis=1)
     ttls = {origin.ttl_s for _, origin in columns.values()}

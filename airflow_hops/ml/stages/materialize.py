@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from feast import FeatureStore, FeatureView
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.features import MaterializationProperties
+from airflow_hops.core.contract.features import (
+    STATISTICS_NAME,
+    MaterializationProperties,
+    ViewStatistics,
+    WindowStatistics,
+)
 from airflow_hops.ml.feature_store.repository import check_definitions, open_repository
+from airflow_hops.ml.feature_store.view_rows import window_statistics
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
 
 
-def run(context: StepContext, *, repository: str, start: str, end: str, views: Sequence[str] | None = None) -> Artifact:
+def run(
+    context: StepContext,
+    *,
+    repository: str,
+    start: str,
+    end: str,
+    views: Sequence[str] | None = None,
+    statistics: bool = True,
+) -> Artifact:
     """Materializes each view once for the window; a retry goes on with the views that are not yet loaded.
 
     The registry keeps a view's loaded windows. If a later window was loaded before, as in a backfill, the later values
@@ -31,6 +45,7 @@ def run(context: StepContext, *, repository: str, start: str, end: str, views: S
         start: Start of the window, ISO 8601.
         end: Its end.
         views: Names of the views; None for all that are online.
+        statistics: Whether to write ``feature_statistics.json``, for which the window's rows are read into memory.
 
     Raises:
         BadInput: the window is empty, or a view is unknown or not online.
@@ -41,27 +56,36 @@ def run(context: StepContext, *, repository: str, start: str, end: str, views: S
     with open_repository(repository) as (store, _):
         check_definitions(context, store)
         chosen = _views(store, views)
-        loaded: dict[str, Any] = {}
+        loaded: dict[str, str] = {}
+        figures: dict[str, ViewStatistics] = {}
         for number, view in enumerate(chosen):
-            windows = view.materialization_intervals
-            if (begin, until) in windows:
-                log.info("%s: this window is loaded already", view.name)
-                loaded[view.name] = "loaded already"
-                continue
-            latest = max([until, *(stop for _, stop in windows)])
-            # Feast prints its progress.
-            with contextlib.redirect_stdout(sys.stderr):
-                store.materialize(begin, latest, [view.name])
-                if latest != until:
-                    store.registry.apply_materialization(store.get_feature_view(view.name), store.project, begin, until)
-            log.info("%s: loaded %s to %s", view.name, begin.isoformat(), latest.isoformat())
-            loaded[view.name] = f"loaded to {latest.isoformat()}"
+            loaded[view.name] = _load(store, view, begin, until)
+            log.info("%s: %s", view.name, loaded[view.name])
+            if statistics:
+                figures[view.name] = window_statistics(store, view, begin, until)
             context.progress((number + 1) / len(chosen), f"{view.name} is loaded")
+    window = (begin.isoformat(), until.isoformat())
     with context.output() as writer:
+        if statistics:
+            text = json.dumps(WindowStatistics(window, figures).to_dict(), indent=1)
+            (writer.path / STATISTICS_NAME).write_text(text)
         return writer.commit(
             metrics={"views": len(chosen)},
-            properties=MaterializationProperties(window=(begin.isoformat(), until.isoformat()), views=loaded).to_dict(),
+            properties=MaterializationProperties(window=window, views=loaded).to_dict(),
         )
+
+
+def _load(store: FeatureStore, view: FeatureView, begin: datetime, until: datetime) -> str:
+    windows = view.materialization_intervals
+    if (begin, until) in windows:
+        return "loaded already"
+    latest = max([until, *(stop for _, stop in windows)])
+    # Feast prints its progress.
+    with contextlib.redirect_stdout(sys.stderr):
+        store.materialize(begin, latest, [view.name])
+        if latest != until:
+            store.registry.apply_materialization(store.get_feature_view(view.name), store.project, begin, until)
+    return f"loaded to {latest.isoformat()}"
 
 
 def _views(store: FeatureStore, names: Sequence[str] | None) -> list[FeatureView]:
