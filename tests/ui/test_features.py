@@ -14,8 +14,10 @@ pytestmark = [pytest.mark.runtime]
 
 
 def test_views_are_found_and_an_audit_names_causes(open_page: OpenPage, own: OwnAirflow) -> None:
-    own.run("pages_features", **configuration())
-    assert own.wait_for(lambda: own.states("pages_features")) == ["success"]
+    for day in (1, 2, 3):
+        own.run("pages_features", **configuration(day=day, mean=5.0 * day))
+    own.wait_for(lambda: len(own.states("pages_features")) == 3)
+    assert set(own.states("pages_features")) == {"success"}
     page = open_page("plugin/hops/features?dag=pages_features", site=own.site)
     views = page.get_by_role("table", name="Feature views").locator("tr[data-index]")
     expect(views).to_have_count(2)
@@ -25,7 +27,15 @@ def test_views_are_found_and_an_audit_names_causes(open_page: OpenPage, own: Own
     page.get_by_placeholder("Search views, features and owners").fill("wind")
     expect(views).to_have_count(1)
     expect(views.first).to_contain_text("weather")
+    statistics = page.get_by_role("table", name="Statistics of features").locator("tr[data-index]")
+    expect(statistics).to_have_count(0)
+    page.get_by_placeholder("Search views, features and owners").fill("delay")
+    expect(statistics).to_have_count(1)
+    expect(statistics.get_by_role("img", name="Mean of delays:mean_delay: now 15, from 5 to 15")).to_be_visible()
+    expect(statistics.get_by_role("img", name="Missing of delays:mean_delay: now 3%")).to_be_visible()
+    expect(statistics).to_contain_text("12 to 18")
+    expect(page.get_by_text("Rows of the offline store in 3 windows")).to_be_visible()
     audited = page.get_by_role("table", name="Audited columns").locator("tr[data-index]")
     expect(audited.first).to_contain_text("expired value 9")
-    expect(page.get_by_text("900 rows of requests to flights")).to_be_visible()
+    expect(page.get_by_text("900 rows of requests to flights")).to_have_count(3)
     assert grave_violations(page) == []

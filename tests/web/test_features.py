@@ -11,8 +11,11 @@ from airflow_hops.core.contract.features import (
     AuditProperties,
     FeatureAudit,
     FeatureDefinitions,
+    FeatureSummary,
     MaterializationProperties,
     ViewDefinition,
+    ViewStatistics,
+    WindowStatistics,
 )
 from web.conftest import Api
 
@@ -41,15 +44,22 @@ AUDIT = FeatureAudit(
 )
 
 
-def configuration(definitions: Any = None) -> dict[str, Any]:
-    loaded = MaterializationProperties(("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), {"delays": "loaded"})
+def configuration(definitions: Any = None, day: int = 1, mean: float = 5.0, statistics: Any = None) -> dict[str, Any]:
+    """What a run publishes that loaded one day of January."""
+    window = (f"2026-01-{day:02}T00:00:00+00:00", f"2026-01-{day + 1:02}T00:00:00+00:00")
+    loaded = MaterializationProperties(window, {"delays": "loaded"})
+    summary = FeatureSummary(day, 40, mean, 2.0, (mean - 3, mean, mean + 3))
+    written = WindowStatistics(window, {"delays": ViewStatistics(100, {"mean_delay": summary})})
     verdict = AuditProperties("differences", "flights", 900, {"mean_delay": {"expired value": 9}})
     return {
         "feature_definitions": {
             "files": {"definitions.json": definitions or DEFINITIONS.to_dict()},
             "properties": {"project": "flights"},
         },
-        "materialization": {"files": {}, "properties": loaded.to_dict()},
+        "materialization": {
+            "files": {"feature_statistics.json": statistics or written.to_dict()},
+            "properties": loaded.to_dict(),
+        },
         "feature_audit": {"files": {"audit.json": AUDIT.to_dict()}, "properties": verdict.to_dict()},
     }
 
@@ -78,9 +88,28 @@ def test_a_pipeline_without_a_feature_store_has_an_empty_page(api: Api) -> None:
     assert (page["project"], page["views"], page["audits"]) == (None, [], [])
 
 
+def test_statistics_are_those_of_each_window_as_loaded_last(api: Api, runs: Any, run_dag: Any) -> None:
+    run_dag(DAG, configuration(day=3, mean=8.0))
+    run_dag(DAG, configuration(day=2, mean=6.0))
+    run_dag(DAG, configuration(day=3, mean=9.0))
+    page = api.get(f"{PATH}/statistics").json()
+    (history,) = page["features"]
+    assert (history["view"], history["feature"], page["problem"]) == ("delays", "mean_delay", None)
+    assert [window["mean"] for window in history["windows"]] == [5, 6, 9]
+    assert [window["start"][:10] for window in history["windows"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    newest = history["windows"][-1]
+    assert (newest["rows"], newest["missing"], newest["quantiles"]) == (100, 3, [6, 9, 12])
+
+    run_dag(DAG, configuration(day=4, statistics={"window": 7}))
+    page = api.get(f"{PATH}/statistics").json()
+    assert (len(page["features"][0]["windows"]), page["unread"]) == (3, 1)
+    assert "feature_statistics.json" in page["problem"]
+
+
 def test_rights_are_those_of_the_dag(api: Api, runs: Any) -> None:
-    assert api.get(PATH, "nobody").status_code == 403
-    assert api.get(PATH, "only:pages").status_code == 403
+    for path in (PATH, f"{PATH}/statistics"):
+        assert api.get(path, "nobody").status_code == 403
+        assert api.get(path, "only:pages").status_code == 403
 
 
 def test_damaged_definitions_are_an_error_that_names_the_file(api: Api, runs: Any, run_dag: Any) -> None:

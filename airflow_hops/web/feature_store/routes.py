@@ -18,9 +18,10 @@ from airflow_hops.core.contract.features import (
 )
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
-from airflow_hops.web.artifacts.lookup import FoundArtifact, find_artifact, hook_of, manifest_at, pipeline_of
+from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
+from airflow_hops.web.feature_store.statistics import open_returned
 from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -107,7 +108,7 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
     audits = [_audit(user, each) for each in audited]
     if not applied:
         return FeatureStorePage(project=None, definitions=None, views=[], services={}, audits=audits)
-    text = _open(user, applied[0]).read_json(DEFINITIONS_NAME)
+    text = open_returned(user, applied[0]).read_json(DEFINITIONS_NAME)
     try:
         definitions = FeatureDefinitions.from_dict(text)
     except TypeError as error:
@@ -152,7 +153,7 @@ def _audit(user: GetUserDep, returned: ReturnedArtifact) -> AuditEntry:
     of = returned.artifact.properties
     columns, problem = None, None
     try:
-        audit = FeatureAudit.from_dict(_open(user, returned).read_json(AUDIT_NAME))
+        audit = FeatureAudit.from_dict(open_returned(user, returned).read_json(AUDIT_NAME))
         columns = [_column(column) for column in audit.columns]
     except TypeError as error:
         problem = f"{AUDIT_NAME}: {error}"
@@ -171,8 +172,3 @@ def _audit(user: GetUserDep, returned: ReturnedArtifact) -> AuditEntry:
 
 def _column(column: AuditedColumn) -> AuditedFeature:
     return AuditedFeature.of(column, causes=dict(column.causes))
-
-
-def _open(user: GetUserDep, returned: ReturnedArtifact) -> FoundArtifact:
-    place = (returned.dag_id, returned.run_id, returned.task_id, returned.map_index, returned.artifact.kind)
-    return find_artifact(user, None, *place)

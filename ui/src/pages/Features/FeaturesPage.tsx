@@ -12,13 +12,14 @@ import type { Column } from "src/components/table";
 import { formatDuration, formatList, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { Audits } from "src/pages/Features/Audits";
+import { Statistics } from "src/pages/Features/Statistics";
 import { lineagePath, modelsPath } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 type Store = Schemas["FeatureStorePage"];
 type View = Schemas["FeatureViewEntry"];
 
-/** The feature store of a pipeline: its views, how fresh they are, which models use them, and audits. */
+/** The feature store of a pipeline: its views, how fresh they are, which models use them, statistics and audits. */
 export function FeaturesPage() {
   const dagId = useDagId();
   const query = api.useQuery("get", "/api/dags/{dag_id}/features", { params: { path: { dag_id: dagId } } });
@@ -32,6 +33,7 @@ export function FeaturesPage() {
         ) : (
           <Stack gap={6}>
             <Views dagId={dagId} store={store} />
+            <Statistics />
             <Audits audits={store.audits} />
           </Stack>
         )
