@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,18 @@ def two(organisation: Make, **settings: object) -> tuple[Organisation, Organisat
     north.trust(south)
     south.trust(north)
     return north, south
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(disk)]
+    if os.geteuid() or subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("only root can mount a small file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_a_published_data_set_is_previewed_then_fetched(organisation: Make, tmp_path: Path) -> None:
@@ -185,6 +199,29 @@ def test_a_data_set_too_large_for_the_limit_or_the_disk_is_not_begun(organisatio
     transfer = wait_for(lambda: (t := south.transfer(REF)) and "free_gb" in str(t.error) and t)
     assert "free some space" in str(transfer.error)
     assert transfer.retryable
+
+
+def test_a_disk_that_fills_fails_the_transfer_and_a_second_request_goes_on(
+    organisation: Make, tmp_path: Path, small_disk: Path
+) -> None:
+    north, south = two(organisation, download_mbit_s=16, free_gb=0, data=str(small_disk))
+    files = random_files(tmp_path / "files", a=10_000_000)
+    north.share(files)
+    north.start()
+    south.start()
+    south.ask(REF)
+    wait_for(lambda: (t := south.transfer(REF)) and t.done_bytes > 1_000_000, south.log.read_text, 60)
+    other = small_disk / "other"
+    subprocess.run(["dd", "if=/dev/zero", f"of={other}", "bs=64k", "status=none"], check=False)  # until it is full
+    transfer = south.wait_until(REF, "failed")
+    assert "No space left on device; free some space" in str(transfer.error)
+    assert transfer.retryable
+    south.ask(REF)
+    transfer = wait_for(lambda: (t := south.transfer(REF)) and "it needs 0.0" in str(t.error) and t)
+    other.unlink()
+    south.ask(REF)
+    south.wait_until(REF, "fetched")
+    assert same_files(south.fetched(REF), files)
 
 
 def test_who_fetched_gives_to_others_if_configured_and_stops_when_unpublished(

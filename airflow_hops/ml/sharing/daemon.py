@@ -214,8 +214,8 @@ class SharingDaemon:
             is_gone = fetch.state in ("fetched", "seeding") and self.records.fetched(ref) is None
             if fetch.state == "failed" or is_gone or (fetch.state == "previewed" and request.wants == DATA):
                 fetch.state, fetch.error, fetch.stored = "waiting", None, set()
-                if info_hash in self.session.torrents:
-                    self.session.retry(info_hash)
+                if info_hash not in self.own:  # added anew, since libtorrent keeps what a full disk left behind
+                    self.session.remove(info_hash, with_files=False)
         if fetch.state == "failed" or (fetch.storing is not None and not fetch.storing.done()):
             return
         try:

@@ -11,6 +11,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +104,7 @@ class Torrent:
 
     Attributes:
         files: Its files, in the order of libtorrent's numbers; None for padding.
-        dropped: Addresses of peers that sent wrong data.
+        dropped: Addresses of peers that sent wrong data, also before the torrent was last added.
         error: libtorrent's last error, such as a full disk.
         seen: Time at which the last byte came, in seconds of the monotonic clock.
     """
@@ -111,7 +112,7 @@ class Torrent:
     handle: Any
     folder: Path
     files: tuple[FileEntry | None, ...]
-    dropped: dict[str, str] = field(default_factory=dict)
+    dropped: dict[str, str]
     error: str | None = None
     seen: float = field(default_factory=time.monotonic)
     connected: float = 0.0
@@ -157,6 +158,7 @@ class Session:
     ) -> None:
         self.data = data
         self.torrents: dict[str, Torrent] = {}
+        self._dropped: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._allowed: frozenset[str] | None = None
         status = lt.alert_category
         self._session = lt.session(
@@ -232,7 +234,7 @@ class Session:
         by_path = {f"{NAME}/{file.path}": file for file in files}
         layout = params.ti.layout()
         numbered = tuple(by_path.get(layout.file_path(number)) for number in range(layout.num_files()))
-        made = Torrent(self._session.add_torrent(params), folder, numbered)
+        made = Torrent(self._session.add_torrent(params), folder, numbered, self._dropped[info_hash])
         self.torrents[info_hash] = made
         return made
 
@@ -273,13 +275,6 @@ class Session:
             for peer in made.handle.get_peer_info()
             if not peer.flags & (peer.connecting | peer.handshake)
         ]
-
-    def retry(self, info_hash: str) -> None:
-        """Continues a torrent after an error."""
-        made = self.torrents[info_hash]
-        made.error, made.seen = None, time.monotonic()
-        made.handle.clear_error()
-        made.handle.resume()
 
     def tick(self) -> None:
         """Reads libtorrent's alerts, and saves how far downloads are."""
