@@ -41,13 +41,15 @@ def feast_runtime(runtime: Path) -> Path:
     """The named environment with Feast beside the runtime environment."""
     from airflow_hops.cli.runtime import find_uv
 
-    make_named(runtime, "test-features", ["feast[redis]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None)
+    make_named(
+        runtime, "test-features", ["feast[redis,duckdb]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None
+    )
     return runtime.with_name(f"{runtime.name}-test-features")
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A feature repository of the test's own, with random values and late arrivals."""
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """A feature repository of the test's own, with random values and late arrivals; its parameter is the engine."""
     data = tmp_path / "features"
     data.mkdir()
     monkeypatch.setenv("HOPS_TEST_FEATURES", str(data))
@@ -72,6 +74,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     weather.to_parquet(data / "weather.parquet")
     folder = tmp_path / "repository"
     shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "feature_store.yaml").open("a") as file:
+        file.write(f"offline_store:\n  type: {getattr(request, 'param', 'dask')}\n")
     return folder
 
 
@@ -147,6 +151,10 @@ def table_of(step: Any, artifact: Any) -> pd.DataFrame:
     return pd.concat([pq.read_table(folder / split).to_pandas() for split in ("train", "eval")], ignore_index=True)
 
 
+both_engines = pytest.mark.parametrize("repository", ["dask", "duckdb"], indirect=True)
+
+
+@both_engines
 def test_a_training_set_has_the_values_that_were_known_at_each_rows_time(step: Any) -> None:
     rows = flights()
     defined = step("apply_features", "feature_definitions")
@@ -270,6 +278,7 @@ def online(step: Any) -> dict[str, str]:
         return dict(rows.fetchall())
 
 
+@both_engines
 def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) -> None:
     step("apply_features", "feature_definitions")
 
@@ -293,6 +302,7 @@ def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) ->
         load(5, 5)
 
 
+@both_engines
 def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
     step("apply_features", "feature_definitions")
     file = step.repository.parent / "features" / "delays.parquet"
@@ -425,6 +435,7 @@ def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None
     assert set(causes) <= {rows["id"][row] for row in planted}
 
 
+@both_engines
 def test_an_audit_of_a_training_set_shows_leakage(step: Any) -> None:
     step("apply_features", "feature_definitions")
     leaking = step(

@@ -1,7 +1,7 @@
 """Operators of the feature store: register definitions, load the online store, join training sets, push rows.
 
 They run in a named environment with Feast, by default ``features``, which
-``airflow hops runtime create --name features --with feast`` makes.
+``airflow hops runtime create --name features --with "feast[duckdb]"`` makes.
 """
 
 from __future__ import annotations
