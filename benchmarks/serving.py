@@ -219,9 +219,16 @@ def measure_capture(clients: Clients, given: argparse.Namespace, console: Consol
     shutil.rmtree(WORK / "captured", ignore_errors=True)
     with CapturingInTurns("turns", WORK / "run", WORK / "models.config", capture_base_path=WORK / "captured") as target:
         clients.measure(target, WORK, "flights", 1, 16, 3.0)
-        before, writer_s = target.turns(), target.writer_cpu_s()
-        clients.measure(target, WORK, "flights", 1, 16, 3 * given.turns * given.seconds)
-        after, writer_s = target.turns(), target.writer_cpu_s() - writer_s
+        found = captured_in_turns(clients, target, "flights", 3 * given.turns * given.seconds)
+    console.print(f"capture, on over off in one server: {', '.join(f'{name} {n}' for name, n in found.items())}")
+    return found
+
+
+def captured_in_turns(clients: Clients, target: CapturingInTurns, model: str, seconds: float) -> dict[str, float]:
+    """Returns rates and CPU of a running server with capture on and off, and its writer's CPU for each request."""
+    before, writer_s = target.turns(), target.writer_cpu_s()
+    clients.measure(target, WORK, model, 1, 16, seconds)
+    after, writer_s = target.turns(), target.writer_cpu_s() - writer_s
     ways = {way: {name: after[way][name] - before[way][name] for name in after[way]} for way in after}
     rates = {way: found["requests"] / found["seconds"] for way, found in ways.items()}
     cpu_us = {way: 1e6 * found["cpu_s"] / found["requests"] for way, found in ways.items()}
@@ -237,9 +244,7 @@ def measure_capture(clients: Clients, given: argparse.Namespace, console: Consol
         "cpu_us_without_capture": cpu_us["off"],
         "writer_cpu_us": writer_us,
     }
-    found = {name: round(number, 3) for name, number in found.items()}
-    console.print(f"capture, on over off in one server: {', '.join(f'{name} {n}' for name, n in found.items())}")
-    return found
+    return {name: round(number, 3) for name, number in found.items()}
 
 
 def measure_reloads(console: Console) -> dict[str, float]:

@@ -42,6 +42,8 @@ class SkewOperator(SparkOperator):
 
     Args:
         model_name: The served model. (templated)
+        captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
+            sends them to, instead of the captured files. Every run compares the rows of its own snapshot. (templated)
         reference: Output of ``StatisticsOperator``: the earlier span. (templated)
         current: Output of ``StatisticsOperator``: the span to judge. (templated)
         schema: Output of ``SchemaOperator``, whose drift comparators select the features and thresholds; None compares
@@ -73,7 +75,7 @@ class SkewOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.skew:run"
     output_kind = "skew"
-    input_arguments = ("reference", "current", "schema", "examples")
+    input_arguments = ("captured", "reference", "current", "schema", "examples")
     operator_extra_links = (SkewLink(), LineageLink())
     templated = ("model_name",)
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
@@ -82,6 +84,7 @@ class SkewOperator(SparkOperator):
         self,
         *,
         model_name: str | None = None,
+        captured: Any = None,
         reference: Any = None,
         current: Any = None,
         schema: Any = None,
@@ -106,6 +109,8 @@ class SkewOperator(SparkOperator):
             raise ValueError(f"{self.task_id}: expected either model_name, or both reference and current")
         if model_name is not None and schema is not None:
             raise ValueError(f"{self.task_id}: schema goes with reference and current; a served model has its own")
+        if model_name is None and captured is not None:
+            raise ValueError(f"{self.task_id}: captured goes with model_name")
         if model_name is None and (identifiers or examples is not None or time_feature is not None):
             raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
         if examples is not None and not identifiers:
@@ -131,7 +136,11 @@ class SkewOperator(SparkOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns Spark's launcher if a cluster is to read captured requests, or that of other steps."""
-        launcher = None if self.model_name is None else hook.cluster_launcher(self.spark_conn_id, self.conf)
+        launcher = (
+            None
+            if self.model_name is None or self.captured is not None
+            else hook.cluster_launcher(self.spark_conn_id, self.conf)
+        )
         place = {**hook.settings.services, **self.step_services()}.get("serving_capture_path") or ""
         if launcher is not None and not is_remote(place):
             self.log.info("Captured requests are compared on this machine, which serving_capture_path %r is on", place)

@@ -10,6 +10,8 @@ from airflow_hops.core.contract.json_fields import JsonFields
 
 TOPIC_SCHEME = "kafka://"
 VALUE_FORMATS = ("json", "avro", "protobuf")
+TYPES_HEADER = "hops-types"
+"""Header of a captured row's message, with the Arrow types of the members of its JSON object, separated by ``;``."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,16 @@ import base64
 import io
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.streams import TYPES_HEADER
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX
 
 _HEADER_BYTES = 5
@@ -38,6 +42,47 @@ def decode_json(value: bytes) -> Fields:
     if not isinstance(fields, dict):
         raise Poison("not a JSON object")
     return fields
+
+
+def decode_captured(value: bytes, types: bytes) -> tuple[Fields, pa.DataType]:
+    """Returns the fields of a captured row and their type.
+
+    Args:
+        value: A JSON object.
+        types: The message's header with the types of its members.
+
+    Raises:
+        Poison: the value does not have these types.
+    """
+    fields = decode_json(value)
+    try:
+        type_ = _captured_type(types, *fields)
+        return {field.name: _from_json(fields[field.name], field.type) for field in type_}, type_
+    except (TypeError, ValueError) as error:
+        raise Poison(f"not of the types in the header {TYPES_HEADER}") from error
+
+
+@cache
+def _captured_type(types: bytes, *names: str) -> pa.DataType:
+    return pa.struct(list(zip(names, map(_type_of_text, types.decode().split(";")), strict=True)))
+
+
+def _type_of_text(text: str) -> pa.DataType:
+    if text.startswith("list<item: "):
+        return pa.list_(_type_of_text(text.removeprefix("list<item: ")[:-1]))
+    return _UTC if text == str(_UTC) else pa.type_for_alias(text)
+
+
+def _from_json(value: Any, type_: pa.DataType) -> Any:
+    if pa.types.is_list(type_):
+        of = type_.value_type
+        # NumPy converts many numbers at once, also those that are texts, such as "NaN".
+        return np.array(value, of.to_pandas_dtype()) if pa.types.is_floating(of) else [_from_json(v, of) for v in value]
+    if pa.types.is_floating(type_):
+        return float(value)
+    if pa.types.is_timestamp(type_):
+        return datetime.fromisoformat(value)
+    return base64.b64decode(value, validate=True) if pa.types.is_binary(type_) else value
 
 
 class Registry:

@@ -1,5 +1,9 @@
 """Sends captured rows to Kafka: each row is a message, a JSON object with the columns of the captured files.
 
+The header ``hops-types`` has the Arrow types of the object's members, in their order, separated by ``;``: numbers have
+as many digits as their type needs, and NaN and infinities, which JSON lacks, are the texts ``NaN``, ``Infinity`` and
+``-Infinity``.
+
 A batch is one transaction, so that attempts that failed leave nothing that a reader of committed records sees. If the
 writer is killed between the commit and the note of it in the spool, the batch is sent again; its rows have the same
 ``request_id`` and ``row``.
@@ -11,12 +15,15 @@ import base64
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
+from airflow_hops.core.contract.streams import TYPES_HEADER
 from airflow_hops.serving.capture.batch import Part
 
 log = logging.getLogger(__name__)
@@ -24,6 +31,7 @@ log = logging.getLogger(__name__)
 LABELS_SUFFIX, SHADOW_SUFFIX = "-labels", "-shadow"
 """Ends of the names of the topics of labels and of shadow answers."""
 _ANSWER_S = 10.0
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class CapturedTopic:
@@ -71,9 +79,19 @@ class CapturedTopic:
                     log.error("capture: %d rows of model %s cannot be sent: %s", part.rows, part.model, error)
                     unsendable[part.model] += part.rows
                     continue
-                for key, value in _messages(table, {"model": part.model} if part.labels else {}):
-                    if not self._produce(self._name(part), key, value, KafkaError, KafkaException):
+                if table is None:
+                    continue
+                if part.labels:
+                    table = table.append_column("model", [[part.model] * len(table)])
+                headers = [(TYPES_HEADER, ";".join(str(type_) for type_ in table.schema.types))]
+                for key, value in _messages(table):
+                    if not self._produce(self._name(part), key, value, headers, KafkaError, KafkaException):
                         unsendable[part.model] += 0 if part.labels else 1
+            waiting = len(self._producer)
+            while left := self._producer.flush(_ANSWER_S):  # brokers may be slow, but not silent
+                if left >= waiting:
+                    raise BufferError(f"the brokers have acknowledged nothing for {_ANSWER_S:.0f} s")
+                waiting = left
             self._producer.commit_transaction(_ANSWER_S)
         except (KafkaException, BufferError) as error:
             if self._producer is not None:
@@ -82,10 +100,10 @@ class CapturedTopic:
             raise OSError(f"topic {self._topic}: {error.args[0]}") from error
         return unsendable
 
-    def _produce(self, topic: str, key: bytes, value: bytes, kinds: Any, failure: Any) -> bool:
+    def _produce(self, topic: str, key: bytes, value: bytes, headers: Any, kinds: Any, failure: Any) -> bool:
         while True:
             try:
-                self._producer.produce(topic, value, key)
+                self._producer.produce(topic, value, key, headers=headers)
             except BufferError:  # librdkafka's queue is full
                 if self._producer.flush(_ANSWER_S):
                     raise
@@ -115,12 +133,37 @@ def read_config(config_file: str) -> dict[str, Any]:
     return config
 
 
-def _messages(table: Any, more: Mapping[str, Any]) -> Iterator[tuple[bytes, bytes]]:
+def _messages(table: Any) -> Iterator[tuple[bytes, bytes]]:
     """Yields key and value of each row; the key is the request's id, so that a request's rows stay in order."""
-    columns = [] if table is None else [column.to_pylist() for column in table.columns]
-    for values in zip(*columns, strict=True):
-        row = dict(zip(table.column_names, values, strict=True))
-        yield row["request_id"].encode(), orjson.dumps({**row, **more}, default=_text_of)
+    names = [orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in table.column_names]
+    row = b"{" + b",".join(names) + b"}"
+    texts = (_texts(_values(column.combine_chunks())) for column in table.columns)
+    for request_id, values in zip(table["request_id"].to_pylist(), zip(*texts, strict=True), strict=True):
+        yield request_id.encode(), row % values
+
+
+def _texts(values: Sequence[Any] | np.ndarray) -> list[bytes]:
+    """Returns the JSON text of each value: of numbers and times, which have no commas, of all at once."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC
+    if isinstance(values, np.ndarray):
+        every: bytes = orjson.dumps(values, option=options)[1:-1]
+        return every.split(b",")
+    return [orjson.dumps(value, default=_text_of, option=options) for value in values]
+
+
+def _values(column: Any) -> Sequence[Any] | np.ndarray:
+    """Returns the values of a column without nulls, as orjson writes them; numbers and times are NumPy's."""
+    import pyarrow as pa
+
+    if pa.types.is_list(column.type):
+        values, offsets = _values(column.flatten()), column.offsets.to_pylist()
+        return [values[start - offsets[0] : end - offsets[0]] for start, end in pairwise(offsets)]
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [value if np.isfinite(value) else _NOT_FINITE[str(value)] for value in array]
+    return array
 
 
 def _text_of(value: Any) -> str:

@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from captured_flights import CaptureFolder
+from captured_topic import ingest_captured
+from kafka_brokers import Broker
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceOptions, PerformanceReport
@@ -29,6 +31,7 @@ from airflow_hops.ml.stages.performance.figures import Estimator, measure
 from airflow_hops.ml.stages.performance.labels import as_time, key_of, plain
 from airflow_hops.ml.stages.performance.versions import find_version
 from airflow_hops.ml.step.context import StepContext
+from airflow_hops.serving.capture.batch import labels_table
 from airflow_hops.serving.capture.record import CapturedLabel
 from tests import flights_examples
 
@@ -112,14 +115,16 @@ class Served:
             days.append(rows)
         self.rows = pd.concat(days, ignore_index=True)
 
-    def measured(self, labels: pd.DataFrame | None = None, **options: Any) -> PerformanceReport:
-        """Runs the stage with labels from a file; None for the server's feedback."""
+    def measured(
+        self, labels: pd.DataFrame | None = None, inputs: dict[str, Artifact] | None = None, **options: Any
+    ) -> PerformanceReport:
+        """Runs the stage with labels from a file or an artifact; None for the server's feedback."""
         if labels is not None:
             path = self.captured.path.parent / "labels.parquet"
             pq.write_table(pa.Table.from_pandas(labels, preserve_index=False), path)
             options = {"source": {"uri": str(path)}, "keys": KEYS, "label_time": "known_at", **options}
             options = {"time_feature": "scheduled_at", **options}
-        artifact, result = self._run({"serving_capture_path": str(self.captured.path)}, options)
+        artifact, result = self._run({"serving_capture_path": str(self.captured.path)}, options, inputs)
         report = PerformanceReport.from_dict(result)
         assert artifact.properties == report.properties.to_dict()
         return report
@@ -127,9 +132,9 @@ class Served:
 
 @pytest.fixture
 def serve(tmp_path: Path, run_shared_stage: Callable[..., Any], deployed: ArtifactStore) -> Callable[..., Served]:
-    def run(services: Any, options: Any) -> tuple[Artifact, Any]:
+    def run(services: Any, options: Any, inputs: Any) -> tuple[Artifact, Any]:
         options = {"model_name": "flights", **options}
-        artifact = run_shared_stage(stage.run, kind="performance", services=services, **options)
+        artifact = run_shared_stage(stage.run, kind="performance", services=services, inputs=inputs, **options)
         return artifact, json.loads((deployed.local(artifact) / "performance.json").read_text())
 
     return lambda **how: Served(tmp_path, run, **how)
@@ -397,6 +402,28 @@ def test_feedback_and_tables_by_request_say_the_same(serve: Callable[..., Served
     # Without the number of a row, a label is of the request's first.
     first = served.measured(rows.drop(columns="row"), keys=["request_id", "row"], time_feature=None)
     assert (first.labels.corrected, first.labels.joined) == (2, 2)
+
+
+def test_labels_of_a_topic_and_of_a_table_say_the_same(
+    serve: Callable[..., Served],
+    mock_kafka: Broker,
+    tmp_path: Path,
+    run_shared_stage: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+    served, us = serve(), 1_000_000
+    rows = served.rows.iloc[: 2 * ROWS]
+    labels = [
+        CapturedLabel("flights", of.request_id, of.row, {"late": of.late}, of.known_at * us, of.known_at * us)
+        for of in rows.itertuples()
+    ]
+    snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [labels_table(labels)], labels=True)
+    by_table = served.measured(rows, keys=["request_id", "row"], time_feature=None)
+    options = {"label_column": "label.late", "label_time": "at"}
+    by_topic = served.measured(inputs={"labels": snapshot}, **options)
+    assert by_topic.versions == by_table.versions and by_topic.delay_s == by_table.delay_s is not None
+    assert by_topic.versions[0].labelled == 2 * ROWS
 
 
 def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[..., Served], tmp_path: Path) -> None:

@@ -9,10 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from kafka_brokers import Broker
 
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.serving_api import protocol, tensors
+from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.core.streams.ranges import plan_ranges
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.spark.tasks import IN_PROCESS
+from airflow_hops.ml.stages.ingest import ingest_table
+from airflow_hops.ml.stages.ingest.topic import ingest_topic
+from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
+from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.record import CapturedCall, pack
+from airflow_hops.serving.capture.topic import CapturedTopic
+from airflow_hops.serving.request_kind import RequestKind
 from tests.ml.serving.test_capture import CaptureProcess, StartCapture, capture, capture_path, kill_writers, wait_for  # noqa: F401
 
 ROW = {"model": "m0", "version": 1, "signature": "serving_default", "api": "grpc", "latency_ms": 1.0}
@@ -113,6 +128,47 @@ def test_row_larger_than_a_message_is_counted(mock_kafka: Broker, start: Any, tm
     assert ask(flush=60) is True
     counts = ask(status=True)["models"]["m0"]
     assert (counts["sent_rows"], counts["failed_rows"]) == (1, 0)
+
+
+def test_ingested_rows_are_those_of_files(mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+    floats = [0.1, 1e-45, 3.4028235e38, np.nan, np.inf, -np.inf]
+    texts = ["ü".encode(), b"", b"NaN", b"\n", b"{", b'"']
+    inputs = {
+        "single": np.array(floats, np.float32), "double": np.array(floats) / 3,
+        "half": np.array([*floats[:2], *floats[3:], 1], np.float16),
+        "vector": np.array([floats] * 6, np.float32), "matrix": np.arange(24.0).reshape(6, 2, 2) / 7,
+        "complex": np.array(floats, np.complex64), "flag": np.array([True, False] * 3),
+        "small": np.arange(6, dtype=np.int8), "large": np.array([2**63 - 1] * 6),
+        "unsigned": np.arange(6, dtype=np.uint64),
+        "text": np.array(texts, object), "bytes": np.array([b"\xff\x00"] * 6, object),
+        "words": np.array([[b"a", b"b"]] * 6, object), "empty": np.zeros((6, 0), np.float32),
+    }  # fmt: skip
+    request = protocol.PredictRequest()
+    for name, array in inputs.items():
+        tensors.fill_proto(request.inputs[name], array)
+    kind = RequestKind("m", 1, Method.PREDICT.label, "GRPC")
+    message = request.SerializeToString(), protocol.PredictResponse().SerializeToString()
+    calls = [CapturedCall(kind, f"r{n}", 1_700_000_000_000_001 + n, 0.3, 6, *message) for n in range(3)]
+    (part,) = make_batch(WaitingRecords.of(map(pack, calls)), CaptureOptions()).parts
+    config = tmp_path / "kafka.json"
+    config.write_text(json.dumps(mock_kafka.config))
+    assert CapturedTopic("events", str(config), "sender").send([part]) == {}
+    topic = Source("kafka://events", storage_options=mock_kafka.config, allow_gaps=True)
+    whole, output = Window(None, None), OutputFolder(str(tmp_path))
+    ingest_topic("topic", topic, plan_ranges(topic, (None, None)), whole, output, IN_PROCESS, print, ingest_table)
+    file = tmp_path / "captured.parquet"
+    file.write_bytes(part.encode())
+    ingest_table("files", Source(str(file)), whole, output, IN_PROCESS, print)
+    from_files, from_topic = (
+        pq.read_table(tmp_path / table).sort_by([("request_id", "ascending"), ("row", "ascending")])
+        for table in ("files", "topic")
+    )
+    from_topic = from_topic.select(from_files.column_names)
+    assert from_topic.schema.remove_metadata() == from_files.schema.remove_metadata()
+    # Compared as text, since NaN is unequal to itself
+    assert repr(from_topic.to_pylist()) == repr(from_files.to_pylist())
+    assert len(from_files) == 18 and {f"input.{name}" for name in inputs} < {*from_files.column_names}
 
 
 def test_config_is_checked_at_start(start: Any, tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.schema_history import schema_in_force
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests, RowsFile
+from airflow_hops.ml.monitoring.captured.snapshot import requests_of_snapshot
 from airflow_hops.ml.monitoring.skew.captured_rows import (
     Cursor,
+    Window,
     check_columns,
     read_span,
 )
@@ -46,13 +48,18 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     """Compares the rows captured since the last run, which tasks of ``pool`` read from a remote store.
 
     The cursor only moves when there were enough rows for a verdict and the artifact is committed; too few rows wait for
-    the next run.
+    the next run. With an input ``captured``, the rows are those of this snapshot, and there is no cursor.
     """
-    requests = CapturedRequests.expected(context.spec.services, context.store, model_name)
+    in_snapshot = context.has_input("captured")
+    if in_snapshot:
+        snapshot = context.input("captured"), context.local("captured")
+        requests = requests_of_snapshot(*snapshot, model_name, context.scratch)
+    else:
+        requests = CapturedRequests.expected(context.spec.services, context.store, model_name)
     champion, trained = _read_trained(context.store, model_name, options.split)
     names = requests.names()
     cursor = Cursor(context.store, context.spec.producer, model_name)
-    window = cursor.window(names)
+    window = Window(None, names[-1]) if in_snapshot else cursor.window(names)
     compared_names = [name for name in names if window.holds(name)]
     if not pool.runs_here and not requests.is_remote:
         log.info("The captured requests are read on this machine, which %s is on", requests)
@@ -90,7 +97,8 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     row_skew, notes = None, list(compared.notes)
     if options.identifiers:
         row_skew = _compare_rows(context, options, trained, rows, notes)
-    return replace(compared, row_skew=row_skew, notes=tuple(notes), done=lambda: cursor.done(window))
+    compared = replace(compared, row_skew=row_skew, notes=tuple(notes))
+    return compared if in_snapshot else replace(compared, done=lambda: cursor.done(window))
 
 
 def _read_trained(store: ArtifactStore, name: str, split: str) -> tuple[ServedVersion, Trained]:

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.streams import TopicRanges
+from airflow_hops.core.contract.streams import TYPES_HEADER, TopicRanges
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.streams.ranges import check_stored
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX, Topic, kafka_library
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.readers.message_values import Poison, Registry, decode_json
+from airflow_hops.ml.readers.message_values import Poison, Registry, decode_captured, decode_json
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
 from airflow_hops.ml.stages.ingest.window import Window
 
@@ -196,7 +196,7 @@ def _check_gaps(topic: Topic, gaps: list[tuple[str, int, int]]) -> None:
 
 
 class _Values:
-    """Writes decoded records to files of a folder: JSON lines as they came, or Parquet for each schema."""
+    """Writes decoded records to files: JSON lines as they came, or Parquet for each schema or list of types."""
 
     def __init__(self, folder: Path, source: Source) -> None:
         self._folder, self._source = folder, source
@@ -206,7 +206,7 @@ class _Values:
             Registry(options, source.format) if has_registry or source.format in ("avro", "protobuf") else None
         )
         self._lines: Any = None
-        self._rows: dict[bytes, tuple[list[dict[str, Any]], pa.Schema]] = {}
+        self._rows: dict[Any, tuple[list[dict[str, Any]], pa.Schema]] = {}
         self._schemas: dict[Path, pa.Schema] = {}
 
     def add(self, record: Any) -> None:
@@ -214,8 +214,13 @@ class _Values:
         value = record.value()
         if value is None:
             raise Poison("no value (a tombstone)")
-        if self._registry is None:
-            key, type_, fields = b"", None, decode_json(value)
+        types = dict(record.headers() or ()).get(TYPES_HEADER)
+        key: Any = b""
+        if self._registry is None and types is not None:
+            fields, type_ = decode_captured(value, types)
+            key = types, *fields
+        elif self._registry is None:
+            type_, fields = None, decode_json(value)
         else:
             key, decode, type_ = self._registry.decoder(value)
             fields = decode(value)
@@ -262,7 +267,10 @@ class _Values:
             if rows:
                 self._write(rows, schema)
         if self._lines is not None and self._schemas:
-            raise BadInput(f"source {self._source.uri!r} has values in JSON and in Avro or Protobuf; give its 'format'")
+            raise BadInput(
+                f"source {self._source.uri!r} has values in JSON, and others with types (Avro, Protobuf, captured); "
+                "give its 'format', or a window with values of one kind"
+            )
         # Columns of other versions of the schema are null.
         union = {field.name: field for schema in self._schemas.values() for field in schema}
         for path, schema in self._schemas.items():

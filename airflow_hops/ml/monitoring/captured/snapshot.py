@@ -1,0 +1,52 @@
+"""Captured rows that were ingested, such as those of a Kafka topic, as the captured requests of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.capture_layout import folder_name
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+
+_EXPECTED = ("request_id", "row", "model", "version", "captured_at")
+
+
+def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scratch: Path) -> CapturedRequests:
+    """Writes a model's rows of a snapshot as the model server writes them, and returns them.
+
+    A topic holds the rows of all models and versions, and a table of them the columns of all, null in the rows of
+    others. Each file has the rows of one version, without the columns that are null in all of them.
+
+    Args:
+        snapshot: The snapshot.
+        folder: Its folder on this machine.
+        model_name: The model.
+        scratch: Folder for the files.
+
+    Raises:
+        BadInput: a table does not have captured rows of the model.
+    """
+    place = scratch / "snapshot" / folder_name(model_name)
+    place.mkdir(parents=True)
+    models = set[str]()
+    for number, path in enumerate(sorted(folder.glob("*/*.parquet"))):
+        table = pq.read_table(path)
+        if lacking := [name for name in _EXPECTED if name not in table.column_names]:
+            raise BadInput(
+                f"{snapshot.uri}, table {path.parent.name!r}: there is no column {lacking[0]!r}; expected captured "
+                f"requests, as in a topic of --capture_topic; found {', '.join(table.column_names)}"
+            )
+        models.update(pc.unique(table["model"]).to_pylist())
+        table = table.filter(pc.equal(table["model"], model_name))
+        for version in pc.unique(table["version"]).to_pylist():
+            rows = table.filter(pc.equal(table["version"], pa.scalar(version)))
+            filled = [name for name in rows.column_names if rows[name].null_count < len(rows)]
+            pq.write_table(rows.select(filled), place / f"{number:05}-v{version}-snapshot.parquet")
+    if model_name not in models:
+        listed = ", ".join(sorted(map(repr, models))) or "none"
+        raise BadInput(f"{snapshot.uri} has no captured rows of model {model_name!r}; its rows are of {listed}")
+    return CapturedRequests(str(place.parent), model_name)
