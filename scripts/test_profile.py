@@ -72,6 +72,7 @@ def mirror() -> list[str]:
 
 def mount(root: Path) -> None:
     """Mounts what programs in the root need, and gives it this machine's names and certificates."""
+    subprocess.run(["mount", "--bind", str(root), str(root)], check=True)  # for network namespaces, which mount / anew
     for kind, name in (("proc", "proc"), ("sysfs", "sys"), ("tmpfs", "run")):
         subprocess.run(["mount", "-t", kind, kind, str(root / name)], check=True)
     subprocess.run(["mount", "--rbind", "/dev", str(root / "dev")], check=True)

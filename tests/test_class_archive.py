@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from airflow_hops.core.contract.profiles import STAMP_NAME
 from airflow_hops.environments.class_archive import ARCHIVE, JVM_OPTIONS, jvm_options, make_archive
 from airflow_hops.environments.java import find_java
 
@@ -31,7 +33,8 @@ def test_the_rehearsals_of_the_set_up_have_made_archives_and_the_jvm_takes_them(
 
 
 @pytest.mark.runtime
-def test_a_rehearsal_that_fails_is_said_once_and_steps_do_without(tmp_path: Path) -> None:
+def test_a_rehearsal_that_fails_is_said_once_and_steps_do_without(runtime: Path, tmp_path: Path) -> None:
+    shutil.copy(runtime / STAMP_NAME, tmp_path)
     program = tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho no such luck\nexit 3\n")

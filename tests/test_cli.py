@@ -17,7 +17,7 @@ from written_studies import write_study
 
 from airflow_hops.cli import doctor as checks
 from airflow_hops.cli import search
-from airflow_hops.core.contract.profiles import STAMP_NAME
+from airflow_hops.core.contract.profiles import STAMP_NAME, profile_of
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.studies import StudyFolder
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -68,7 +68,8 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
     for name in ("tensorflow", "tensorflow_data_validation", "tensorflow_serving", "pyspark", "mlflow", "horovod"):
         assert results[name]["status"] == "ok", results[name]
     assert results["horovod"]["found"].endswith("built with TensorFlow and Gloo")
-    assert results["protobuf"]["found"].startswith("4.")
+    profile = profile_of(runtime)
+    assert profile and results["protobuf"]["found"].startswith(f"{profile.protobuf}.")
     source = "environment variable AIRFLOW_CONN_SPARK_LOCAL"
     assert results["connection spark_local"]["found"] == f"master local[2], from {source}"
     assert results["Java"]["status"] == "ok"
