@@ -13,8 +13,7 @@ from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.web.queries import _servers
-from airflow_hops.web.queries import ask_bytes
+from airflow_hops.web.queries import _servers, ask_bytes
 from tests.ml.crafted_files import write_crafted
 
 pytestmark = pytest.mark.runtime
