@@ -226,26 +226,39 @@ _AVRO_TYPES = {
 }  # fmt: skip
 
 
-def _type_of_avro(schema: Any, named: Mapping[str, Any]) -> pa.DataType:
+def _type_of_avro(schema: Any, named: Mapping[str, Any], field: str = "") -> pa.DataType:
     if isinstance(schema, str):
-        return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else _type_of_avro(named[schema], named)
+        return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else _type_of_avro(named[schema], named, field)
     if isinstance(schema, list):
-        kinds = [each for each in schema if each != "null"]
-        if len(kinds) != 1:
-            raise BadInput(f"an Avro union of {len(kinds)} types {str(schema)[:200]} does not fit one column")
-        return _type_of_avro(kinds[0], named)
+        return _type_of_union([each for each in schema if each != "null"], named, field)
     kind = schema["type"]
     if kind == "record":
-        return pa.struct([(field["name"], _type_of_avro(field["type"], named)) for field in schema["fields"]])
+        prefix = f"{field}." if field else ""
+        return pa.struct(
+            [(each["name"], _type_of_avro(each["type"], named, prefix + each["name"])) for each in schema["fields"]]
+        )
     if kind == "array":
-        return pa.list_(_type_of_avro(schema["items"], named))
+        return pa.list_(_type_of_avro(schema["items"], named, field))
     if kind == "map":
-        return pa.map_(pa.string(), _type_of_avro(schema["values"], named))
+        return pa.map_(pa.string(), _type_of_avro(schema["values"], named, field))
     if schema.get("logicalType") == "decimal":
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     if not isinstance(kind, str):
-        return _type_of_avro(kind, named)
+        return _type_of_avro(kind, named, field)
     return _AVRO_TYPES.get(schema.get("logicalType", ""), _AVRO_TYPES.get(kind, pa.null()))
+
+
+def _type_of_union(kinds: list[Any], named: Mapping[str, Any], field: str) -> pa.DataType:
+    types = [_type_of_avro(kind, named, field) for kind in kinds] or [pa.null()]
+    if types.count(types[0]) == len(types):
+        return types[0]
+    if all(kind in ("int", "float", "double") for kind in kinds):  # a double holds them exactly, but not each long
+        return pa.float64()
+    raise BadInput(
+        f"the Avro field {field!r} is a union of {', '.join(map(str, types))}, which do not fit one column; have the "
+        "producer write a field for each type, or name the offsets of records with another schema in the source's "
+        "'offsets'"
+    )
 
 
 def _for_arrow(value: Any, type_: pa.DataType) -> Any:

@@ -347,6 +347,34 @@ def test_avro_of_two_schema_versions(mock_kafka: Broker, registry: Any, tmp_path
     assert (second["more"], second["key"]) == (0.5, None)
 
 
+@pytest.mark.parametrize(
+    ("union", "values"),
+    [
+        (["null", "int", "double"], [1, 0.5, None]),
+        (["int", "long"], [1, 2**62 + 1]),
+        (["string", {"type": "enum", "name": "Kind", "symbols": ["A"]}], ["b", "A"]),
+        (["string", "long"], None),
+        (["long", "double"], None),  # which would round large numbers
+    ],
+)
+def test_avro_unions(
+    union: list[Any], values: list[Any] | None, mock_kafka: Broker, registry: Any, tmp_path: Path
+) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "n", "type": union}]}
+    schema = {"type": "record", "name": "Event", "fields": [{"name": "of", "type": ["null", inner]}]}
+    registry.schemas[1] = {"schema": json.dumps(schema)}
+    mock_kafka.send("events", [(0, framed(1, avro(schema, {"of": {"n": n}}))) for n in values or [1]])
+    topic = source(mock_kafka, storage_options=registry.options)
+    ranges = plan_ranges(topic, (None, None))
+    if values is None:
+        with pytest.raises(BadInput, match=r"Avro field 'of\.n' is a union of .*int64.* write a field for each type"):
+            ingest(tmp_path, topic, ranges)
+    else:
+        ingest(tmp_path, topic, ranges)
+        rows = pq.read_table(tmp_path / "t").sort_by("kafka_offset")["of"].to_pylist()
+        assert [row["n"] for row in rows] == values
+
+
 def test_registry_that_fails_is_retried(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     registry.fails = True
     mock_kafka.send("events", [(0, framed(1, b"x"))])
