@@ -608,7 +608,7 @@ def test_an_online_store_that_is_down_fails_requests_or_gives_defaults(
 
 @pytest.mark.server
 def test_canary_with_other_keys_than_the_champion_is_refused(
-    step: Any, served: Any, deploy: Any, warm_launcher: Any
+    step: Any, served: Any, deploy: Any, warm_launcher: Any, tmp_path: Path
 ) -> None:
     dataset = materialized(step)
     options = {"max_age_s": 1e9, "defaults": {"flights": 7}}
@@ -633,12 +633,21 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
         deploy(server, dataset, first)
     assert deploy(server, dataset, first, **options).properties["mode"] == "champion"
 
+    unpublished = feature_model(step, warm_launcher, "distance", "flights", "sky")
+    with pytest.raises(StepFailed, match="the champion 1 looks features up, and version 2, which is not in"):
+        step.steps(
+            "airflow_hops.ml.stages.deploy.traffic:replace_champion",
+            params={"model_name": "delays", "model": unpublished.uri, "reason": "it is better", "by": {}},
+            services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            launcher=warm_launcher,
+        )
+
     # Clients send the key to both: one looks features up by it, the other uses it as an input.
     same_keys = feature_model(step, warm_launcher, "distance", "mean_delay", "airport_id")
     assert deploy(server, by_carrier, same_keys, max_age_s=1e9).properties["mode"] == "canary"
     other_view = dataset_of(step, "carrier_delays:mean_delay", "airport_weather:wind")
     windy = feature_model(step, warm_launcher, "distance", "mean_delay", "wind")
-    assert deploy(server, other_view, windy, 50, max_age_s=1e9).properties["traffic"] == {"1": 50, "3": 50}
+    assert deploy(server, other_view, windy, 50, max_age_s=1e9).properties["traffic"] == {"1": 50, "4": 50}
     row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
     answers = [server.call("/v1/models/delays:predict", {"instances": [row]}) for _ in range(20)]
     assert {status for status, _ in answers} == {200}

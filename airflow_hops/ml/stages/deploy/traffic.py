@@ -19,6 +19,7 @@ from airflow_hops.core.serving_api.traffic_config import check_split
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages.deploy.online_features import published_features
 from airflow_hops.ml.stages.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
@@ -329,7 +330,7 @@ class Serving:
         else:
             path = self.server.folders.uri(self.model_name, version)
             served = ServedVersion.of(model, version, path, 100)
-        self._load(served)
+        self._load(served, champion)
         if challenger is not None and challenger.version != version:
             why = f"version {version} was made champion"
             facts = {"by": self.by, "to": version, "fingerprint": challenger.fingerprint}
@@ -349,8 +350,12 @@ class Serving:
             return Artifact(uri, "model", fingerprint)
         return artifact if artifact.fingerprint == fingerprint else Artifact(uri, "model", fingerprint)
 
-    def _load(self, served: ServedVersion) -> None:
-        """Has the server load a version unless it is available already."""
+    def _load(self, served: ServedVersion, champion: ServedVersion) -> None:
+        """Has the server load a version unless it is available already.
+
+        Raises:
+            BadInput: the version was never published, and clients send keys by which the champion looks features up.
+        """
         server, name, version = self.server, self.model_name, served.version
         configured = server.configured(name)
         if version in configured and self._is_available(version):
@@ -359,6 +364,12 @@ class Serving:
         def publish() -> bool:
             if server.folders.has(name, version):
                 return False
+            if published_features(server, name, champion.version) is not None:
+                raise BadInput(
+                    f"model {name!r}: the champion {champion.version} looks features up, and version {version}, which "
+                    f"is not in {server.folders.uri(name)}, would not; publish it by DeployModelOperator with features "
+                    "(and canary_percent=100 if clients are to send other keys)"
+                )
             return server.publish(model_folder(self.context.store, served.model), name, version, served.fingerprint)
 
         load_version(
