@@ -17,6 +17,7 @@ WARM_PROCESSES: list[Any] = []
 
 pytest_plugins = [
     "containers",
+    "databases",
     "fault_counts",
     "kafka_brokers",
     "kubernetes_cluster",

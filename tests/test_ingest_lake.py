@@ -16,8 +16,6 @@ from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.environments.named import make_named
-from airflow_hops.environments.runtime import pins_file
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.operators.ingest import _first_state
@@ -26,16 +24,6 @@ pytestmark = pytest.mark.runtime
 
 RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
 SCRIPT = Path(__file__).with_name("make_lake.py")
-
-
-@pytest.fixture(scope="session")
-def lake_runtime(runtime: Path) -> Path:
-    """The named environment with pyiceberg and deltalake beside the runtime environment."""
-    from airflow_hops.cli.runtime import find_uv
-
-    requirements = ["pyiceberg[sql-sqlite]==0.12.*", "deltalake==1.6.*"]
-    make_named(runtime, "test-lake", requirements, pins_file(), uv=find_uv(), say=lambda line: None)
-    return runtime.with_name(f"{runtime.name}-test-lake")
 
 
 @pytest.fixture

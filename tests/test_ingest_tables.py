@@ -2,89 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
-import shutil
 import socket
-import sqlite3
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from waiting import wait_for
 
 from airflow_hops.connections import database_options_of
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.hooks.runtime import StepFailed
-from demo.production import find_program
 
 pytestmark = pytest.mark.runtime
 
 RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
 UTC = datetime.UTC
-
-
-@pytest.fixture(scope="session")
-def postgres_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A PostgreSQL of this session, which refuses to run as root."""
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket())
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-        sock.close()
-        data = stack.enter_context(tempfile.TemporaryDirectory(prefix="hops-postgres-", dir="/tmp"))
-        user: list[str] = []
-        if os.geteuid() == 0:
-            user = ["runuser", "-u", "postgres", "--"]
-            shutil.chown(data, "postgres")
-        initdb = [*user, find_program("initdb"), "-D", data, "-U", "airflow", "--auth=trust"]
-        subprocess.run(initdb, check=True, cwd="/", capture_output=True)
-        options = ["-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", "", "-c", "fsync=off"]
-        server = subprocess.Popen([*user, find_program("postgres"), *options], cwd="/", stderr=subprocess.DEVNULL)
-        stack.callback(server.wait)
-        stack.callback(server.terminate)
-
-        def answers() -> bool:
-            with contextlib.suppress(psycopg.OperationalError), connected(port):
-                return True
-            return False
-
-        wait_for(answers, "PostgreSQL answers", 60)
-        yield port
-
-
-def connected(port: int) -> psycopg.Connection[Any]:
-    return psycopg.connect(f"host=127.0.0.1 port={port} user=airflow dbname=postgres", autocommit=True)
-
-
-@pytest.fixture
-def postgres(postgres_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to an empty schema, which is also the Airflow connection ``warehouse``."""
-    value = f"postgres://airflow:S%27ecret%5C1@127.0.0.1:{postgres_port}/postgres?connect_timeout=5"
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", value)
-    with connected(postgres_port) as connection:
-        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-        yield connection
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
-    """A connection to a database, which is also the Airflow connection ``warehouse``."""
-    path = tmp_path / "it's a ware?house.db"
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", f'{{"conn_type": "sqlite", "host": "{path}"}}')
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = OFF")
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import flights_examples
 import httpx
 import pytest
+from captured_flights import CaptureFolder
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from shown_demo import ShownDemo
@@ -223,6 +225,28 @@ def test_mapped_cached_failed_and_skipped_tasks_have_events(
         assert (tables["name"], tables["inputFacets"]["hops_role"]["role"]) == (snapshot["name"], "tables")
     assert (ended["fail"][0]["eventType"], ended["fail"][0]["outputs"]) == ("FAIL", [])
     assert (ended["sense"][0]["eventType"], ended["sense"][0]["inputs"]) == ("COMPLETE", [])
+
+
+@pytest.mark.runtime
+def test_written_table_is_an_output(
+    events: Path, run_dag: Callable[..., Any], tmp_path: Path, sqlite: Any, flights_raw: Path
+) -> None:
+    captured = CaptureFolder(tmp_path / "captured")
+    captured.add(flights_examples.months(flights_raw, 1, 1).head(9))
+    run_dag("write_table", {"captured": str(captured.path / "flights")})
+    names = [name for _, name, *_ in sqlite.execute("PRAGMA table_info(requests)")]
+    assert names[:3] == ["request_id", "row", "model"] and names[-2:] == ["hops_batch", "hops_folder"]
+    assert sqlite.execute("SELECT count(*), min(model), max(hops_folder) FROM requests").fetchone() == (
+        *(9, "flights", "requests"),
+    )
+    collected = read_events(events)
+    check_facets(collected)
+    (write,) = [each for each in collected if each["outputs"] and each["job"]["name"] == "write_table.write"]
+    artifact, table = write["outputs"]
+    assert artifact["facets"]["hops_artifact"]["kind"] == "table_write"
+    assert (table["namespace"], table["name"]) == ("sql://warehouse", "/requests")
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 9
+    assert [each["name"] for each in table["facets"]["schema"]["fields"]] == names
 
 
 @pytest.mark.parametrize(

@@ -402,9 +402,11 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
 
 
 def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the options of the connections that a step's sources name, by their ids."""
+    """Returns the options of the connections that a step's sources or table name, by their ids."""
     named = [
-        (path, text) for path, text in texts_in(params) if re.search(r"\bsources?/(.*/)?(storage_)?conn_id$", path)
+        (path, text)
+        for path, text in texts_in(params)
+        if re.search(r"\b(sources?|table)/(.*/)?(storage_)?conn_id$", path)
     ]
     options: dict[str, dict[str, Any]] = {
         conn_id: (storage_options_of if path.endswith("storage_conn_id") else database_options_of)(conn_id)

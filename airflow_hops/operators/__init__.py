@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_hops.core.contract.search import Choice, IntUniform, LogUniform, Uniform
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
+from airflow_hops.core.contract.tables import Table
 from airflow_hops.operators.backtest import BacktestOperator
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
@@ -41,6 +42,7 @@ from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
+from airflow_hops.operators.write_table import WriteTableOperator
 
 __all__ = [
     "ApplyFeaturesOperator",
@@ -77,6 +79,7 @@ __all__ = [
     "SkewOperator",
     "Source",
     "StatisticsOperator",
+    "Table",
     "TorchTrainOperator",
     "TrainOperator",
     "TrainingDatasetOperator",
@@ -84,5 +87,6 @@ __all__ = [
     "UndeployModelOperator",
     "Uniform",
     "ValidateExamplesOperator",
+    "WriteTableOperator",
     "retraining_loop",
 ]

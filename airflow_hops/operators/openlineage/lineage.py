@@ -31,6 +31,7 @@ from airflow_hops.core.contract.properties import (
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.retraining.decision import Decision
 from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.contract.tables import TableWriteProperties
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.openlineage.facets import (
     HopsArtifactDatasetFacet,
@@ -62,6 +63,8 @@ def lineage_of(task: HopsTask) -> OperatorLineage[Any, Any]:
         links = links_of(store.manifest(task.made.uri))
         made = filter(None, (task.made, task.approved))
         outputs = [_output(artifact, store.manifest(artifact.uri), store.root) for artifact in made]
+        if task.made.kind == "table_write":
+            outputs.append(_written_table(task.made))
         facets |= _decisions(task.made)
     if task.decision is not None:
         facets["hops_retraining"] = _retraining(task.decision)
@@ -113,6 +116,20 @@ def _output(artifact: Artifact, manifest: Manifest, store: str) -> OutputDataset
     )
     facets = _facets(artifact) | {"dataSource": datasource_dataset.DatasourceDatasetFacet("artifact store", store)}
     return OutputDataset(*dataset_name(artifact.uri), facets=facets, outputFacets={"outputStatistics": statistics})
+
+
+def _written_table(artifact: Artifact) -> OutputDataset:
+    written = TableWriteProperties.of(artifact)
+    facets: dict[str, Any] = {"schema": schema_dataset.SchemaDatasetFacet(fields=_columns(written.columns))}
+    if written.version is not None:
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(written.version)
+    rows = int(artifact.metrics["rows"])
+    statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+    return OutputDataset(
+        *dataset_name(written.table.removeprefix("delta://")),
+        facets=facets,
+        outputFacets={"outputStatistics": statistics},
+    )
 
 
 def _facets(artifact: Artifact) -> dict[str, DatasetFacet]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -38,7 +38,7 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
         raise BadInput(
             f"{where}: the table may have deletion vectors, which only Spark reads; turn them off and purge them"
         )
-    with _failing(where):
+    with failing(where):
         dataset = table.to_pyarrow_dataset()
     schema: pa.Schema = dataset.schema
     bounds = lake.bounds(source, window, schema, where)
@@ -47,7 +47,7 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     for compared, bound in bounds:
         condition = time >= bound if compared == ">=" else time < bound
         inside = condition if inside is None else inside & condition
-    with _failing(where):
+    with failing(where):
         if source.key:
             lake.check_key(dataset.to_table(list(source.key), filter=inside), source, where)
         without_time = dataset.count_rows(filter=time.is_null()) if bounds else 0
@@ -68,7 +68,7 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
 def _read(
     where: str, schema: pa.Schema, columns: Sequence[str], inside: Any, part: Sequence[Any]
 ) -> Iterator[pa.RecordBatch]:
-    with _failing(where):
+    with failing(where):
         for fragment in part:
             yield from fragment.to_batches(schema=schema, columns=list(columns), filter=inside)
 
@@ -77,10 +77,11 @@ def _load(source: Source, version: str | None) -> DeltaTable:
     options = {name: str(value) for name, value in source.storage_options.items()}
     if version is not None and not version.isdigit():
         raise BadInput(f"{source.uri}: 'version' is {version!r}; expected the number of a version")
-    with _failing(source.uri + (f" at version {version}" if version else ""), is_bad=version is not None):
+    with failing(source.uri + (f" at version {version}" if version else ""), is_bad=version is not None):
         path = source.uri.removeprefix("delta://")
         return DeltaTable(path, None if version is None else int(version), storage_options=options)
 
 
-def _failing(where: str, *, is_bad: bool = False) -> Any:
+def failing(where: str, *, is_bad: bool = False) -> AbstractContextManager[None]:
+    """Turns errors of deltalake into ours; with ``is_bad``, a retry cannot help."""
     return failing_as(where, DeltaError, OSError, is_bad=lambda error: is_bad or isinstance(error, TableNotFoundError))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ArrowScan, UnsupportedPyArrowTypeException, schema_to_pyarrow
 from pyiceberg.table import Table
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -55,7 +55,7 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
 
     columns = lake.columns(source, schema)
     rows = scan(inside, columns)
-    with _failing(where):
+    with failing(where):
         parts = lake.parts((task, task.file.file_size_in_bytes) for task in rows.plan_files())
         if source.key:
             lake.check_key(scan(inside, source.key).to_arrow(), source, where)
@@ -73,22 +73,29 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
 def _read(
     where: str, metadata: Any, io: Any, projection: Any, inside: Any, columns: Sequence[str], part: Sequence[Any]
 ) -> Iterator[pa.RecordBatch]:
-    with _failing(where):
+    with failing(where):
         for batch in ArrowScan(metadata, io, projection, inside).to_record_batches(part):
             yield batch.select(list(columns))
 
 
 def _load(source: Source) -> Table:
-    name, _, identifier = source.uri.removeprefix("iceberg://").partition("/")
-    if not name or "." not in identifier:
-        raise BadInput(f"source {source.uri!r}: expected iceberg://catalog/namespace.table")
-    with _failing(source.uri):
+    name, identifier = name_of(source.uri, "source")
+    with failing(source.uri):
         return load_catalog(name, **source.storage_options).load_table(identifier)
 
 
-def _failing(where: str) -> Any:
+def name_of(uri: str, what: str) -> tuple[str, str]:
+    """Returns the names of the catalogue and of the table in it; raises BadInput if the URI has another form."""
+    name, _, identifier = uri.removeprefix("iceberg://").partition("/")
+    if not name or "." not in identifier:
+        raise BadInput(f"{what} {uri!r}: expected iceberg://catalog/namespace.table")
+    return name, identifier
+
+
+def failing(where: str) -> AbstractContextManager[None]:
+    """Turns errors of pyiceberg into ours."""
     # Each catalogue has its own errors. pyiceberg raises ValueError for equality deletes, and for a catalogue unknown.
-    bad = (NoSuchNamespaceError, NoSuchTableError, ValueError)
+    bad = (NoSuchNamespaceError, NoSuchTableError, UnsupportedPyArrowTypeException, ValueError)
     return failing_as(where, Exception, is_bad=lambda error: isinstance(error, bad))
 
 

@@ -35,8 +35,8 @@ _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeri
 _TIMES = ("date", "timestamp", "timestamptz")
 _CASTS = {"oid": "int8", "uuid": "text", "interval": "text"}
 """Types that ADBC returns in a form that a snapshot does not hold, and what preserves their values."""
-_FAULTS_OF_USERS = ("22", "25006", "28", "3D", "42")
-"""Beginnings of SQLSTATE: data, writing, authorisation, database, and syntax or access."""
+_FAULTS_OF_USERS = ("22", "23", "25006", "28", "3D", "3F", "42")
+"""Beginnings of SQLSTATE: data, constraints, writing, authorisation, database, schema, and syntax or access."""
 
 
 class Session:
@@ -98,20 +98,33 @@ class Session:
         with self._failing():
             yield from self._execute(query)
 
+    def append(self, rows: pa.RecordBatch, table: str, schema: str = "") -> None:
+        """Appends rows to a table, whose columns have the types that ADBC maps theirs to, by a binary ``COPY``."""
+        options = {"adbc.ingest.target_table": table, "adbc.ingest.mode": "adbc.ingest.mode.append"}
+        with self._failing(), adbc.AdbcStatement(self._connection) as statement:
+            statement.set_options(**options, **({"adbc.ingest.target_db_schema": schema} if schema else {}))
+            _bind(statement, rows)
+            statement.execute_update()
+
     def _execute(self, query: str, values: Sequence[str] = ()) -> pa.RecordBatchReader:
         # ADBC's own DB-API wants a newer pyarrow than the profile `base` has.
         statement = self._stack.enter_context(adbc.AdbcStatement(self._connection))
         statement.set_sql_query(query)
         if values:
-            row = pa.RecordBatch.from_arrays([pa.array([value]) for value in values], list(map(str, values)))
-            array, schema = adbc._lib.ArrowArrayHandle(), adbc._lib.ArrowSchemaHandle()
-            row._export_to_c(array.address, schema.address)
-            statement.bind(array, schema)
+            _bind(
+                statement, pa.RecordBatch.from_arrays([pa.array([value]) for value in values], list(map(str, values)))
+            )
         stream, _ = statement.execute_query()
         return AdbcRecordBatchReader._import_from_c(stream.address)
 
     def _failing(self) -> AbstractContextManager[None]:
         return failing_as(self._where, adbc.Error, pa.ArrowException, OSError, is_bad=_is_bad)
+
+
+def _bind(statement: Any, rows: pa.RecordBatch) -> None:
+    array, schema = adbc._lib.ArrowArrayHandle(), adbc._lib.ArrowSchemaHandle()
+    rows._export_to_c(array.address, schema.address)
+    statement.bind(array, schema)
 
 
 def _is_bad(error: Exception) -> bool:

@@ -27,27 +27,30 @@ from airflow_hops.ml.stages.ingest.open_table import (
 from airflow_hops.ml.stages.ingest.window import Window
 
 _BATCH_ROWS = 1 << 16
+_PATIENCE_S = 60.0
+_FAULTS_OF_USERS = ("ERROR", "CANTOPEN", "NOTADB", "READONLY", "MISMATCH")
 _TYPES = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
 
 
 @contextmanager
-def session(source: Source, where: str) -> Iterator[sqlite3.Connection]:
-    """Opens the database in a read transaction.
+def session(path: str, where: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+    """Opens the database at a path in a transaction, which only reads unless ``write`` is set.
 
     Raises:
         BadInput: SQLite refuses a statement.
         HopsError: the database is locked, or cannot be read.
     """
-    uri = f"file:{quote(source.storage_options['path'])}?mode=ro"
+    uri = f"file:{quote(path)}?mode=rw"  # a reader, too, may have to undo what a killed writer left
 
     def is_bad(error: Exception) -> bool:
-        return getattr(error, "sqlite_errorname", "").partition("_")[2] in ("ERROR", "CANTOPEN", "NOTADB")
+        return getattr(error, "sqlite_errorname", "").partition("_")[2] in _FAULTS_OF_USERS
 
     with (
         failing_as(where, sqlite3.Error, is_bad=is_bad),
-        closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection,
+        closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE_S)) as connection,
     ):
-        connection.execute("BEGIN")
+        connection.execute(f"PRAGMA query_only = {not write}")
+        connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         yield connection
 
 
@@ -65,7 +68,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
             f"{where}: SQLite does not share a transaction among connections, so num_partitions must be 1; found "
             f"{source.num_partitions}"
         )
-    with session(source, where) as connection:
+    with session(source.storage_options["path"], where) as connection:
         names = [name for name, *_ in connection.execute(subquery(["*"], sql) + " LIMIT 0").description]
         for name in (*source.key, *([source.time_column] if source.time_column else [])):
             if name not in names:
@@ -102,7 +105,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
 
 def state_of(source: Source) -> list[Any]:
     """Returns the rows of the source's ``version`` query."""
-    with session(source, name_of_query(source, source.version)) as connection:
+    with session(source.storage_options["path"], name_of_query(source, source.version)) as connection:
         return connection.execute(source.version or "").fetchall()
 
 

@@ -1,0 +1,287 @@
+"""Rows of artifacts, written to tables of PostgreSQL, SQLite, Iceberg and Delta."""
+
+from __future__ import annotations
+
+import datetime
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from waiting import wait_for
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.tables import Table
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.launchers.local import LocalLauncher
+
+pytestmark = pytest.mark.runtime
+
+KINDS = ["postgres", "sqlite", "iceberg", "delta"]
+WRITE, INGEST = "airflow_hops.ml.stages.write_table:run", "airflow_hops.ml.stages.ingest:run"
+MAKE_NAMESPACE = (
+    "import sys; from pyiceberg.catalog.sql import SqlCatalog as C; C('lake', uri=sys.argv[1]).create_namespace('shop')"
+)
+
+
+class Target:
+    """A table that does not exist yet."""
+
+    def __init__(self, table: Table, source: Source, launcher: Any, run_step: Any) -> None:
+        self.table, self.source, self.launcher, self.run_step = table, source, launcher, run_step
+
+    def write(self, rows: Artifact, *, launcher: Any = None, **params: Any) -> Artifact:
+        params = {"table": self.table.to_dict(), **params}
+        launcher = launcher or self.launcher
+        written = self.run_step(WRITE, params=params, inputs={"rows": rows}, kind="table_write", launcher=launcher)
+        assert isinstance(written, Artifact)
+        return written
+
+    def read(self) -> pa.Table:
+        params = {"sources": {"rows": self.source.to_dict()}}
+        artifact = self.run_step(INGEST, params=params, kind="snapshot", launcher=self.launcher)
+        return pq.read_table(self.run_step.store.local(artifact) / "rows")
+
+    def ids(self) -> list[tuple[str, str, int]]:
+        table = self.read()
+        return sorted(zip(*(table[name].to_pylist() for name in ("hops_batch", "hops_folder", "id")), strict=True))
+
+    def refused(self, rows: Artifact, *, retryable: bool = False, **params: Any) -> str:
+        with pytest.raises(StepFailed) as failure:
+            self.write(rows, **params)
+        assert failure.value.retryable == retryable, failure.value
+        return str(failure.value)
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, tmp_path: Path, run_step: Any) -> Target:
+    kind = request.param
+    if kind in ("postgres", "sqlite"):
+        request.getfixturevalue(kind)
+        source = Source(conn_id="warehouse", sql='SELECT * FROM "late ""rows"""')
+        table = Table(conn_id="warehouse", name='late "rows"')
+        return Target(table, source, request.getfixturevalue("warm_launcher"), run_step)
+    runtime = request.getfixturevalue("lake_runtime")
+    options: dict[str, Any] = {}
+    uri = f"delta://{tmp_path}/lake/late"
+    if kind == "iceberg":
+        (tmp_path / "lake").mkdir()
+        catalog, uri = f"sqlite:///{tmp_path}/lake/catalog.db", "iceberg://lake/shop.late"
+        options = {"type": "sql", "uri": catalog, "warehouse": f"file://{tmp_path}/lake"}
+        subprocess.run([runtime / "bin" / "python", "-c", MAKE_NAMESPACE, catalog], check=True)
+    source = Source(uri, storage_options=options)
+    return Target(Table(uri, storage_options=options), source, LocalLauncher(runtime, None), run_step)
+
+
+@pytest.fixture
+def artifact(store: Any) -> Callable[..., Artifact]:
+    """Makes the artifact of a run, with a Parquet file for each folder."""
+
+    def make(tables: dict[str, pa.Table], *, run: str = "monday", kind: str = "predictions") -> Artifact:
+        producer = Producer("shop", run, "predict")
+        with store.create(store.address(producer, kind), kind, producer) as writer:
+            for folder, table in tables.items():
+                (writer.path / folder).mkdir(parents=True)
+                pq.write_table(table, writer.path / folder / "part-00000.parquet")
+            made: Artifact = writer.commit(rows={f: RowCounts(len(t), len(t)) for f, t in tables.items()})
+            return made
+
+    return make
+
+
+def ids(numbers: Sequence[int]) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+@pytest.mark.parametrize("target", KINDS, indirect=True)
+def test_each_row_is_written_once(target: Target, artifact: Any) -> None:
+    batch = "shop/monday/predict/predictions"
+    first = target.write(artifact({"train": ids(range(3)), "eval": ids([7])}))
+    expected = [(batch, "eval", 7), *((batch, "train", n) for n in range(3))]
+    assert target.ids() == expected
+    assert first.properties["table"] == target.table.uri
+    assert first.rows[target.table.uri].rows_out == 4
+    assert list(first.properties["columns"]) == ["id", "hops_batch", "hops_folder"]
+
+    again = target.write(artifact({"train": ids(range(3)), "eval": ids([7])}))
+    assert target.ids() == expected
+    if target.table.conn_id is None:
+        assert again.properties["version"] not in (None, first.properties["version"])
+
+    tuesday = artifact({"train": ids([1])}, run="tuesday")
+    target.write(tuesday)
+    target.write(tuesday, batch="it's me")
+    others = [("it's me", "train", 1), ("shop/tuesday/predict/predictions", "train", 1)]
+    assert target.ids() == sorted([*expected, *others])
+    target.write(artifact({"train": ids([2]), "eval": ids([7])}))
+    assert target.ids() == sorted([expected[0], expected[-1], *others])
+
+
+@pytest.mark.parametrize("target", KINDS, indirect=True)
+def test_types_survive(target: Target, artifact: Any) -> None:
+    utc = datetime.UTC
+    columns = {
+        "n'\"%$1": pa.array([2**62 + 1, None], pa.int64()),
+        "input.small": pa.array([-7, None], pa.int16()),
+        "real": pa.array([0.5, None], pa.float32()),
+        "double": pa.array([0.1, None], pa.float64()),
+        "flag": pa.array([True, None]),
+        "text": pa.array(["ü'\"\\\n\t", None]),
+        "raw": pa.array([b"\x00\xff", None]),
+        "price": pa.array([Decimal("-123456789012345678.125"), None], pa.decimal128(24, 3)),
+        "day": pa.array([datetime.date(1913, 2, 28), None]),
+        "plain": pa.array([datetime.datetime(1913, 1, 1, 1, 2, 3, 4), None], pa.timestamp("us")),
+        "zoned": pa.array([datetime.datetime(2013, 1, 1, 1, 2, 3, 4, utc), None], pa.timestamp("us", "UTC")),
+    }
+    target.write(artifact({"train": pa.table(columns)}))
+    table = target.read().drop(["hops_batch", "hops_folder"])
+    expected = pa.table(columns)
+    if target.source.conn_id and table.schema.field("day").type == pa.string():  # SQLite has few types
+        assert table.to_pylist()[0] == {
+            **expected.to_pylist()[0],
+            "flag": 1,
+            "price": "-123456789012345678.125",
+            "day": "1913-02-28",
+            "plain": "1913-01-01 01:02:03.000004",
+            "zoned": "2013-01-01 01:02:03.000004Z",
+        }
+        return
+    assert table.to_pylist() == expected.to_pylist()
+    kinds = {name: str(kind) for name, kind in zip(table.schema.names, table.schema.types, strict=True)}
+    wanted = {name: str(column.type) for name, column in columns.items()}
+    assert kinds == (wanted | {"input.small": "int32"} if target.table.uri.startswith("iceberg") else wanted)
+
+
+@pytest.mark.parametrize("target", KINDS, indirect=True)
+def test_other_columns_and_types_are_refused(target: Target, artifact: Any) -> None:
+    target.write(artifact({"train": ids([1])}))
+    wider = pa.table({"id": [1.5]})
+    assert "column 'id' is" in target.refused(artifact({"train": wider}, run="tuesday"))
+    none = pa.table({"score": [0.5]})
+    assert "column 'score' is missing" in target.refused(artifact({"train": none}, run="tuesday"))
+    more = pa.table({"id": [1], "score": [0.5]})
+    assert "column 'score' is missing" in target.refused(artifact({"train": more}, run="tuesday"))
+    assert "name folders with the same columns" in target.refused(artifact({"train": ids([1]), "eval": more}))
+    assert "which the table needs for itself" in target.refused(artifact({"train": pa.table({"hops_batch": ["x"]})}))
+    span = pa.table({"span": pa.array([[datetime.timedelta(1)]], pa.list_(pa.duration("us")))})
+    if target.source.sql is None:
+        assert "cannot hold column 'span', which is list<" in target.refused(artifact({"train": span}))
+    assert target.ids() == [("shop/monday/predict/predictions", "train", 1)]
+
+
+@pytest.mark.parametrize("target", KINDS, indirect=True)
+def test_a_killed_write_changes_nothing(target: Target, artifact: Any) -> None:
+    target.write(artifact({"train": ids([1])}))
+    before = target.ids()
+    many = artifact({"train": ids(range(1_500_000)), "eval": ids([2])})
+    launcher = Recording(target.launcher)
+    failures: list[StepFailed] = []
+
+    def write() -> None:
+        try:
+            target.write(many, launcher=launcher)
+        except StepFailed as failure:
+            failures.append(failure)
+
+    def is_writing() -> bool:
+        return any(line.progress for line in target.run_step.lines)
+
+    target.run_step.lines = []
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_for(lambda: is_writing() or not thread.is_alive(), "rows are written", 60, 0.001)
+    launcher.processes[-1].kill(grace_s=0)
+    thread.join()
+    assert len(failures) == 1 and failures[0].retryable
+    assert target.ids() == before
+    target.write(many)
+    assert target.read().num_rows == 1_500_001
+
+
+class Recording:
+    """A launcher that keeps the processes of another."""
+
+    def __init__(self, launcher: Any) -> None:
+        self.launcher, self.processes = launcher, list[Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.launcher, name)
+
+    def start(self, *arguments: Any, **options: Any) -> Any:
+        self.processes.append(self.launcher.start(*arguments, **options))
+        return self.processes[-1]
+
+
+@pytest.mark.parametrize("target", ["sqlite", "delta"], indirect=True)
+def test_rows_that_are_set_aside(target: Target, artifact: Any) -> None:
+    some = {"quarantine/train": ids([1]), "quarantine/eval": ids([2])}
+    target.write(artifact(some, kind="anomalies"), batch="b")
+    assert target.ids() == [("b", "quarantine/eval", 2), ("b", "quarantine/train", 1)]
+    target.write(artifact({}, kind="anomalies", run="tuesday"), batch="none")
+    target.write(artifact({"rows": ids([3]), "rejected/rows": ids([4])}, kind="snapshot"), batch="c")
+    target.write(artifact({"rows": ids([3])}, kind="snapshot"), folders=["rejected/rows"], batch="d")
+    target.write(artifact({}, kind="anomalies"), batch="b")
+    assert target.ids() == [("c", "rows", 3)]
+    assert "rows are in eval" in target.refused(artifact({"eval": ids([1])}), folders=["train"])
+    assert "predictions has no rows" in target.refused(artifact({}))
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+def test_a_table_with_more_columns_is_refused(target: Target, artifact: Any, sqlite: sqlite3.Connection) -> None:
+    sqlite.execute('CREATE TABLE "late ""rows""" (id INT, hops_batch TEXT, hops_folder TEXT, at TEXT)')
+    assert "column 'id' is INT, and the rows have INTEGER" in target.refused(artifact({"train": ids([1])}))
+    sqlite.execute('DROP TABLE "late ""rows"""')
+    sqlite.execute('CREATE TABLE "late ""rows""" (id INTEGER, hops_batch TEXT, hops_folder TEXT, at TEXT)')
+    assert "column 'at' is TEXT, and the rows have no such column" in target.refused(artifact({"train": ids([1])}))
+
+
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+def test_sqlite_without_rows_and_with_nan(target: Target, artifact: Any, sqlite: sqlite3.Connection) -> None:
+    written = target.write(artifact({}, kind="anomalies"))
+    assert written.rows[target.table.uri].rows_out == 0
+    assert sqlite.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    target.write(artifact({"train": pa.table({"x": [1.0, float("nan"), None]})}))
+    assert any("stores NULL instead; values by column: {'x': 1}" in line.text for line in target.run_step.lines)
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+def test_postgres_refuses(target: Target, artifact: Any, postgres: Any) -> None:
+    assert "invalid byte sequence" in target.refused(artifact({"train": pa.table({"x": ["a\0"]})}))
+    assert "has more than 63 bytes" in target.refused(artifact({"train": pa.table({"ä" * 32: [1]})}))
+    assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
+    elsewhere = Table(conn_id="warehouse", name="shop.late").to_dict()
+    assert 'schema "shop" does not exist' in target.refused(artifact({"train": ids([1])}), table=elsewhere)
+    postgres.execute("DROP SCHEMA IF EXISTS shop CASCADE; CREATE SCHEMA shop")
+    target.write(artifact({"train": ids([1])}), table=elsewhere)
+    postgres.execute("CREATE UNIQUE INDEX ON shop.late (id)")
+    message = target.refused(artifact({"train": ids([2, 2])}), table=elsewhere)
+    assert "duplicate key" in message and "(id)=(2)" in message
+    assert postgres.execute("SELECT id FROM shop.late").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("target", ["postgres"], indirect=True)
+def test_tries_that_overlap_write_once(target: Target, artifact: Any, postgres: Any) -> None:
+    target.write(artifact({"train": ids([0])}))
+    rows = artifact({"train": ids(range(100_000))})
+    threads = [threading.Thread(target=target.write, args=(rows,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert postgres.execute('SELECT count(*) FROM "late ""rows"""').fetchone() == (100_000,)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"uri": "s3://lake/late"}, {"conn_id": "warehouse"}, {"uri": "delta:///late", "name": "late"}, {"table": "x"}],
+)
+def test_tables_need_one_address(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"expected a (uri iceberg://|Table, a URI)"):
+        Table.from_value(fields)
