@@ -1,4 +1,4 @@
-"""Fixtures of databases: PostgreSQL, SQLite, and the environment of Iceberg and Delta."""
+"""Fixtures of databases and stores: PostgreSQL, SQLite, S3, and the environment of Iceberg and Delta."""
 
 from __future__ import annotations
 
@@ -87,3 +87,19 @@ def lake_runtime(runtime: Path) -> Path:
     requirements = ["pyiceberg[sql-sqlite]==0.12.*", "deltalake==1.6.*"]
     make_named(runtime, "test-lake", requirements, pins_file(), uv=find_uv(), say=lambda line: None)
     return runtime.with_name(f"{runtime.name}-test-lake")
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Address of an S3 API on this machine."""
+    from moto.server import ThreadedMotoServer
+
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            environment.setenv(name, "testing")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.operators.ingest import _first_state
+from airflow_hops.operators.ingest import IngestOperator, _first_state
 
 pytestmark = pytest.mark.runtime
 
@@ -139,6 +139,11 @@ def test_an_environment_without_the_library_is_named(run_step: Any, warm_launche
     params = {"sources": {"rows": Source("delta:///tmp/none").to_dict()}}
     with pytest.raises(StepFailed, match="lacks deltalake; make one with 'airflow hops runtime create"):
         run_step(STATES, params=params, launcher=warm_launcher)
+
+
+def test_table_named_like_the_folder_of_rejected_records_is_refused() -> None:
+    with pytest.raises(BadInput, match="a table 'rejected', which is the folder of records"):
+        IngestOperator(task_id="ingest", sources={"rejected": "/data/rejected.csv"})
 
 
 def test_fields_of_queries_are_refused() -> None:

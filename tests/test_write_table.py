@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import sqlite3
 import subprocess
 import threading
@@ -174,6 +175,35 @@ def test_other_columns_and_types_are_refused(target: Target, artifact: Any) -> N
     if target.source.sql is None:
         assert "cannot hold column 'span', which is list<" in target.refused(artifact({"train": span}))
     assert target.ids() == [("shop/monday/predict/predictions", "train", 1)]
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_lakes_on_s3_take_credentials_of_a_connection(
+    kind: str, artifact: Any, lake_runtime: Path, s3_endpoint: str, tmp_path: Path, run_step: Any, monkeypatch: Any
+) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem(endpoint_url=s3_endpoint).mkdir(f"lake-{kind}")
+    extra = f'{{"endpoint_url": "{s3_endpoint}", "region_name": "us-east-1"}}'
+    connection = {"conn_type": "aws", "login": "testing", "password": "testing-secret", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    options: dict[str, Any] = {}
+    uri = f"delta://s3://lake-{kind}/late"
+    if kind == "iceberg":
+        catalog, uri = f"sqlite:///{tmp_path}/catalog.db", "iceberg://lake/shop.late"
+        options = {"type": "sql", "uri": catalog, "warehouse": f"s3://lake-{kind}"}
+        subprocess.run([lake_runtime / "bin" / "python", "-c", MAKE_NAMESPACE, catalog], check=True)
+    table = Table(uri, storage_options=options, storage_conn_id="lake")
+    source = Source(uri, storage_options=options, storage_conn_id="lake")
+    target = Target(table, source, LocalLauncher(lake_runtime, None), run_step)
+    rows = artifact({"train": ids([1, 2])})
+    for _ in range(2):
+        target.write(rows)
+    assert [id for _, _, id in target.ids()] == [1, 2]
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", '{"conn_type": "google_cloud_platform", "extra": {"project": "p"}}')
+    assert "take only connections of type 'aws'" in target.refused(rows)
 
 
 @pytest.mark.parametrize("target", KINDS, indirect=True)

@@ -17,6 +17,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.streams import REJECTED_FOLDER
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retraining import claim_request
 from airflow_hops.core.store.source_files import fingerprint_of_sources
@@ -85,6 +86,11 @@ class IngestOperator(SparkOperator):
         super().__init__(**kwargs)
         if not sources:
             raise BadInput("sources is empty; expected at least one table")
+        if REJECTED_FOLDER in sources:
+            raise BadInput(
+                f"sources has a table {REJECTED_FOLDER!r}, which is the folder of records that cannot be decoded; give "
+                "the table another name"
+            )
         self.sources = {
             table: Source.from_value(table, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
             for table, value in sources.items()

@@ -14,6 +14,39 @@ FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 SQL = "sql"
 TABLE_SCHEMES = (SQL, "spark", "hive", "iceberg", "delta")
 """Schemes of the URIs of tables, which only ingest reads."""
+_LAKES = ("iceberg://", "delta://")
+_S3_OPTIONS = {
+    "key": ("s3.access-key-id", "AWS_ACCESS_KEY_ID"),
+    "secret": ("s3.secret-access-key", "AWS_SECRET_ACCESS_KEY"),
+    "token": ("s3.session-token", "AWS_SESSION_TOKEN"),
+    "endpoint_url": ("s3.endpoint", "AWS_ENDPOINT_URL"),
+    "region_name": ("s3.region", "AWS_REGION"),
+}
+"""Options of pyiceberg and of deltalake for those of s3fs."""
+
+
+def lake_options(uri: str, conn_id: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Returns pyiceberg's or deltalake's options for S3, from fsspec's options of a connection.
+
+    Raises:
+        BadInput: the connection has an option that is not for S3.
+    """
+    region = {"region_name": None, **options.get("client_kwargs", {})}["region_name"]
+    values = {**options, "region_name": region} if region else options
+    number = 0 if uri.startswith("iceberg://") else 1
+    result = {}
+    for name, value in values.items():
+        if name == "client_kwargs":
+            continue
+        if name not in _S3_OPTIONS:
+            raise BadInput(
+                f"{uri}: storage_conn_id {conn_id!r} has the option {name!r}; tables of Iceberg and Delta take only "
+                f"connections of type 'aws', of which they use {', '.join(_S3_OPTIONS)}"
+            )
+        result[_S3_OPTIONS[name][number]] = str(value)
+    if number and str(options.get("endpoint_url", "")).startswith("http://"):
+        result["AWS_ALLOW_HTTP"] = "true"
+    return result
 
 
 @dataclass(frozen=True)
@@ -70,6 +103,8 @@ class _DeclaredSource:
                 f"source {self.uri!r}: no options of storage_conn_id {self.storage_conn_id!r} came with the step"
             )
         known = options[self.storage_conn_id]
+        if self.uri.startswith(_LAKES):
+            known = lake_options(self.uri, self.storage_conn_id, known)
         return replace(self, storage_options={**known, **self.storage_options}, storage_conn_id=None)
 
 
@@ -105,6 +140,7 @@ class Source(_DeclaredSource):
             a connection.
         storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
             connection of type ``hops``. For a topic: the connection of type ``kafka``, by default ``kafka_default``.
+            For an Iceberg or Delta table on S3: a connection of type ``aws``.
         conn_id: Connection of type ``postgres`` or ``sqlite``, for ``sql``.
         sql: Query whose rows are the table; the window is added to it.
         partition_column: Column of the query, a number or a time, by whose ranges it is read in parallel.
@@ -188,7 +224,8 @@ class Source(_DeclaredSource):
         of_queries = () if is_query else tuple(name for name in of_queries if name != "key")
         if misplaced := [name for name in of_queries if getattr(self, name) != _default(name)]:
             raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is not for tables of this kind")
-        if misplaced := [name for name in _OF_FILES if getattr(self, name) != _default(name)]:
+        of_files = _OF_FILES[:-1] if self.uri.startswith(_LAKES) else _OF_FILES
+        if misplaced := [name for name in of_files if getattr(self, name) != _default(name)]:
             raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is for files; a table has no such field")
         if layouts := [name for name, type_ in self.schema.items() if "%" in type_]:
             raise BadInput(

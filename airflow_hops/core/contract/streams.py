@@ -9,6 +9,8 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import JsonFields
 
 TOPIC_SCHEME = "kafka://"
+REJECTED_FOLDER = "rejected"
+"""Folder of a snapshot with a topic's records that cannot be decoded."""
 VALUE_FORMATS = ("json", "avro", "protobuf")
 TYPES_HEADER = "hops-types"
 """Header of a captured row's message, with the Arrow types of the members of its JSON object, separated by ``;``."""

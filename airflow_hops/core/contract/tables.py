@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import Properties
-from airflow_hops.core.contract.sources import SQL
+from airflow_hops.core.contract.sources import SQL, lake_options
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,23 @@ class Table:
         name: Name of the table in that database; in PostgreSQL also ``schema.table``.
         storage_options: Options of pyiceberg's catalogue or of deltalake. Airflow stores them with the task's rendered
             fields, so put credentials into a connection.
+        storage_conn_id: Connection of type ``aws`` with the credentials of a lake on S3.
     """
 
     uri: str = ""
     conn_id: str | None = field(default=None, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+    storage_conn_id: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         own = f"{SQL}://{self.conn_id}/{self.name}"
-        if self.conn_id and self.name and self.uri in ("", own):
+        if self.conn_id and self.name and self.uri in ("", own) and self.storage_conn_id is None:
             object.__setattr__(self, "uri", own)
         elif self.conn_id or self.name or not self.uri.startswith(("iceberg://", "delta://")):
             raise BadInput(
                 f"table: uri is {self.uri!r}, conn_id {self.conn_id!r} and name {self.name!r}; expected a uri "
-                "iceberg://catalog/namespace.table or delta://path, or else conn_id and name"
+                "iceberg://catalog/namespace.table or delta://path, or else conn_id and name, and no storage_conn_id"
             )
 
     @classmethod
@@ -65,11 +67,16 @@ class Table:
         Raises:
             BadInput: the connection's options are not among them.
         """
-        if self.conn_id is None:
+        conn_id = self.conn_id or self.storage_conn_id
+        if conn_id is None:
             return self
-        if self.conn_id not in options:
-            raise BadInput(f"table {self.uri!r}: no options of conn_id {self.conn_id!r} came with the step")
-        return replace(self, storage_options=options[self.conn_id])
+        if conn_id not in options:
+            raise BadInput(f"table {self.uri!r}: no options of connection {conn_id!r} came with the step")
+        if self.conn_id is not None:
+            return replace(self, storage_options=options[conn_id])
+        return replace(
+            self, storage_options={**lake_options(self.uri, conn_id, options[conn_id]), **self.storage_options}
+        )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.streams import TYPES_HEADER, TopicRanges
+from airflow_hops.core.contract.streams import REJECTED_FOLDER, TYPES_HEADER, TopicRanges
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.streams.ranges import check_stored
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX, Topic, kafka_library
@@ -33,7 +33,6 @@ from airflow_hops.ml.stages.ingest.window import Window
 
 log = logging.getLogger(__name__)
 
-REJECTED_FOLDER = "rejected"
 _BATCH_RECORDS = 10_000
 _FILE_ROWS = 50_000
 _SILENCE_S = 60.0

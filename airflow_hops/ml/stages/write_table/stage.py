@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.streams import REJECTED_FOLDER
 from airflow_hops.core.contract.tables import Table, TableWriteProperties
 from airflow_hops.ml.readers.types import converted, normalised
 from airflow_hops.ml.stages.write_table.table_writer import BATCH, FOLDER, TableWriter
@@ -22,7 +23,7 @@ from airflow_hops.ml.step.context import StepContext
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 17
-_MAY_BE_EMPTY = ("quarantine", "rejected")
+_MAY_BE_EMPTY = ("quarantine", REJECTED_FOLDER)
 """Folders that an artifact has only if there are such rows."""
 
 
@@ -101,7 +102,7 @@ def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | No
             raise BadInput(f"{artifact.uri}: folders names {folder!r}; rows are in {', '.join(known) or 'no folder'}")
     if not known and folders is None and artifact.kind != "anomalies":
         raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
-    wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != "rejected"]
+    wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
     local = context.store.local(artifact)
     return [(folder, local / path) for folder, path in of if folder in wanted]
 
