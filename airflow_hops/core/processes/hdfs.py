@@ -166,6 +166,7 @@ class _Writer(io.RawIOBase):
 
     def __init__(self, fs: HdfsFileSystem, path: str) -> None:
         self._fs, self._path = fs, path
+        self._inner: Any = None  # Python closes it also if the next line fails
         self._inner = fs.client.inner.create(path, WriteOptions(overwrite=True))
 
     def writable(self) -> bool:
