@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 LABELS_SUFFIX, SHADOW_SUFFIX = "-labels", "-shadow"
 """Ends of the names of the topics of labels and of shadow answers."""
 _ANSWER_S = 10.0
+_ROWS_AT_ONCE = 1000
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -51,7 +52,8 @@ class CapturedTopic:
         self._config = {
             "linger.ms": 50,
             "compression.type": "lz4",
-            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,  # the commit reports the others
+            "queue.buffering.max.kbytes": 2**15,
             **read_config(config_file),
             "transactional.id": sender,
         }
@@ -87,11 +89,7 @@ class CapturedTopic:
                 for key, value in _messages(table):
                     if not self._produce(self._name(part), key, value, headers, KafkaError, KafkaException):
                         unsendable[part.model] += 0 if part.labels else 1
-            waiting = len(self._producer)
-            while left := self._producer.flush(_ANSWER_S):  # brokers may be slow, but not silent
-                if left >= waiting:
-                    raise BufferError(f"the brokers have acknowledged nothing for {_ANSWER_S:.0f} s")
-                waiting = left
+            self._drain()
             self._producer.commit_transaction(_ANSWER_S)
         except (KafkaException, BufferError) as error:
             if self._producer is not None:
@@ -104,17 +102,24 @@ class CapturedTopic:
         while True:
             try:
                 self._producer.produce(topic, value, key, headers=headers)
+                return True
             except BufferError:  # librdkafka's queue is full
-                if self._producer.flush(_ANSWER_S):
-                    raise
-                continue
+                if len(self._producer):
+                    self._drain()
+                    continue
             except failure as error:
                 if error.args[0].code() != kinds.MSG_SIZE_TOO_LARGE:
                     raise
-                log.error("capture: a row of %d bytes is larger than a message of topic %s", len(value), topic)
-                return False
-            self._producer.poll(0)
-            return True
+            log.error("capture: a row of %d bytes is larger than a message of topic %s", len(value), topic)
+            return False
+
+    def _drain(self) -> None:
+        """Waits until the brokers have acknowledged all messages; they may be slow, but not silent."""
+        waiting = len(self._producer)
+        while left := self._producer.flush(_ANSWER_S):
+            if left >= waiting:
+                raise BufferError(f"the brokers have acknowledged nothing for {_ANSWER_S:.0f} s")
+            waiting = left
 
     def _name(self, part: Part) -> str:
         if part.labels:
@@ -137,9 +142,12 @@ def _messages(table: Any) -> Iterator[tuple[bytes, bytes]]:
     """Yields key and value of each row; the key is the request's id, so that a request's rows stay in order."""
     names = [orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in table.column_names]
     row = b"{" + b",".join(names) + b"}"
-    texts = (_texts(_values(column.combine_chunks())) for column in table.columns)
-    for request_id, values in zip(table["request_id"].to_pylist(), zip(*texts, strict=True), strict=True):
-        yield request_id.encode(), row % values
+    for batch in table.to_batches(_ROWS_AT_ONCE):
+        texts = zip(*(_texts(_values(column)) for column in batch.columns), strict=True)
+        for request_id, values in zip(
+            batch.column(table.column_names.index("request_id")).to_pylist(), texts, strict=True
+        ):
+            yield request_id.encode(), row % values
 
 
 def _texts(values: Sequence[Any] | np.ndarray) -> list[bytes]:
