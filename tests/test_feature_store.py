@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import sqlite3
@@ -22,6 +23,7 @@ from served_models import ConnectedServer, Gateway, Upstream
 from waiting import wait_for
 
 from airflow_hops.core.contract.features import STATISTICS_NAME, StoredFeatures, WindowStatistics
+from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_file
 from airflow_hops.hooks.runtime import StepFailed
@@ -64,7 +66,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.
         "at": at,
         "created": at + pd.to_timedelta(late_h, unit="h"),
     }).drop_duplicates(["carrier_id", "at"])  # fmt: skip
-    delays.to_parquet(data / "delays.parquet")
+    delays.to_parquet(data / "delays.parquet", index=False)
     weather = pd.DataFrame({
         "airport_id": random.choice(["EWR", "JFK"], 60),
         "wind": random.random(60).astype("float32"),
@@ -349,6 +351,67 @@ def test_pushed_rows_are_online_and_those_without_a_column_are_refused(step: Any
         push(rows, "trains")
     with pytest.raises(StepFailed, match="view 'carrier_delays' needs the column 'flights'"):
         push(rows.drop(columns="flights"), "delays_push")
+
+
+def test_windows_of_a_spark_stream_come_into_the_store_once(step: Any, runtime: Path, tmp_path: Path) -> None:
+    """Spark reads files of a folder, as its Kafka package is not on PyPI; all that follows is the same for a topic."""
+    random, begin = np.random.default_rng(3), pd.Timestamp.now("UTC").floor("h") - 5 * HOUR
+    flights = pd.DataFrame({
+        "carrier_id": 100 + random.integers(0, 3, 300),
+        "delay": random.normal(size=300),
+        "at": begin + pd.to_timedelta(random.integers(0, 5 * 3600, 300), unit="s"),
+    })  # fmt: skip
+    # Flights are up to 90 minutes late, and the watermark waits for two hours.
+    late_s = pd.to_timedelta(random.integers(0, 5400, 300), unit="s")
+    flights = flights.iloc[(flights["at"] + late_s).argsort()]
+    # The watermark passes all hours only with a much later flight, whose own hour stays open.
+    last = pd.DataFrame({"carrier_id": [100], "delay": [0.0], "at": [begin + 24 * HOUR]})
+    (place := tmp_path / "flights").mkdir()
+    java = find_java(runtime)
+    assert java is not None
+    conf = "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false pyspark-shell"
+    environment = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    program = REPOSITORY.parent.parent / "dags" / "flights" / "streaming.py"
+
+    def stream(run: str) -> pd.DataFrame:
+        options = ["--out", str(tmp_path / "out" / run), "--checkpoint", str(tmp_path / "checkpoint")]
+        command = [runtime / "bin" / "python", program, place, *options]
+        subprocess.run(command, env={**environment, "PYSPARK_SUBMIT_ARGS": conf}, check=True, timeout=300)
+        return pd.read_parquet(tmp_path / "out" / run)
+
+    runs = []
+    for number, rows in enumerate([flights[:200], flights[200:], last]):
+        rows.to_json(place / f"{number}.json", orient="records", lines=True, date_format="iso")
+        runs.append(stream(f"run-{number}"))
+    # As if the run was killed after it wrote its last batch
+    commits = tmp_path / "checkpoint" / "commits"
+    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / f"{newest}").unlink()
+    (commits / f".{newest}.crc").unlink()
+    again = stream("run-2")
+    assert len(again) == len(runs[-1]) > 0
+    windows = pd.concat([*runs[:-1], again]).sort_values(["at", "carrier_id"], ignore_index=True)
+    keys = [flights["at"].dt.floor("h") + HOUR, flights["carrier_id"]]
+    expected = flights.groupby(keys)["delay"].agg(["mean", "count"]).reset_index()
+    assert windows["carrier_id"].tolist() == expected["carrier_id"].tolist()
+    assert windows["flights"].tolist() == expected["count"].tolist()
+    assert np.allclose(windows["mean_delay"], expected["mean"], rtol=1e-6)
+    assert (windows["at"].dt.tz_localize("UTC") == expected["at"]).all()
+
+    step("apply_features", "feature_definitions")
+    snapshot = step.steps(
+        f"{STAGES}.ingest.stage:run", kind="snapshot",
+        params={"sources": {"delays": {"uri": f"{tmp_path}/out/*/*/*.parquet"}}},
+    )  # fmt: skip
+    step("push_features", "feature_push", {"rows": snapshot}, push_source="delays_push", to="online_and_offline")
+    assert len(online(step)) == 3
+    now = int(pd.Timestamp.now("UTC").timestamp()) + 1  # the rows are known since they were computed
+    rows = pd.DataFrame({"id": ["a", "b", "c"], "late": [0, 1, 0], "at": now, "carrier_id": [100, 101, 102]})
+    dataset = step(
+        "training_dataset", "examples", {"examples": examples(step, rows)}, features=["carrier_delays:flights"]
+    )
+    newest_values = windows.groupby("carrier_id")["flights"].last()
+    assert table_of(step, dataset)["flights"].tolist() == newest_values.tolist()
 
 
 def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetWatcher
+from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import BaseEventTrigger
 from kafka_brokers import Broker, as_json
@@ -110,6 +111,22 @@ def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
         assert event == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
 
     asyncio.run(watch())
+
+
+def test_trigger_that_assets_share_fires_without_state(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "kafka", "extra": mock_kafka.config}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
+    trigger = TopicTrigger("events", poll_s=0.2)
+    trigger.asset_state_store = AssetStateStoreAccessors([Asset("one"), Asset("two")])
+
+    async def watch() -> Any:
+        mock_kafka.send("events", [(0, b"old")])
+        waiting = asyncio.ensure_future(next_event(trigger, 20))
+        await asyncio.sleep(4)
+        mock_kafka.send("events", [(0, b"new")])
+        return await waiting
+
+    assert asyncio.run(watch()) == {"topic": "events", "records": 1, "offsets": {"0": [1, 2]}}
 
 
 def test_watched_asset_takes_the_trigger() -> None:

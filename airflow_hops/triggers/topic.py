@@ -49,8 +49,15 @@ class TopicTrigger(BaseEventTrigger):
 
         A topic that shrank or was created again fires with the records that it has since.
         """
-        key = f"{_STATE_KEY}.{self.topic}"
-        before: Any = await self.asset_state_store.aget(key) if self.asset_state_store else None
+        key, state = f"{_STATE_KEY}.{self.topic}", self.asset_state_store
+        before: Any = None
+        try:
+            before = await state.aget(key) if state else None
+        except ValueError:  # several assets are watched by equal triggers, which Airflow runs as one
+            self.log.warning(
+                "Several assets share this trigger; it has no state, and misses records until it runs again"
+            )
+            state = None
         while True:
             try:
                 ends = await sync_to_async(self._ends, thread_sensitive=False)()
@@ -62,8 +69,8 @@ class TopicTrigger(BaseEventTrigger):
                 if new:
                     records = sum(end - start for start, end in new.values())
                     yield TriggerEvent({"topic": self.topic, "records": records, "offsets": new})
-                if ends != before and self.asset_state_store:
-                    await self.asset_state_store.aset(key, {**ends})
+                if ends != before and state:
+                    await state.aset(key, {**ends})
                 before = ends
             await asyncio.sleep(self.poll_s)
 

@@ -42,7 +42,10 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
         views = _check(store, push_source, pq.read_schema(files[0]).names)
         for file in files:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
-                store.push(push_source, batch.to_pandas(), to=PushMode[to.upper()])
+                try:
+                    store.push(push_source, batch.to_pandas(), to=PushMode[to.upper()])
+                except ValueError as error:
+                    raise BadInput(f"push source {push_source!r} does not take the rows: {error}") from error
                 pushed += len(batch)
                 context.progress(pushed / max(rows, 1), f"{pushed} of {rows} rows are pushed")
     with context.output() as writer:
