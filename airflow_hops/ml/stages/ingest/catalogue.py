@@ -22,7 +22,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.spark.tasks import Pool
 from airflow_hops.ml.stages.ingest import lake
-from airflow_hops.ml.stages.ingest.open_table import OpenTable, check_duplicates
+from airflow_hops.ml.stages.ingest.open_table import OpenTable, check_duplicates, columns_to_read
 from airflow_hops.ml.stages.ingest.window import Window
 
 _UNKNOWN = "unknown-"
@@ -47,7 +47,8 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     frame = _frame(source)
     with as_spark_failure():
         schema: pa.Schema = to_arrow_schema(frame.schema)
-    bounds = lake.bounds(source, window, schema, source.uri)
+    columns = columns_to_read(source, schema.names, source.uri)
+    bounds = lake.bounds(source, window, schema)
     time = F.col(f"`{source.time_column}`") if source.time_column is not None else F.lit(None)
     inside = frame
     for compared, bound in bounds:
@@ -58,7 +59,6 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
         without_time = frame.filter(time.isNull()).count() if bounds else 0
         repeated = inside.groupBy(*source.key).count().filter("count > 1").limit(1).collect() if source.key else []
     check_duplicates([tuple(row) for row in repeated], source, source.uri)
-    columns = lake.columns(source, schema)
     chosen = inside.select(*(f"`{name}`" for name in columns))
 
     def span() -> tuple[str | None, str | None]:

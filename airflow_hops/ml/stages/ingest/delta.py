@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.stages.ingest import lake
-from airflow_hops.ml.stages.ingest.open_table import OpenTable, failing_as
+from airflow_hops.ml.stages.ingest.open_table import OpenTable, columns_to_read, failing_as
 from airflow_hops.ml.stages.ingest.window import Window
 
 
@@ -41,7 +41,8 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     with failing(where):
         dataset = table.to_pyarrow_dataset()
     schema: pa.Schema = dataset.schema
-    bounds = lake.bounds(source, window, schema, where)
+    columns = columns_to_read(source, schema.names, where)
+    bounds = lake.bounds(source, window, schema)
     time = pc.field(source.time_column or "")
     inside = None
     for compared, bound in bounds:
@@ -54,7 +55,6 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
         added = pa.table(table.get_add_actions(flatten=True))
         sizes = dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
         parts = lake.parts((each, sizes.get(each.path, 0)) for each in dataset.get_fragments(filter=inside))
-    columns = lake.columns(source, schema)
     yield OpenTable(
         where,
         {name: schema.field(name).type for name in columns},

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.stages.ingest import lake
-from airflow_hops.ml.stages.ingest.open_table import OpenTable, failing_as
+from airflow_hops.ml.stages.ingest.open_table import OpenTable, columns_to_read, failing_as
 from airflow_hops.ml.stages.ingest.window import Window
 
 
@@ -43,7 +43,8 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     snapshot = _snapshot(table, state, source)
     of_snapshot = table.schema() if snapshot.schema_id is None else table.schemas()[snapshot.schema_id]
     schema: pa.Schema = schema_to_pyarrow(of_snapshot)
-    bounds = lake.bounds(source, window, schema, where)
+    columns = columns_to_read(source, schema.names, where)
+    bounds = lake.bounds(source, window, schema)
     time = source.time_column or ""
     inside: BooleanExpression = AlwaysTrue()
     for compared, bound in bounds:
@@ -53,7 +54,6 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     def scan(condition: BooleanExpression, columns: Sequence[str]) -> Any:
         return table.scan(row_filter=condition, selected_fields=tuple(columns), snapshot_id=snapshot.snapshot_id)
 
-    columns = lake.columns(source, schema)
     rows = scan(inside, columns)
     with failing(where):
         parts = lake.parts((task, task.file.file_size_in_bytes) for task in rows.plan_files())

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.stages.ingest.open_table import check_duplicates
 from airflow_hops.ml.stages.ingest.window import Window
@@ -19,11 +18,8 @@ PART_BYTES = 128 << 20
 """Maximum bytes of the files of a part, unless it is one file."""
 
 
-def bounds(source: Source, window: Window, schema: pa.Schema, where: str) -> list[tuple[str, pa.Scalar]]:
+def bounds(source: Source, window: Window, schema: pa.Schema) -> list[tuple[str, pa.Scalar]]:
     """Returns comparisons of the time column with the window's bounds; none for text, which is selected later."""
-    for name in (*([source.time_column] if source.time_column is not None else []), *source.key):
-        if name not in schema.names:
-            raise BadInput(f"{where}: there is no column {name!r}; its columns are {', '.join(schema.names)}")
     if source.time_column is None:
         return []
     type_ = schema.field(source.time_column).type
@@ -41,12 +37,6 @@ def _next_day(time: datetime) -> datetime:
     """Returns the first midnight that is not before a time."""
     midnight = time.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight if midnight == time else midnight + timedelta(days=1)
-
-
-def columns(source: Source, schema: pa.Schema) -> list[str]:
-    """Returns the names of the columns to read."""
-    wanted = (*source.columns, source.time_column) if source.columns else schema.names
-    return [name for name in schema.names if name in wanted]
 
 
 def parts(files: Iterable[tuple[Any, int]]) -> list[list[Any]]:

@@ -62,6 +62,19 @@ def subquery(columns: Sequence[str], sql: str, conditions: Sequence[str] = ()) -
     return f"SELECT {', '.join(columns)} FROM (\n{sql.strip().rstrip(';')}\n) AS hops_source{where}"
 
 
+def columns_to_read(source: Source, names: Sequence[str], where: str) -> list[str]:
+    """Returns the names of the columns to read; raises BadInput if there is no column of the key or the time."""
+    time = () if source.time_column is None else (source.time_column,)
+    for argument, columns in (("key", source.key), ("time_column", time)):
+        for name in columns:
+            if name not in names:
+                raise BadInput(
+                    f"{where}: there is no column {name!r}, which the source's {argument!r} names; its columns are "
+                    f"{', '.join(names)}"
+                )
+    return [name for name in names if source.columns is None or name in (*source.columns, *time)]
+
+
 def duplicates(source: Source, conditions: Sequence[str]) -> str:
     """Returns a query for one key that occurs twice, and its count."""
     key = [quoted(column) for column in source.key]

@@ -13,7 +13,9 @@ from typing import Any, Self
 
 import adbc_driver_manager as adbc
 import adbc_driver_postgresql
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE in the errors of a stream
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -22,6 +24,7 @@ from airflow_hops.ml.features.raw_features import check_names
 from airflow_hops.ml.stages.ingest.open_table import (
     OpenTable,
     check_duplicates,
+    columns_to_read,
     duplicates,
     failing_as,
     name_of_query,
@@ -31,6 +34,7 @@ from airflow_hops.ml.stages.ingest.open_table import (
 from airflow_hops.ml.stages.ingest.window import Window
 
 _MOST_DIGITS = 38
+_DIGITS_OF_INT64 = 18
 _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeric")
 _TIMES = ("date", "timestamp", "timestamptz")
 _CASTS = {"oid": "int8", "uuid": "text", "interval": "text"}
@@ -144,6 +148,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
     with Session(source.storage_options, where) as session:
         session.begin()
         fields = session.fields(subquery(["*"], sql) + " LIMIT 0")
+        wanted = [fields[name] for name in columns_to_read(source, list(fields), where)]
         settings, conditions = _window(source, window, fields, where)
         session.set(settings)
 
@@ -151,11 +156,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
             return session.rows(subquery(columns, sql, conditions))[0]
 
         if source.key:
-            _check_columns(source.key, fields, where, "key")
             check_duplicates(session.rows(duplicates(source, conditions)), source, where)
-        wanted = [
-            fields[name] for name in dict.fromkeys([*(source.columns or fields), *_time(source)]) if name in fields
-        ]
         types = {field.name: _type(field, where) for field in wanted}
         open_ended = [name for name, type_ in types.items() if type_ is None]
         digits = row_of(_digits(open_ended), conditions) if open_ended else []
@@ -282,18 +283,10 @@ def _fact(field: pa.Field, name: str) -> str:
     return str((field.metadata or {}).get(name.encode(), b"").decode())
 
 
-def _check_columns(names: Sequence[str], fields: Mapping[str, pa.Field], where: str, argument: str) -> None:
-    for name in names:
-        if name not in fields:
-            raise BadInput(
-                f"{where}: there is no column {name!r}, which the source's {argument!r} names; its columns are "
-                f"{', '.join(fields)}"
-            )
-
-
 def _kind(column: str, fields: Mapping[str, pa.Field], where: str, argument: str, known: Sequence[str]) -> str:
     """Returns the type of a column in PostgreSQL, which must be one of the known ones."""
-    _check_columns([column], fields, where, argument)
+    if column not in fields:
+        raise BadInput(f"{where}: there is no column {column!r}, which the source's {argument!r} names")
     kind = _fact(fields[column], "POSTGRESQL:type")
     if kind not in known:
         raise BadInput(
@@ -351,6 +344,13 @@ def _as_decimal(array: pa.Array, type_: pa.DataType, name: str, where: str) -> p
     """Converts texts to decimals, which pyarrow 10 cannot; other arrays are returned as they are."""
     if not pa.types.is_decimal(type_):
         return array
+    pattern = rf"^-?\d+\.\d{{{type_.scale}}}$" if type_.scale else r"^-?\d+$"
+    if type_.precision <= _DIGITS_OF_INT64 and pc.all(pc.match_substring_regex(array, pattern)).as_py():
+        units = pc.fill_null(pc.replace_substring(array, ".", "").cast(pa.int64()), 0).to_numpy()
+        # A decimal is an integer of 128 bits, the lower half first
+        halves = np.stack([units, units >> 63], axis=1)
+        validity = pa.array(np.asarray(array.is_valid())).buffers()[1]
+        return pa.Array.from_buffers(type_, len(array), [validity, pa.py_buffer(halves)])
     try:
         return pa.array([None if value is None else Decimal(value) for value in array.to_pylist()], type_)
     except (pa.ArrowException, ArithmeticError) as error:

@@ -18,6 +18,7 @@ from airflow_hops.ml.readers.types import Types
 from airflow_hops.ml.stages.ingest.open_table import (
     OpenTable,
     check_duplicates,
+    columns_to_read,
     duplicates,
     failing_as,
     name_of_query,
@@ -70,10 +71,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
         )
     with session(source.storage_options["path"], where) as connection:
         names = [name for name, *_ in connection.execute(subquery(["*"], sql) + " LIMIT 0").description]
-        for name in (*source.key, *([source.time_column] if source.time_column else [])):
-            if name not in names:
-                raise BadInput(f"{where}: there is no column {name!r}; its columns are {', '.join(names)}")
-        wanted = [name for name in names if source.columns is None or name in (*source.columns, source.time_column)]
+        wanted = columns_to_read(source, names, where)
         types = _types(connection, sql, wanted, where)
         conditions: list[str] = []
         values: list[int] = []
