@@ -283,6 +283,11 @@ def _fact(field: pa.Field, name: str) -> str:
     return str((field.metadata or {}).get(name.encode(), b"").decode())
 
 
+def _extension(field: pa.Field) -> str:
+    """Returns the name of an extension type, which PyArrow 10 leaves in the metadata; empty for other types."""
+    return getattr(field.type, "extension_name", "") or _fact(field, "ARROW:extension:name")
+
+
 def _kind(column: str, fields: Mapping[str, pa.Field], where: str, argument: str, known: Sequence[str]) -> str:
     """Returns the type of a column in PostgreSQL, which must be one of the known ones."""
     if column not in fields:
@@ -297,7 +302,7 @@ def _kind(column: str, fields: Mapping[str, pa.Field], where: str, argument: str
 
 def _selected(field: pa.Field) -> str:
     name, kind = quoted(field.name), _fact(field, "POSTGRESQL:type")
-    is_opaque = _fact(field, "ARROW:extension:name") == "arrow.opaque" and kind != "numeric"
+    is_opaque = _extension(field) == "arrow.opaque" and kind != "numeric"
     cast = _CASTS.get(kind) or ("text" if is_opaque else None)
     return f"{name}::{cast} AS {name}" if cast else name
 
@@ -311,7 +316,7 @@ def _type(field: pa.Field, where: str) -> pa.DataType | None:
         precision, scale = (int(typmod) - 4) >> 16 & 0xFFFF, (int(typmod) - 4) & 0x7FF
         scale = scale - 2048 if scale >= 1024 else scale  # negative: digits left of the point are rounded
         return _decimal(field.name, max(scale, 0), precision - scale, where)
-    if pa.types.is_list(field.type) and b"ARROW:extension:name" in (field.type.value_field.metadata or {}):
+    if pa.types.is_list(field.type) and _extension(field.type.value_field):
         raise BadInput(
             f"{where}: column {field.name!r} is of type {kind}, an array of items without a type in Arrow; "
             "cast it in the query, to text or another type of items"
