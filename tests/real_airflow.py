@@ -49,6 +49,7 @@ class RealAirflow(Stack):
         return {
             **super().airflow_environment(port),
             "AIRFLOW_CONN_HOPS_DEFAULT": json.dumps(connection),
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__HOPS__ORPHAN_TIMEOUT": "180",
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
@@ -63,6 +64,11 @@ class RealAirflow(Stack):
 
     def kill_and_start(self, component: str) -> None:
         """Kills a component of Airflow with all its processes, and starts another."""
+        self.kill(component)
+        self.start(component)
+
+    def kill(self, component: str) -> None:
+        """Kills a component of Airflow with all its processes."""
         (airflow,) = (service for service in self.services if service.name == "Airflow")
         processes = [
             process
@@ -76,6 +82,9 @@ class RealAirflow(Stack):
                 for each in (process, *children):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         each.kill()
+
+    def start(self, component: str) -> None:
+        """Starts a component of Airflow."""
         environment = {
             **self.airflow_environment(self.port),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": f"{free_port()}",
