@@ -38,12 +38,15 @@ def argument_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
-    """Renames the inputs of a SavedModel's signature from names of :func:`argument_names` to the columns' names."""
+    """Renames the inputs of a SavedModel's signature from names of :func:`argument_names` to the columns' names.
+
+    Removes the file ``fingerprint.pb``, which loaders do not need: it would be that of the graph before, and TensorFlow
+    2.21 puts a random number into it, so that no artifact would be reproduced bit for bit.
+    """
+    (path / "fingerprint.pb").unlink(missing_ok=True)
     renamed = {argument: column for column, argument in arguments.items() if argument != column}
     if not renamed:
         return
-    from tensorflow.python.saved_model import fingerprinting_utils
-
     saved = _read(path)
     for meta_graph in saved.meta_graphs:
         inputs = meta_graph.signature_def[signature].inputs
@@ -51,7 +54,6 @@ def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> Non
             inputs[renamed[argument]].CopyFrom(inputs[argument])
             del inputs[argument]
     (path / _SAVED_MODEL).write_bytes(saved.SerializeToString(deterministic=True))
-    fingerprinting_utils.write_fingerprint(str(path))
 
 
 class LoadedSignature:
