@@ -323,12 +323,12 @@ def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
     rows = history[(history["at"] >= start) & (history["at"] < end)]
     delays, weather = written.views["carrier_delays"], written.views["airport_weather"]
     values = rows["mean_delay"]
-    found = delays.features["mean_delay"]
-    assert (delays.rows, found.missing, found.distinct) == (len(rows), values.isna().sum(), values.nunique())
-    assert 0 < found.missing < delays.rows
-    assert found.quantiles is not None
-    assert np.allclose([found.mean, found.std], [values.mean(), values.std(ddof=0)], rtol=1e-6)
-    assert np.allclose(found.quantiles, values.astype("float64").quantile([0.05, 0.5, 0.95]))
+    summary = delays.features["mean_delay"]
+    assert (delays.rows, summary.missing, summary.distinct) == (len(rows), values.isna().sum(), values.nunique())
+    assert 0 < summary.missing < delays.rows
+    assert summary.quantiles is not None
+    assert np.allclose([summary.mean, summary.std], [values.mean(), values.std(ddof=0)], rtol=1e-6)
+    assert np.allclose(summary.quantiles, values.astype("float64").quantile([0.05, 0.5, 0.95]))
     assert (weather.features["sky"].distinct, weather.features["sky"].mean) == (2, None)
     without = step("materialize", "materialization", **window, statistics=False)
     assert not (step.steps.store.local(without) / STATISTICS_NAME).exists()

@@ -45,7 +45,7 @@ AUDIT = FeatureAudit(
 
 
 def configuration(definitions: Any = None, day: int = 1, mean: float = 5.0, statistics: Any = None) -> dict[str, Any]:
-    """What a run publishes that loaded one day of January."""
+    """The artifact of a run that loaded one day of January."""
     window = (f"2026-01-{day:02}T00:00:00+00:00", f"2026-01-{day + 1:02}T00:00:00+00:00")
     loaded = MaterializationProperties(window, {"delays": "loaded"})
     summary = FeatureSummary(day, 40, mean, 2.0, (mean - 3, mean, mean + 3))

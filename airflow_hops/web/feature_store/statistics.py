@@ -67,10 +67,10 @@ def get_feature_statistics(user: GetUserDep, dag_id: str) -> StoredFeatureStatis
         if again <= seen:
             continue
         try:
-            found = open_returned(user, each)
-            if not found.has(STATISTICS_NAME):
+            materialization = open_returned(user, each)
+            if not materialization.has(STATISTICS_NAME):
                 continue
-            statistics = WindowStatistics.from_dict(found.read_json(STATISTICS_NAME))
+            statistics = WindowStatistics.from_dict(materialization.read_json(STATISTICS_NAME))
             for view, figures in statistics.views.items():
                 for feature, summary in figures.features.items():
                     start, end = statistics.window
