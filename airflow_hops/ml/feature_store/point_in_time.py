@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,8 +40,8 @@ def join(
 ) -> pd.DataFrame:
     """Returns the values of features at the time of each row, with the rows' index; a missing value is null.
 
-    Each view is joined by itself, with distinct keys and times: Feast 0.67's Dask engine drops rows that have the
-    same key and time, and, in all views, a row for which one view has values but none at that time.
+    Rows are joined with distinct keys and times, and with Feast 0.67's Dask engine each view by itself: it drops rows
+    that have the same key and time, and, in all views, a row for which one view has values but none at that time.
 
     Args:
         store: The feature store.
@@ -57,48 +58,59 @@ def join(
         BadInput: a key's column is missing, or a source cannot be read.
     """
     joined = pd.DataFrame(index=rows.index)
+    together: dict[Any, list[ViewFeatures]] = {}
     for number, each in enumerate(selected):
-        _join_view(store, rows, each, time, as_created, joined)
-        on_view(number + 1)
+        keys = tuple(each.join_keys.items())
+        together.setdefault(keys if store.config.offline_store.type == "duckdb" else number, []).append(each)
+    done = 0
+    for views in together.values():
+        _join_views(store, rows, views, time, as_created, joined)
+        done += len(views)
+        on_view(done)
     return joined
 
 
-def _join_view(
-    store: FeatureStore, rows: pd.DataFrame, each: ViewFeatures, time: str, as_created: bool, joined: pd.DataFrame
+def _join_views(
+    store: FeatureStore,
+    rows: pd.DataFrame,
+    views: Sequence[ViewFeatures],
+    time: str,
+    as_created: bool,
+    joined: pd.DataFrame,
 ) -> None:
-    columns = [f"{each.prefix}__{feature}" for feature in each.features]
-    if missing := [column for column in each.join_keys.values() if column not in rows.columns]:
+    """Adds the columns of views with the same keys."""
+    names = ", ".join(dict.fromkeys(repr(each.view.name) for each in views))
+    keys = {column: key for key, column in views[0].join_keys.items()}
+    if missing := [column for column in keys if column not in rows.columns]:
         raise BadInput(
-            f"view {each.view.name!r} needs the key {missing[0]!r}, which the rows do not have; they have "
+            f"view {names} needs the key {missing[0]!r}, which the rows do not have; they have "
             f"{', '.join(map(str, rows.columns))}"
         )
-    keys = {column: key for key, column in each.join_keys.items()}
+    origins = {f"{each.prefix}__{feature}": (each.view.name, feature) for each in views for feature in each.features}
     spine = rows[[*keys, time]].rename(columns=keys)
     known = spine.notna().all(axis=1)
     distinct = spine[known].drop_duplicates(ignore_index=True)
     if distinct.empty:
-        for column in columns:
-            joined[column] = None
+        joined[list(origins)] = None
         return
     entities = distinct.drop(columns=time).assign(
         **{TIME: pd.to_datetime(distinct[time], unit="s", utc=True), ROW: np.arange(len(distinct))}
     )
-    references = [f"{each.view.name}:{feature}" for feature in each.features]
+    references = list(dict.fromkeys(map(":".join, origins.values())))
     try:
         job = store.get_historical_features(
             entities, references, full_feature_names=True, filter_by_created_timestamp=as_created
         )
         result = job.to_df()
     except (FeastError, OSError, KeyError, pa.ArrowException) as error:
-        raise BadInput(f"view {each.view.name!r}: {type(error).__name__}: {error}") from error
+        raise BadInput(f"view {names}: {type(error).__name__}: {error}") from error
     if result[ROW].duplicated().any():
-        raise BadInput(f"view {each.view.name!r}: its engine returned a row twice; report this with the engine's name")
+        raise BadInput(f"view {names}: its engine returned a row twice; report this with the engine's name")
     # The engine leaves out rows without a value.
     result = result.set_index(ROW).reindex(range(len(distinct)))
     numbers = spine.merge(distinct.assign(**{ROW: entities[ROW]}), how="left", on=list(spine.columns))[ROW]
-    for column, feature in zip(columns, each.features, strict=True):
-        values = result[f"{each.view.name}__{feature}"].reindex(numbers)
-        joined[column] = values.set_axis(rows.index)
+    for column, origin in origins.items():
+        joined[column] = result["__".join(origin)].reindex(numbers).set_axis(rows.index)
 
 
 def without_created(selected: Sequence[ViewFeatures]) -> list[str]:
