@@ -6,9 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-import time
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka_brokers import Broker
@@ -26,25 +25,33 @@ def test_topic_starts_dags_of_all_its_assets_and_after_a_killed_triggerer(
     connection = json.dumps({"conn_type": "kafka", "extra": mock_kafka.config})
     command = [sys.executable, "-m", "airflow", "connections", "add", "kafka_watched", "--conn-json", connection]
     subprocess.run(command, env=real_airflow.airflow_environment(real_airflow.port), check=True, capture_output=True)
+    end = 1
     mock_kafka.send("events", [(0, b"before the watch")])
     shutil.copy(Path(__file__).parent / "dags" / "watched_topic.py", real_airflow.home / "dags")
     for name in NAMES:
         real_airflow.api.wait_for_dag(f"watched_{name}")
-    time.sleep(20)  # the triggers note the ends
 
-    def seen(name: str) -> list[dict[str, Any]]:
+    def offsets(name: str) -> list[list[int]]:
         runs = real_airflow.api.runs(f"watched_{name}")
         done = [run for run in runs if run["state"] == "success"]
-        return [each for run in done for each in real_airflow.api.xcom(f"watched_{name}", run["dag_run_id"], "see")]
+        events = [each for run in done for each in real_airflow.api.xcom(f"watched_{name}", run["dag_run_id"], "see")]
+        return sorted(event["offsets"]["0"] for event in events)
 
-    def offsets(name: str) -> list[Any]:
-        return sorted(payload["offsets"]["0"] for payload in seen(name))
+    def each_has_run() -> bool:  # only records after a trigger's first poll fire it
+        nonlocal end
+        mock_kafka.send("events", [(0, b"new")])
+        end += 1
+        return all(map(offsets, NAMES))
 
-    assert not any(seen(name) for name in NAMES)
-    mock_kafka.send("events", [(0, b"new")])
-    for name in NAMES:
-        wait_for(lambda name=name: offsets(name) == [[1, 2]], f"the run of {name}", 120, 1.0)
+    def alone_has_seen_all() -> bool:
+        ranges = offsets("alone")
+        assert ranges[0][0] > 0 and all(one[1] == other[0] for one, other in pairwise(ranges)), ranges
+        return ranges[-1][1] == end
+
+    wait_for(each_has_run, "a run for each asset", 240, 5.0)
+    wait_for(alone_has_seen_all, "runs for all records", 120, 1.0)
     real_airflow.kill("triggerer")
     mock_kafka.send("events", [(0, b"while no triggerer runs")])
+    end += 1
     real_airflow.start("triggerer")
-    wait_for(lambda: offsets("alone") == [[1, 2], [2, 3]], "the run for the record of the outage", 120, 1.0)
+    wait_for(alone_has_seen_all, "the run for the record of the outage", 120, 1.0)
