@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk._shared.secrets_masker import redact
-from test_store import s3_endpoint  # noqa: F401
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import json_object
@@ -168,7 +167,7 @@ def test_storage_options_come_from_another_connection(
 def test_store_is_opened_with_another_connection(
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
-    s3_endpoint: str,  # noqa: F811
+    s3_endpoint: str,
 ) -> None:
     import s3fs
 

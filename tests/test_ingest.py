@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from test_store import s3_endpoint  # noqa: F401
 
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import BadInput
@@ -364,7 +363,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(ingest: Any, tmp_pat
 
 def test_a_source_takes_its_credentials_from_a_connection(
     ingest: Any,
-    s3_endpoint: str,  # noqa: F811
+    s3_endpoint: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import s3fs

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from served_models import ConnectedServer, Pipeline, Processes
-from test_store import s3_endpoint, s3_store  # noqa: F401
+from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError

@@ -22,7 +22,7 @@ from airflow.utils.types import DagRunType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
-from test_store import any_store, s3_endpoint, s3_store  # noqa: F401
+from test_store import any_store, s3_store  # noqa: F401
 
 from airflow_hops.cli.definition import _STORE_COMMANDS
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Producer

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from served_models import ConnectedServer, Pipeline
-from test_store import s3_endpoint  # noqa: F401
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_store import any_store, overwrite, remove, s3_endpoint, s3_store  # noqa: F401
+from test_store import any_store, overwrite, remove, s3_store  # noqa: F401
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, Producer
 from airflow_hops.core.store import ArtifactStore, kept_version

@@ -11,7 +11,7 @@ from typing import Any
 import flights_examples
 import pytest
 from airflow.sdk import DAG, task
-from test_store import s3_endpoint, s3_store  # noqa: F401
+from test_store import s3_store  # noqa: F401
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_store import s3_endpoint, s3_store
+from test_store import s3_store
 from waiting import wait_for
 
 from airflow_hops.core.sharing.entries import DatasetRef
 from airflow_hops.core.store import ArtifactStore
 from sharing.organisations import Organisation, random_files
 
-__all__ = ["s3_endpoint", "s3_store"]
+__all__ = ["s3_store"]
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 REF = "north/numbers@1"
 
