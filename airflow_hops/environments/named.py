@@ -26,6 +26,7 @@ from airflow_hops.core.contract.named_environment import (
     locked_packages,
 )
 from airflow_hops.core.contract.profiles import profile_of, profile_of_pins, read_stamp
+from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.environments.runtime import (
     UNFINISHED,
@@ -175,30 +176,33 @@ def make_named(
     standalone = bool(_STANDALONE_PACKAGES & names)
     clients = [name for name in _IMPORTED if name in installed_packages(base)] if standalone else []
     wanted = [*requirements, *([_CONVERTER] if _BOOSTERS & names else []), *clients]
-    before = locked_packages(folder)
-    lock = resolve(base, wanted, pins, uv=uv, say=say, before=before, standalone=standalone)
-    expected = _resolved_with(base, expected)
-    state = environment_state(folder, expected)
-    if state.good and not force and lock == before:
+    with locked(base):  # two that make the same one would remove each other's files
+        before = locked_packages(folder)
+        lock = resolve(base, wanted, pins, uv=uv, say=say, before=before, standalone=standalone)
+        expected = _resolved_with(base, expected)
+        state = environment_state(folder, expected)
+        if state.good and not force and lock == before:
+            write_added(folder, requirements)
+            return False
+        if force or not state.good or is_standalone(folder) != standalone:
+            interpreter = str(base / "bin" / "python")
+            run_uv(
+                [uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(folder)], settings, say
+            )
+            if not standalone:
+                (site,) = folder.glob("lib/python3*/site-packages")
+                (base_site,) = base.glob("lib/python3*/site-packages")
+                # As a site folder, so that its own .pth files apply as well.
+                (site / LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
+        write_stamp(folder, pins, UNFINISHED)
+        (folder / BASE_NAME).write_text(f"{base}\n{STANDALONE}\n" if standalone else f"{base}\n")
+        (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))
         write_added(folder, requirements)
-        return False
-    if force or not state.good or is_standalone(folder) != standalone:
-        interpreter = str(base / "bin" / "python")
-        run_uv([uv, "venv", "--no-project", "--quiet", "--clear", "--python", interpreter, str(folder)], settings, say)
-        if not standalone:
-            (site,) = folder.glob("lib/python3*/site-packages")
-            (base_site,) = base.glob("lib/python3*/site-packages")
-            # As a site folder, so that its own .pth files apply as well.
-            (site / LINK_NAME).write_text(f"import site; site.addsitedir({str(base_site)!r})\n")
-    write_stamp(folder, pins, UNFINISHED)
-    (folder / BASE_NAME).write_text(f"{base}\n{STANDALONE}\n" if standalone else f"{base}\n")
-    (folder / LOCK_NAME).write_text("".join(f"{line}\n" for line in lock))
-    write_added(folder, requirements)
-    command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements", "--compile-bytecode"]
-    target = ["--python", str(folder / "bin" / "python"), str(folder / LOCK_NAME)]
-    run_uv([*command, *target], settings, say)
-    write_stamp(folder, pins, expected)
-    return True
+        command = [uv, "pip", "sync", "--quiet", "--allow-empty-requirements", "--compile-bytecode"]
+        target = ["--python", str(folder / "bin" / "python"), str(folder / LOCK_NAME)]
+        run_uv([*command, *target], settings, say)
+        write_stamp(folder, pins, expected)
+        return True
 
 
 def resolve(
