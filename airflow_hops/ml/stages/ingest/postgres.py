@@ -349,6 +349,7 @@ def _as_decimal(array: pa.Array, type_: pa.DataType, name: str, where: str) -> p
     """Converts texts to decimals, which pyarrow 10 cannot; other arrays are returned as they are."""
     if not pa.types.is_decimal(type_):
         return array
+    array = getattr(array, "storage", array)  # of an extension type
     pattern = rf"^-?\d+\.\d{{{type_.scale}}}$" if type_.scale else r"^-?\d+$"
     if type_.precision <= _DIGITS_OF_INT64 and pc.all(pc.match_substring_regex(array, pattern)).as_py():
         units = pc.fill_null(pc.replace_substring(array, ".", "").cast(pa.int64()), 0).to_numpy()
