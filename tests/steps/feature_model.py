@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from airflow_hops.ml.features.signature_inputs import drop_fingerprint
+
 TYPES = {
     "distance": tf.float32,
     "mean_delay": tf.float32,
@@ -28,6 +30,7 @@ def write(context: Any, *, inputs: Sequence[str] = ("distance", "mean_delay", "f
     module.serve = serve
     with context.output() as writer:
         tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
+        drop_fingerprint(writer.path / "saved_model")
         return writer.commit(
             properties={"inputs": list(inputs), "features": list(inputs), "signature": "serving_default"}
         )

@@ -37,13 +37,17 @@ def argument_names(columns: Iterable[str]) -> dict[str, str]:
     return arguments
 
 
-def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
-    """Renames the inputs of a SavedModel's signature from names of :func:`argument_names` to the columns' names.
+def drop_fingerprint(path: Path) -> None:
+    """Removes a SavedModel's ``fingerprint.pb``, which loaders do not need.
 
-    Removes the file ``fingerprint.pb``, which loaders do not need: it would be that of the graph before, and TensorFlow
-    2.21 puts a random number into it, so that no artifact would be reproduced bit for bit.
+    TensorFlow 2.21 puts a random number into it, so that no artifact would be reproduced bit for bit.
     """
     (path / "fingerprint.pb").unlink(missing_ok=True)
+
+
+def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
+    """Renames the inputs of a SavedModel's signature from names of :func:`argument_names` to the columns' names."""
+    drop_fingerprint(path)
     renamed = {argument: column for column, argument in arguments.items() if argument != column}
     if not renamed:
         return

@@ -34,6 +34,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.features.signature_inputs import drop_fingerprint
 from airflow_hops.ml.features.transform_graph import export_serving_model, served_outputs
 from airflow_hops.ml.stages.train.estimators import describe_keras, export_estimator, folder_checksum, framework_of
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
@@ -113,6 +114,7 @@ def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
         logging.getLogger(name).setLevel(logging.ERROR)
     if examples is None:
         model.export(str(output / SAVED_MODEL))
+        drop_fingerprint(output / SAVED_MODEL)
         return None
     return list(
         export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")
