@@ -14,7 +14,8 @@ FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 SQL = "sql"
 TABLE_SCHEMES = (SQL, "spark", "hive", "iceberg", "delta")
 """Schemes of the URIs of tables, which only ingest reads."""
-_LAKES = ("iceberg://", "delta://")
+LAKES = ("iceberg://", "delta://")
+"""Beginnings of the URIs of tables that are read and written without Spark."""
 _S3_OPTIONS = {
     "key": ("s3.access-key-id", "AWS_ACCESS_KEY_ID"),
     "secret": ("s3.secret-access-key", "AWS_SECRET_ACCESS_KEY"),
@@ -103,7 +104,7 @@ class _DeclaredSource:
                 f"source {self.uri!r}: no options of storage_conn_id {self.storage_conn_id!r} came with the step"
             )
         known = options[self.storage_conn_id]
-        if self.uri.startswith(_LAKES):
+        if self.uri.startswith(LAKES):
             known = lake_options(self.uri, self.storage_conn_id, known)
         return replace(self, storage_options={**known, **self.storage_options}, storage_conn_id=None)
 
@@ -224,7 +225,7 @@ class Source(_DeclaredSource):
         of_queries = () if is_query else tuple(name for name in of_queries if name != "key")
         if misplaced := [name for name in of_queries if getattr(self, name) != _default(name)]:
             raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is not for tables of this kind")
-        of_files = _OF_FILES[:-1] if self.uri.startswith(_LAKES) else _OF_FILES
+        of_files = _OF_FILES if self.uri.startswith(LAKES) else (*_OF_FILES, "storage_conn_id")
         if misplaced := [name for name in of_files if getattr(self, name) != _default(name)]:
             raise BadInput(f"source {self.uri!r}: {misplaced[0]!r} is for files; a table has no such field")
         if layouts := [name for name, type_ in self.schema.items() if "%" in type_]:
@@ -253,7 +254,7 @@ class Source(_DeclaredSource):
         return replace(self, storage_options=options[self.conn_id])
 
 
-_OF_FILES = ("format", "delimiter", "null_values", "encoding", "decimal", "thousands", "units", "storage_conn_id")
+_OF_FILES = ("format", "delimiter", "null_values", "encoding", "decimal", "thousands", "units")
 _OF_QUERIES = ("conn_id", "sql", "partition_column", "num_partitions", "key", "version")
 
 

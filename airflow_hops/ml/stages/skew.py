@@ -33,8 +33,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
     Args:
         context: With ``model_name``, a step with the service ``serving_capture_path`` or the input ``captured``, a
             snapshot of captured rows, and the optional input ``examples``, rows to compare with instead of the
-            champion's training data. Otherwise, one with the inputs
-            ``reference`` and ``current``, and the optional input ``schema`` with drift comparators.
+            champion's training data. Otherwise, one with the inputs ``reference`` and ``current``, and the optional
+            input ``schema`` with drift comparators.
         options: Fields of :class:`airflow_hops.core.contract.skew.SkewOptions`.
 
     Raises:

@@ -31,7 +31,7 @@ from airflow_hops.core.store import ArtifactStore, kept_version
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
-from airflow_hops.web.artifacts.tasks import PipelineDag, artifact_in, read_pipelines
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, artifact_in, read_pipelines
 
 MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Index of a mapped task; -1 for other tasks")]
 Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="Kind of the artifact", max_length=64)]
@@ -118,6 +118,12 @@ def find_artifact(
     if artifact is None:
         raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has not made an artifact of kind {kind!r}")
     return _open(user, dag_id, hook, artifact)
+
+
+def open_returned(user: GetUserDep, returned: ReturnedArtifact) -> FoundArtifact:
+    """Opens an artifact that a task returned, if the user may read it; see :func:`find_artifact`."""
+    place = (returned.dag_id, returned.run_id, returned.task_id, returned.map_index, returned.artifact.kind)
+    return find_artifact(user, None, *place)
 
 
 def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], dag_id: str, name: str) -> FoundArtifact:

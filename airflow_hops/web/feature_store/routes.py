@@ -18,10 +18,9 @@ from airflow_hops.core.contract.features import (
 )
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
-from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, pipeline_of
+from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_returned, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
-from airflow_hops.web.feature_store.statistics import open_returned
 from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])

@@ -10,8 +10,8 @@ from fastapi import APIRouter, HTTPException
 
 from airflow_hops.core.contract.features import STATISTICS_NAME, MaterializationProperties, WindowStatistics
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
-from airflow_hops.web.artifacts.lookup import FoundArtifact, find_artifact, pipeline_of
-from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned
+from airflow_hops.web.artifacts.lookup import open_returned, pipeline_of
+from airflow_hops.web.artifacts.tasks import last_returned
 from airflow_hops.web.types import Model, Number, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -94,9 +94,3 @@ def get_feature_statistics(user: GetUserDep, dag_id: str) -> StoredFeatureStatis
         unread=len(problems),
         problem=next(iter(problems), None),
     )
-
-
-def open_returned(user: GetUserDep, returned: ReturnedArtifact) -> FoundArtifact:
-    """Opens an artifact that a task returned, if the user may read it; see ``find_artifact``."""
-    place = (returned.dag_id, returned.run_id, returned.task_id, returned.map_index, returned.artifact.kind)
-    return find_artifact(user, None, *place)

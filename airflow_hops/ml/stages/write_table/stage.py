@@ -51,9 +51,9 @@ def run(
 
     def rows() -> Iterator[pa.RecordBatch]:
         written = 0
-        assert schema is not None
         for folder, path in files:
             for read in pq.ParquetFile(path).iter_batches(_BATCH_ROWS):
+                assert schema is not None
                 yield _converted(read, schema, batch, folder, path)
                 written += read.num_rows
                 context.progress(0.9 * written / max(total, 1), f"{written} of {total} rows")
@@ -61,12 +61,12 @@ def run(
     with _opened(target) as writer:
         columns = {field.name: _type(writer, field, target) for field in schema or ()}
         existing = writer.columns()
-        if existing is None and schema is not None:
+        if schema is not None and existing is None:
             writer.create(schema)
-        elif existing is not None and schema is not None:
+        elif schema is not None and existing is not None:
             _check_columns(existing, columns, target)
-        if existing is not None or schema is not None:
-            writer.replace(batch, schema, rows() if files else iter(()))
+        if not (schema is None and existing is None):
+            writer.replace(batch, schema, rows())
     log.info("%d rows in table %s, batch %s", total, target.uri, batch)
     with context.output() as output:
         return output.commit(
