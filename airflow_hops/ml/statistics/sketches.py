@@ -43,7 +43,7 @@ _SAMPLE_ROWS = 1_024
 
 
 class CountedQuantiles:
-    """``QuantilesSketch`` that sorts a batch, and takes it as few values with their counts.
+    """``QuantilesSketch`` that counts or sorts a batch, and takes it as few values with their counts.
 
     Args:
         epsilon: The error, as a share of the rows (Zhang and Wang, 2007, as implemented in tfx_bsl).
@@ -57,7 +57,9 @@ class CountedQuantiles:
 
     def AddValues(self, values: pa.Array, weights: pa.Array | None = None) -> None:
         """Adds values, each with the weight 1 or its own."""
-        if weights is None and len(values):
+        if weights is None and _repeats(values):
+            values, weights = values.value_counts().flatten()
+        elif weights is None and len(values):
             numbers = np.sort(values.to_numpy(zero_copy_only=False))
             first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
             if len(first) > self._most:
@@ -252,6 +254,12 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
     def _most_frequent(self, sketch: sketches.MisraGriesSketch) -> list[Any]:
         values, counts = sketch.Estimate().flatten()
         return most_frequent(values, counts.to_numpy(), self._wanted)
+
+
+def _repeats(values: pa.Array) -> bool:
+    """Returns whether a batch has each of its values at least twice on average, judging by a sample."""
+    sample = values.to_numpy(zero_copy_only=False)[:: max(1, len(values) // _SAMPLE_ROWS)]
+    return 2 * len(np.unique(sample)) <= len(sample)
 
 
 def _differs(values: pa.Array) -> bool:
