@@ -421,7 +421,11 @@ def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str
     inputs = seen[["carrier_id", "mean_delay", "flights"]].add_prefix("input.")
     inputs["input.mean_delay__value_time"] = seen["value_time"]
     table = inputs.assign(
-        request_id=rows["id"], row=0, version=1, captured_at=pd.to_datetime(rows["at"], unit="s", utc=True)
+        request_id=rows["id"],
+        row=0,
+        model="delays",
+        version=1,
+        captured_at=pd.to_datetime(rows["at"], unit="s", utc=True),
     )
     for file in folder.iterdir():
         file.unlink()
@@ -496,6 +500,12 @@ def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None
         recall = sum(causes.get(name) == cause for name in rows_of_it) / len(rows_of_it)
         assert recall >= 0.95, (cause, recall)
     assert set(causes) <= {rows["id"][row] for row in planted}
+    sources = {"captured": {"uri": f"{step.repository.parent}/captured/delays/*.parquet"}}
+    snapshot = step.steps(f"{STAGES}.ingest.stage:run", kind="snapshot", params={"sources": sources})
+    inputs = {"dataset": dataset, "captured": snapshot}
+    start = (START - 24 * HOUR).isoformat()
+    of_snapshot = step("audit_features", "feature_audit", inputs, model_name="delays", start=start)
+    assert of_snapshot.properties == artifact.properties
 
 
 @both_engines

@@ -36,7 +36,9 @@ def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
     skipped: Any = PerformanceOperator(task_id="performance", model_name="flights", labels=artifact)
     skipped.labels = None  # as an output of a task that was skipped is rendered
     with pytest.raises(BadInput, match="labels is the output of a task that left none"):
-        skipped.step_params({})
+        skipped.build_spec(None, {})
+    with pytest.raises(ValueError, match="captured needs labels"):
+        told(None, captured=artifact)
     with pytest.raises(BadInput, match="period is 0 seconds; expected more than 0"):
         told(None, period=timedelta(0))
 

@@ -13,7 +13,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.sdk.observability.stats import gauge, normalize_name_for_stats
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer, as_artifacts
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
@@ -39,6 +39,7 @@ class HopsTask(BaseOperator):
         made: The artifact that it made, or took from an earlier run.
         approved: The frozen schema that a person approved in it.
         decision: The decision of its retraining policy.
+        given: Names of the arguments that the DAG gives.
     """
 
     input_arguments: ClassVar[Sequence[str]] = ()
@@ -48,6 +49,7 @@ class HopsTask(BaseOperator):
     made: Artifact | None = None
     approved: Artifact | None = None
     decision: Decision | None = None
+    given: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -69,6 +71,7 @@ class HopsTask(BaseOperator):
         for name in arguments.keys() - {"self", "params", "kwargs", "__class__"}:
             if not isinstance(getattr(type(self), name, None), property):
                 setattr(self, name, arguments[name])
+        self.given |= frozenset(name for name, value in arguments.items() if value is not None)
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
@@ -195,8 +198,11 @@ class HopsOperator(HopsTask):
         """Returns the step's spec; the hook fills in the rest.
 
         Raises:
-            BadInput: an input is not an artifact.
+            BadInput: an input is not an artifact, or a task upstream left none.
         """
+        for name in self.input_arguments:
+            if name in self.given and getattr(self, name) is None:
+                raise BadInput(f"{name} is the output of a task that left none (it was skipped or returned nothing)")
         producer, launcher = producer_of(context), self.chosen_launcher(hook)
         parts = {"environment": launcher.environment} if launcher is not None and launcher.environment else {}
         return StepSpec(

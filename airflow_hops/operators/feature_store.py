@@ -164,6 +164,8 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         dataset: The output of ``TrainingDatasetOperator``, which says where columns come from. (templated)
         model_name: The served model, whose captured requests are compared; None compares the dataset itself, which
             shows leakage from the future. (templated)
+        captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
+            sends them to, instead of the captured files; with ``model_name``. (templated)
         definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
         start: Start of the compared requests; by default the start of the run's data interval. (templated)
         end: Their end; by default the end of the run's data interval. (templated)
@@ -177,7 +179,7 @@ class AuditFeaturesOperator(FeatureStoreOperator):
 
     entry = "airflow_hops.ml.stages.audit_features:run"
     output_kind = "feature_audit"
-    input_arguments = ("dataset", "definitions")
+    input_arguments = ("dataset", "captured", "definitions")
     templated = ("model_name", "start", "end")
     cacheable = False
 
@@ -186,6 +188,7 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         *,
         dataset: Any,
         model_name: str | None = None,
+        captured: Any = None,
         definitions: Any = None,
         start: datetime | str | None = _WINDOW["start"],
         end: datetime | str | None = _WINDOW["end"],
@@ -198,6 +201,8 @@ class AuditFeaturesOperator(FeatureStoreOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
+        if captured is not None and model_name is None:
+            raise ValueError(f"{self.task_id}: captured goes with model_name")
         self.start, self.end = (each.isoformat() if isinstance(each, datetime) else each for each in (start, end))
 
     def step_params(self, context: Context) -> dict[str, Any]:

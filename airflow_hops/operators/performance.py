@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.sources import Source
@@ -44,7 +44,9 @@ class PerformanceOperator(HopsOperator):
         labels: The labels: a :class:`~airflow_hops.core.contract.sources.Source`, its URI or its fields; or the output
             of ``IngestOperator`` or ``PrepareOperator``. None for feedback that was sent to the model server.
             (templated)
-        table: The table of the snapshot, or the split of the examples, if there are several. (templated)
+        captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
+            sends them to, instead of the captured files; with ``labels``. (templated)
+        table: The table of the labels' snapshot, or the split of the examples, if there are several. (templated)
         of_label: The predicted label to measure; None for the first, which a policy's ``Performance`` usually means.
             Use a separate task for each further label.
         label_column: Column of the label; None for a column with the label's name.
@@ -68,7 +70,8 @@ class PerformanceOperator(HopsOperator):
     entry = "airflow_hops.ml.stages.performance.stage:run"
     output_kind = "performance"
     operator_extra_links = (ModelsLink(), LineageLink())
-    templated = ("model_name", "labels", "table", "as_of")
+    input_arguments = ("captured", "labels")
+    templated = ("model_name", "table", "as_of")
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(
@@ -76,6 +79,7 @@ class PerformanceOperator(HopsOperator):
         *,
         model_name: str,
         labels: Any = None,
+        captured: Any = None,
         table: str | None = None,
         of_label: str | None = None,
         label_column: str | None = None,
@@ -95,13 +99,14 @@ class PerformanceOperator(HopsOperator):
         self.store_arguments(locals())
         # An output of another task is an artifact or an address; only its value shows which.
         is_final = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
-        self._labels_given = labels is not None
+        if captured is not None and labels is None:
+            raise ValueError(
+                f"{self.task_id}: captured needs labels; feedback is in the topic of labels, to be ingested"
+            )
         self.labels = labels if is_final else Source.from_value("labels", labels).to_dict()
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the measurement's options."""
-        if self._labels_given and self.labels is None:
-            raise BadInput("labels is the output of a task that left none (it was skipped or returned nothing)")
         is_source = self.labels is not None and not _is_artifact(self.labels)
         return PerformanceOptions.of(
             self,
@@ -115,8 +120,8 @@ class PerformanceOperator(HopsOperator):
         ).to_dict()
 
     def step_inputs(self) -> Mapping[str, Any]:
-        """Returns the labels if they are an artifact."""
-        return {"labels": self.labels if _is_artifact(self.labels) else None}
+        """Returns the captured requests, and the labels if they are an artifact."""
+        return {**super().step_inputs(), "labels": self.labels if _is_artifact(self.labels) else None}
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step; skips the task while no version of the model serves."""

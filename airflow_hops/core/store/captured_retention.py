@@ -39,6 +39,8 @@ def need_of_report(uri: str, manifest: Manifest, *, newest: bool) -> tuple[str, 
 
     The next measurement reads requests that the newest one has read, and later ones.
     """
+    if "captured" in manifest.inputs:
+        return None  # it measured an artifact
     if manifest.kind == "skew":
         skew = SkewProperties.of(manifest.reference(uri))
         model, files = skew.reference.model or "", skew.captured_files

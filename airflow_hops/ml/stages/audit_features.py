@@ -32,7 +32,7 @@ from airflow_hops.ml.feature_store.audit import History, describe, equal, find_c
 from airflow_hops.ml.feature_store.point_in_time import join
 from airflow_hops.ml.feature_store.repository import ViewFeatures, check_definitions, open_repository, select
 from airflow_hops.ml.feature_store.view_rows import read_rows
-from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 
@@ -47,7 +47,7 @@ def run(context: StepContext, *, repository: str, **options: Any) -> Artifact:
 
     Args:
         context: Step with the input ``dataset``, examples of the training_dataset stage, and optionally
-            ``definitions``.
+            ``definitions`` and ``captured``, a snapshot of captured rows.
         repository: The repository's folder.
         options: Fields of :class:`~airflow_hops.core.contract.features.AuditOptions`.
 
@@ -122,7 +122,7 @@ def _trained(context: StepContext, stored: StoredFeatures) -> pd.DataFrame:
 def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) -> pd.DataFrame:
     """Returns a sample of the captured rows in the window, by their inputs' names."""
     assert values.model_name is not None
-    captured = CapturedRequests.expected(context.spec.services, context.store, values.model_name)
+    captured = captured_requests(context, values.model_name)
     start, end = (pd.Timestamp(time) if time is not None else None for time in (values.start, values.end))
     frames = []
     for name in captured.names():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,7 +125,8 @@ class Served:
             pq.write_table(pa.Table.from_pandas(labels, preserve_index=False), path)
             options = {"source": {"uri": str(path)}, "keys": KEYS, "label_time": "known_at", **options}
             options = {"time_feature": "scheduled_at", **options}
-        artifact, result = self._run({"serving_capture_path": str(self.captured.path)}, options, inputs)
+        path = "" if inputs and "captured" in inputs else str(self.captured.path)
+        artifact, result = self._run({"serving_capture_path": path}, options, inputs)
         report = PerformanceReport.from_dict(result)
         assert artifact.properties == report.properties.to_dict()
         return report
@@ -424,6 +426,26 @@ def test_labels_of_a_topic_and_of_a_table_say_the_same(
     by_topic = served.measured(inputs={"labels": snapshot}, **options)
     assert by_topic.versions == by_table.versions and by_topic.delay_s == by_table.delay_s is not None
     assert by_topic.versions[0].labelled == 2 * ROWS
+
+
+def test_predictions_of_a_topic_and_of_files_say_the_same(
+    serve: Callable[..., Served],
+    mock_kafka: Broker,
+    tmp_path: Path,
+    run_shared_stage: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+    served = serve()
+    snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [pq.read_table(file) for file in served.files])
+    of_files, of_topic = served.measured(served.rows), served.measured(served.rows, inputs={"captured": snapshot})
+    for ours, theirs in zip(of_topic.versions, of_files.versions, strict=True):
+        for name, figures in ours.estimates.items():  # of a sample of the rows, whose order differs
+            assert figures == pytest.approx(theirs.estimates[name], abs=0.01)
+    same = [replace(each, estimates={}) for each in of_files.versions]
+    of_topic = replace(of_topic, versions=tuple(replace(each, estimates={}) for each in of_topic.versions))
+    assert of_topic == replace(of_files, versions=tuple(same), captured_files=None)
+    assert [each.labelled for each in of_topic.versions] == [8 * ROWS, ROWS]
 
 
 def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[..., Served], tmp_path: Path) -> None:

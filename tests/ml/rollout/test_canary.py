@@ -177,6 +177,7 @@ def test_a_distance_of_predictions_counts_where_one_is_tolerated() -> None:
         return compare_predictions(canary, stable, "probability", tolerant, 0.01).verdict
 
     assert verdict(NORMAL, SHIFTED) == "bad"
+    assert verdict(NORMAL[:5], NORMAL) == verdict(NORMAL, NORMAL[:5]) == "doubt", "too few to check the limit"
     assert verdict(NORMAL[:30], NORMAL[30:60] + 0.12) == "doubt", "far, but of 30 rows"
     assert verdict(NORMAL, NORMAL + 0.01) == "ok"
 

@@ -93,6 +93,8 @@ def test_topic_alone_with_labels_apart(mock_kafka: Broker, start: Any, capture_p
     assert ask(labels=[{"model": "m0", "request_id": "r1", "label": {"late": True}}]) == 1
     assert ask(flush=60) is True
     assert len(read(mock_kafka, "events", 3)) == 3
+    status = ask(status=True)
+    assert (status["enabled"], status["base_path"], status["topic"]) == (True, None, "events")  # as monitors read it
     (label,) = read(mock_kafka, "events-labels", 1)
     assert (label["model"], label["request_id"], label["label.late"]) == ("m0", "r1", True)
     assert not list(capture_path.rglob("*.parquet"))

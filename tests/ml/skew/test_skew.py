@@ -118,13 +118,17 @@ def test_rows_of_a_topic_are_compared_like_those_of_files(
     other = other.append_column("captured_at", tables[0]["captured_at"][:1])
     snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [*tables, other])
     assert snapshot.rows["captured"].rows_out == len(july) + 1
-    _, of_files = detect()
+    _, of_files = detect(alpha=0.01)
+    assert of_files["verdict"] == "drift"
     for _ in range(2):  # no cursor: each run compares its snapshot
-        artifact, of_topic = detect(services={"serving_capture_path": ""}, inputs={"captured": snapshot})
+        artifact, of_topic = detect(services={"serving_capture_path": ""}, inputs={"captured": snapshot}, alpha=0.01)
         assert artifact.rows["captured"].rows_in == len(july)
         for report in (of_files, of_topic):
             report.pop("captured_files", None)
         assert of_topic == of_files
+    few = detect(services={"serving_capture_path": ""}, inputs={"captured": snapshot}, min_rows=10**6)[1]
+    assert few["verdict"] == "insufficient"
+    assert few["notes"][0].startswith("Too few rows in the snapshot, which the next run does not compare again")
     with pytest.raises(BadInput, match=r"no captured rows of model 'flihgts'; its rows are of 'flights', 'other'"):
         requests_of_snapshot(snapshot, detect.folder(snapshot), "flihgts", tmp_path / "scratch")
 
@@ -645,9 +649,15 @@ def test_a_server_that_cannot_capture_is_reported(
     off = {"/v1/capture": Capture(CaptureOptions()).status()}
     with (
         _server_that_answers(off, captured) as services,
-        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path"),
+        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path or --capture_topic"),
     ):
         detect("off", services=services)
+    topic = {"/v1/capture": {**off["/v1/capture"], "enabled": True, "topic": "captured"}}
+    with (
+        _server_that_answers(topic, captured) as services,
+        pytest.raises(BadInput, match=r"to topic 'captured' alone .* ingest kafka://captured and give"),
+    ):
+        detect("topic", services=services)
     with _server_that_answers(answers, captured) as services:
         assert words in detect("patient", services=services)[0].properties["unwell"][0]
         with pytest.raises(HopsError, match="so nothing is watched"):
@@ -666,7 +676,11 @@ def test_a_clock_in_the_future_is_reported(detect: Detect, captured: CaptureFold
     ("params", "services", "words"),
     [
         ({"model_name": "trains"}, {"serving_capture_path": "/tmp"}, "no champion of model 'trains'"),
-        ({"model_name": "flights"}, {}, "field 'serving_capture_path' is empty"),
+        (
+            {"model_name": "flights"},
+            {},
+            "field 'serving_capture_path' is empty; .* output of IngestOperator as captured",
+        ),
         ({"model_name": "flights", "min_rows": 0}, {}, "min_rows is 0, expected at least 1"),
     ],
 )

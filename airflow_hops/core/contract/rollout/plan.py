@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.rollout.decision import DOUBT, NOT_JUDGED, FindingVerdict
 
 EARLY_REQUESTS = 20
 """Number of the canary's requests in a step from which on early tests are made."""
@@ -86,6 +87,11 @@ class Limits:
     max_prediction_distance: float | None = None
     max_loss_increase: float = 0.1
     min_labels: int = 50
+
+    @property
+    def unjudged_predictions(self) -> FindingVerdict:
+        """Verdict if too few predictions were captured: a limit that cannot be checked is not passed."""
+        return NOT_JUDGED if self.max_prediction_distance is None else DOUBT
 
 
 def significance_of(total: float, steps: int, early: int | None) -> float:

@@ -116,7 +116,8 @@ class CapturedRequests:
         if result is None:
             raise BadInput(
                 "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
-                "as --capture_base_path"
+                "as --capture_base_path; of a server that sends captured requests to a topic, ingest the topic, and "
+                "give the output of IngestOperator as captured"
             )
         return result
 

@@ -9,10 +9,30 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.capture_layout import folder_name
+from airflow_hops.core.contract.capture_layout import folder_name, name_time
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.server import only_topic
+from airflow_hops.ml.step.context import StepContext
 
 _EXPECTED = ("request_id", "row", "model", "version", "captured_at")
+
+
+def captured_requests(context: StepContext, model_name: str) -> CapturedRequests:
+    """Returns the captured requests of the input ``captured``, a snapshot, or else those that the connection names.
+
+    Raises:
+        BadInput: the snapshot has none of the model, the connection names none, or its server writes no files.
+    """
+    if context.has_input("captured"):
+        snapshot = context.input("captured"), context.local("captured")
+        return requests_of_snapshot(*snapshot, model_name, context.scratch)
+    if topic := only_topic(context.spec.services):
+        raise BadInput(
+            f"the model server sends captured requests to topic {topic!r} alone and writes no files; ingest "
+            f"kafka://{topic} and give the output of IngestOperator as captured, or start the server with "
+            "--capture_base_path, too"
+        )
+    return CapturedRequests.expected(context.spec.services, context.store, model_name)
 
 
 def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scratch: Path) -> CapturedRequests:
@@ -44,8 +64,9 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
         table = table.filter(pc.equal(table["model"], model_name))
         for version in pc.unique(table["version"]).to_pylist():
             rows = table.filter(pc.equal(table["version"], pa.scalar(version)))
+            until = pc.max(rows["captured_at"]).as_py()
             filled = [name for name in rows.column_names if rows[name].null_count < len(rows)]
-            pq.write_table(rows.select(filled), place / f"{number:05}-v{version}-snapshot.parquet")
+            pq.write_table(rows.select(filled), place / f"{name_time(until)}-v{version}-{number:05}.parquet")
     if model_name not in models:
         listed = ", ".join(sorted(map(repr, models))) or "none"
         raise BadInput(f"{snapshot.uri} has no captured rows of model {model_name!r}; its rows are of {listed}")

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.capture_layout import rows_file_pattern
 from airflow_hops.core.contract.model_record import ServedVersion
 from airflow_hops.core.contract.skew import SkewOptions, SkewReference
+from airflow_hops.core.contract.times import seconds_since
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.schema_history import schema_in_force
-from airflow_hops.ml.monitoring.captured.requests import CapturedRequests, RowsFile
-from airflow_hops.ml.monitoring.captured.snapshot import requests_of_snapshot
+from airflow_hops.ml.monitoring.captured.requests import RowsFile
+from airflow_hops.ml.monitoring.captured.server import check_not_silent
+from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
 from airflow_hops.ml.monitoring.skew.captured_rows import (
+    CapturedSpan,
     Cursor,
     Window,
     check_columns,
@@ -29,19 +35,13 @@ from airflow_hops.ml.step.context import StepContext
 
 if TYPE_CHECKING:
     from airflow_hops.ml.monitoring.skew.rows import RowSkewReport
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
-from typing import Any
-
-from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.contract.capture_layout import rows_file_pattern
-from airflow_hops.core.contract.times import seconds_since
-from airflow_hops.core.serving_api.answers import ModelServerError
-from airflow_hops.core.serving_api.server_address import ServerAddress
-from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
 
 log = logging.getLogger(__name__)
+
+_CLOCKS_DIFFER = timedelta(minutes=10)
+"""Largest expected difference of two machines' clocks."""
+_WRONG_TIMES = 0.01
+"""Share of rows with an impossible time above which the monitor is unwell; below it, only some clients are."""
 
 
 def compare_captured(context: StepContext, model_name: str, options: SkewOptions, pool: Pool = IN_PROCESS) -> Compared:
@@ -51,11 +51,7 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     the next run. With an input ``captured``, the rows are those of this snapshot, and there is no cursor.
     """
     in_snapshot = context.has_input("captured")
-    if in_snapshot:
-        snapshot = context.input("captured"), context.local("captured")
-        requests = requests_of_snapshot(*snapshot, model_name, context.scratch)
-    else:
-        requests = CapturedRequests.expected(context.spec.services, context.store, model_name)
+    requests = captured_requests(context, model_name)
     champion, trained = _read_trained(context.store, model_name, options.split)
     names = requests.names()
     cursor = Cursor(context.store, context.spec.producer, model_name)
@@ -72,6 +68,8 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
         files, champion.version, lambda some: check_columns(some, trained.types, options.time_feature)
     )
     span = read_span(files, options.time_feature, pool)
+    if in_snapshot:
+        span = replace(span, captured_files=None)
     faults: tuple[str, ...] = ()
     if span.rows < options.rows_needed:
         left_out = {*compared_names} - {file.name for file in files}
@@ -85,6 +83,12 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
             options,
             "".join(f"; {note}" for note in notes),
         )
+        if in_snapshot:
+            notes = [
+                *notes,
+                "Too few rows in the snapshot, which the next run does not compare again: ingest longer windows, or "
+                "lower min_rows",
+            ]
     log.info("%d captured rows in %d files, %s by version", span.rows, len(files), dict(span.versions or {}))
     unwell, wrong_times = (*faults, *clock_faults(span)), time_faults(span, options.time_feature)
     if wrong_times is not None:
@@ -139,97 +143,6 @@ def _compare_rows(
         identifiers=options.identifiers,
         float_rounding=options.float_rounding,
     )
-
-
-log = logging.getLogger(__name__)
-
-_AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-_CLOCKS_DIFFER = timedelta(minutes=10)
-"""Largest expected difference of two machines' clocks."""
-_WRONG_TIMES = 0.01
-"""Share of rows with an impossible time above which the monitor is unwell; below it, only some clients are."""
-
-
-def check_not_silent(
-    services: Mapping[str, str],
-    model_name: str,
-    last_at: str,
-    never: bool,
-    options: SkewOptions,
-    said: str = "",
-) -> tuple[str, ...]:
-    """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
-
-    Args:
-        services: Services of a step.
-        model_name: The served model.
-        last_at: Time of the last captured request, or since when the champion serves; ISO 8601 UTC.
-        never: Whether ``last_at`` is the latter.
-        options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
-        said: Other facts for the message.
-
-    Returns:
-        Faults of the server in words, as long as they are allowed.
-
-    Raises:
-        BadInput: the server captures nothing, or the limit of silence has passed.
-        HopsError: the server has not answered, served the model or been able to capture for longer than allowed.
-    """
-    faults = _server_faults(services, model_name)
-    silent_s = seconds_since(last_at)
-    since = f"in all the time that its champion serves, since {last_at}" if never else f"since {last_at}"
-    if faults and options.down_after_s is not None and silent_s > options.down_after_s:
-        raise HopsError(
-            f"{'; '.join(faults)}; no request of model {model_name!r} was captured {since}, longer than down_after "
-            f"({timedelta(seconds=options.down_after_s)}), so nothing is watched{said}. Start the server, or correct "
-            "the connection's fields 'serving_host', 'serving_port' and 'serving_rest_port'"
-        )
-    if options.silent_after_s is None or silent_s <= options.silent_after_s:
-        return faults
-    said = "".join(f"; {fault}" for fault in faults) + said
-    raise BadInput(
-        f"no request of model {model_name!r} was captured {since}, longer than silent_after "
-        f"({timedelta(seconds=options.silent_after_s)}){said}; check that clients send requests, and that the server "
-        "captures them (--capture_mode, --capture_sampling_percent) into the connection's 'serving_capture_path'; or "
-        "set a longer silent_after"
-    )
-
-
-def _server_faults(services: Mapping[str, str], model_name: str) -> tuple[str, ...]:
-    """Returns in words why the connection's server cannot capture requests of a model."""
-    if not any(services.get(f"serving_{field}") for field in ("host", "port", "rest_port")):
-        return ()
-    server = ServerAddress.of(services)
-    try:
-        if server.rest_port is None:
-            with server.client() as client:
-                states = client.status(model_name)
-        else:
-            if fault := _capture_fault(server, model_name):
-                return (fault,)
-            states = server.rest_client().status(model_name)
-    except ModelServerError as error:
-        if error.code.name in _AWAY:
-            return (f"the model server {server} does not answer: {error}",)
-        return ()  # it answers, but not this client
-    if not any(state.state == "AVAILABLE" for state in states):
-        return (f"the model server {server} serves no version of model {model_name!r}",)
-    return ()
-
-
-def _capture_fault(server: ServerAddress, model_name: str) -> str | None:
-    try:
-        status = server.rest_client().call("GET", "/v1/capture")
-    except ModelServerError as error:
-        if error.code.name in _AWAY:
-            raise
-        return None  # another kind of server, or one that does not answer this client
-    if status.get("enabled") is False:
-        raise BadInput(
-            f"the model server {server} captures nothing: there are no requests of model {model_name!r} to compare; "
-            "start it with --capture_base_path"
-        )
-    return f"the model server's capture failed: {status['error']}" if status.get("error") else None
 
 
 def clock_faults(span: CapturedSpan) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import BINARY, REGRESSION
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.metrics.judging import METRICS
-from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
 from airflow_hops.ml.monitoring.captured.values import as_number, class_numbers
 from airflow_hops.ml.stages.performance.join import Joined, Predictions, join_labels
 from airflow_hops.ml.stages.performance.labels import KNOWN_AT, NO_LABEL, Labels, one_for_each, read_labels
@@ -47,8 +47,8 @@ def run(context: StepContext, **options: Any) -> Artifact:
     """Joins captured predictions with labels, and measures each version by period and over the window.
 
     Args:
-        context: Step with the services ``serving_capture_path`` and ``tracking_uri``, and the optional input
-            ``labels``, an artifact.
+        context: Step with the service ``serving_capture_path`` or the input ``captured``, a snapshot of captured rows;
+            the service ``tracking_uri``; and the optional input ``labels``, an artifact.
         options: Fields of :class:`airflow_hops.core.contract.performance.PerformanceOptions`.
 
     Raises:
@@ -61,7 +61,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         raise BadInput(f"model_name is {arguments.model_name!r}, which has no champion; deploy one first")
     known, prefix = _of_label(ModelProperties.of(champion.model), arguments.label)
     target = known.target
-    requests = CapturedRequests.expected(context.spec.services, context.store, arguments.model_name)
+    requests = captured_requests(context, arguments.model_name)
     name = arguments.label_column or target.label
     table, untimed = read_labels(context, arguments, requests, name)
     labels = one_for_each(table, arguments.keys, arguments.as_of_time, untimed)
@@ -95,7 +95,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         periods=tuple(each for number in window for each in measured.periods(versions[number], rows[number])),
         ages=tuple(_ages(window, as_of_us, arguments)),
         delay_s=_delays(joined.versions),
-        captured_files=(measured_files[0], measured_files[-1]),
+        captured_files=None if context.has_input("captured") else (measured_files[0], measured_files[-1]),
     )
     report = replace(report, unwell=tuple(unwell(report, arguments)))
     report = replace(report, notes=tuple(notes_of(report, joined, versions, arguments)))

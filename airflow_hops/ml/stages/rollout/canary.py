@@ -21,7 +21,6 @@ from airflow_hops.core.contract.rollout.decision import (
     BAD,
     DOUBT,
     LEFT,
-    NOT_JUDGED,
     PROMOTED,
     ROLLED_BACK,
     STEP,
@@ -34,6 +33,7 @@ from airflow_hops.core.contract.times import now, seconds_since
 from airflow_hops.core.store.model_records import read_record, write_record
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.server import only_topic
 from airflow_hops.ml.stages.rollout.captured import read_captured, read_labelled
 from airflow_hops.ml.stages.rollout.comparisons import (
     LabelledRows,
@@ -319,13 +319,19 @@ class _Step:
         rollout, limits = self.rollout, self.rollout.limits
         context = rollout.context
         requests = CapturedRequests.of(context.spec.services, context.store, rollout.model_name)
+        unjudged = limits.unjudged_predictions
+        if topic := only_topic(context.spec.services):
+            text = (
+                f"the server sends requests to topic {topic!r} alone: predictions and labels need --capture_base_path"
+            )
+            return [Finding("predictions", unjudged, text)]
         if requests is None:
-            return [Finding("predictions", NOT_JUDGED, "the connection names no capture path")]
+            return [Finding("predictions", unjudged, "the connection names no capture path")]
         rollout.server.flush_capture()
         since = datetime.fromisoformat(self.challenger.since)
         ours, theirs = (read_captured(requests, of.version, since) for of in (self.challenger, self.champion))
         if not ours.outputs:
-            return [Finding("predictions", NOT_JUDGED, "no numeric output of the canary was captured")]
+            return [Finding("predictions", unjudged, "no numeric output of the canary was captured")]
         share = significance / len(ours.outputs)
         mine, stable = (ModelProperties.of(version.model) for version in (self.challenger, self.champion))
         both = [n for n in mine.classes if n in stable.classes] if mine.classes and stable.classes else None

@@ -186,7 +186,7 @@ def compare_predictions(
     numbers: dict[str, Any] = {"output": output, "canary_rows": rows, "stable_rows": len(stable)}
     if rows < PREDICTIONS_ROWS:
         text = f"{rows} captured rows of the canary, {PREDICTIONS_ROWS} needed"
-        return Finding("predictions", NOT_JUDGED, text, numbers)
+        return Finding("predictions", limits.unjudged_predictions, text, numbers)
     finite = np.isfinite(canary)
     if not finite.all():
         numbers["not_finite"] = int((~finite).sum())
@@ -207,7 +207,7 @@ def compare_predictions(
         if constant:
             return Finding("predictions", BAD, same, numbers)
         text = f"{len(theirs)} captured rows of the stable version, {PREDICTIONS_ROWS} needed"
-        return Finding("predictions", NOT_JUDGED, text, numbers)
+        return Finding("predictions", limits.unjudged_predictions, text, numbers)
     width = ours.shape[1]
     tests = [stats.ks_2samp(ours[:, number], theirs[:, number], method="asymp") for number in range(width)]
     farthest = int(np.argmax([test.statistic for test in tests]))
