@@ -49,14 +49,15 @@ def test_postgres_types_survive(postgres: Any, ingest: Any) -> None:
     postgres.execute("""
         CREATE TABLE many (small int2, big int8, ratio float8, price numeric(12, 3), exact numeric, flag bool,
             raw bytea, zoned timestamptz, plain timestamp, day date, noon time, id uuid, doc jsonb, list int4[],
-            address inet, span interval, empty text, name varchar(9));
+            address inet, span interval, empty text, name varchar(9), tiny numeric(2, 4), cost money, number oid,
+            "select ""All"" %s" text[]);
         INSERT INTO many VALUES
             (1, 9007199254740993, 0.1, 123456789.125, 12345678901234567890.123456789, true, '\\x00ff',
              '2013-01-01 10:00+02', '2013-01-01 10:00', '2013-01-01', '12:00', '00000000-0000-0000-0000-00000000000a',
-             '{"a": 1}', '{1,2}', '10.0.0.7', '1 day', NULL, 'ü''"'),
-            (NULL, NULL, NULL, -0.001, -7, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)
+             '{"a": 1}', '{1,2}', '10.0.0.7', '1 day', NULL, 'ü''"', 0.0012, 1234.5, 4000000000, '{"a,b",NULL}');
+        INSERT INTO many (price, exact) VALUES (-0.001, -7)
     """)
-    _, table = ingest("SELECT * FROM many -- all of it")
+    _, table = ingest("SELECT *, ROW(7, 'x%s') AS pair FROM many -- all of it")
     first, second = table.to_pylist()
     assert first == {
         "small": 1,
@@ -77,10 +78,16 @@ def test_postgres_types_survive(postgres: Any, ingest: Any) -> None:
         "span": "1 day",
         "empty": None,
         "name": "ü'\"",
+        "tiny": Decimal("0.0012"),
+        "cost": "$1,234.50",
+        "number": 4_000_000_000,
+        'select "All" %s': ["a,b", None],
+        "pair": "(7,x%s)",
     }
     assert {name: value for name, value in second.items() if value is not None} == {
         "price": Decimal("-0.001"),
         "exact": Decimal("-7.000000000"),
+        "pair": "(7,x%s)",
     }
     assert table.schema.field("price").type == pa.decimal128(12, 3)
     assert table.schema.field("exact").type == pa.decimal128(29, 9)
@@ -153,6 +160,19 @@ def test_bad_queries_name_connection_and_cause(postgres: Any, ingest: Any, monke
         ingest, "SELECT id, round(delay, -3) AS delay FROM flights", key=("delay",)
     )
     assert "such as NaN or infinity" in refused(ingest, "SELECT 'NaN'::numeric AS x")
+    assert "with 39 digits left of the point" in refused(ingest, "SELECT 1e38::numeric AS x")
+    assert "holds arrays of 2 dimensions" in refused(ingest, "SELECT ARRAY[[1, 2]] AS x UNION ALL SELECT ARRAY[3]")
+    assert "of type _oid, whose items" in refused(ingest, "SELECT ARRAY[4000000000::oid] AS x")
+    assert "of type flights, whose items" in refused(ingest, "SELECT f AS x FROM flights AS f")
+    assert "'<value out of range: 86400000000>' does not fit" in refused(ingest, "SELECT '24:00'::time AS x")
+    assert "the type 'int64'" in refused(ingest, "SELECT timestamp 'infinity' AS x")
+    assert "holds NaN or infinity" in refused(
+        ingest, "SELECT date 'infinity' AS x UNION SELECT '2013-01-01'", partition_column="x", num_partitions=2
+    )
+    assert "more than one row" in refused(ingest, "SELECT (SELECT id FROM flights) AS x")
+    assert "must be at the top level" in refused(ingest, "WITH x AS (DELETE FROM flights RETURNING 1) SELECT * FROM x")
+    assert "there are no columns" in refused(ingest, "SELECT FROM flights")
+    assert "'columns' names; its columns are id, at" in refused(ingest, "SELECT * FROM flights", columns=("id", "x"))
     assert "an earlier one's name" in refused(ingest, "SELECT 1 AS a, 2 AS a")
     assert "has no rows" in refused(ingest, "SELECT * FROM flights WHERE false")
     assert "of type text" in refused(ingest, "SELECT 'x'::text AS x", partition_column="x", num_partitions=2)
@@ -186,6 +206,19 @@ def test_sqlite_types_are_those_of_all_values(sqlite: Any, ingest: Any) -> None:
     assert "the key c='t7' occurs 2 times" in refused(ingest, "SELECT c FROM many UNION ALL SELECT 't7'", key=("c",))
     assert "num_partitions must be 1" in refused(ingest, "SELECT b FROM many", partition_column="b", num_partitions=2)
     assert "no such table: gone" in refused(ingest, "SELECT * FROM gone")
+    assert "column 2 ('A') has an earlier one's name" in refused(ingest, "SELECT 1 AS a, 2 AS A")
+    assert "Could not decode to UTF-8" in refused(ingest, "SELECT CAST(X'ff' AS TEXT) AS x")
+    assert "uses 1, and there are 0 supplied" in refused(ingest, "SELECT ? AS x")
+    mixed = "SELECT 0.5 AS x UNION ALL SELECT 9007199254740993"
+    assert "column 'x' holds reals and an integer that is not one: Integer value 9007199254740993" in refused(
+        ingest, mixed
+    )
+
+
+def test_sqlite_table_is_wide(sqlite: Any, ingest: Any) -> None:
+    names = ["a:1", *(f"%{number}?" for number in range(1999))]
+    _, table = ingest("SELECT " + ", ".join(f'{n} AS "{name}"' for n, name in enumerate(names)))
+    assert table.to_pylist() == [{name: n for n, name in enumerate(names)}]
 
 
 def test_sqlite_window_of_integers(sqlite: Any, ingest: Any) -> None:
@@ -233,6 +266,10 @@ def test_snapshot_is_cached_only_with_a_version(sqlite: Any, run_dag: Any) -> No
         ({"uri": "/a.csv", "key": ("id",)}, "'key' is for tables"),
         ({"conn_id": "warehouse", "sql": "SELECT 1", "delimiter": ";"}, "'delimiter' is for files"),
         ({"conn_id": "warehouse", "sql": "SELECT 1", "num_partitions": 2}, "needs both"),
+        ({"conn_id": "warehouse", "sql": "SELECT 1", "num_partitions": 0}, "num_partitions is 0"),
+        ({"conn_id": "warehouse", "sql": " "}, "a query needs 'conn_id' and 'sql'"),
+        ({"uri": "sql://warehouse"}, "'sql' is missing"),
+        ({"uri": "/a.csv", "columns": ()}, "columns is empty"),
         ({"conn_id": "warehouse", "sql": "SELECT 1", "schema": {"at": "%d/%m/%Y"}}, "only CSV and JSON"),
     ],
 )

@@ -175,6 +175,10 @@ class Source(_DeclaredSource):
             object.__setattr__(self, "uri", f"{SQL}://{self.conn_id}")
         if not isinstance(self.key, tuple):
             object.__setattr__(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
+        if isinstance(self.version, int):  # of a lake
+            object.__setattr__(self, "version", str(self.version))
+        if self.columns is not None and not self.columns:
+            raise BadInput(f"source {self.uri!r}: columns is empty; name at least one column, or leave it out for all")
         if self.sql is not None or self.is_table:
             self._check_table()
         elif misplaced := [name for name in _OF_QUERIES if getattr(self, name) != _default(name)]:

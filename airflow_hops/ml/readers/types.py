@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 
@@ -199,6 +200,8 @@ def cast(batch: pa.RecordBatch, types: Types, file: RawFile, rows_before: int) -
 def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.Array:
     """Converts values to another type, without loss; with ``cut``, nanoseconds are truncated to microseconds.
 
+    Text without a zone becomes a time in UTC.
+
     Raises:
         pa.ArrowInvalid: a value does not fit.
         pa.ArrowNotImplementedError: there is no such conversion.
@@ -206,13 +209,24 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
     array = plain(array)
     if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
-    if pa.types.is_string(type_) and not _is_in_calendar(array):  # Arrow would write "value out of range"
-        raise pa.ArrowInvalid("a time outside the years 1 to 9999")
+    is_text = pa.types.is_string(type_) or pa.types.is_nested(type_)
+    if is_text and not _is_in_calendar(array):  # Arrow would write "value out of range"
+        raise pa.ArrowInvalid("a time outside the years 1 to 9999, or the day")
     if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
         array = pc.floor_temporal(array, unit="microsecond")
     if pa.types.is_string(array.type) and pa.types.is_date(type_):  # Arrow lacks this cast, too
         array = array.cast(pa.timestamp("us"))
-    return widened(array, type_)
+    if pa.types.is_string(array.type) and pa.types.is_timestamp(type_) and type_.tz:
+        with contextlib.suppress(pa.ArrowInvalid):
+            array = array.cast(pa.timestamp("us")).cast(pa.int64())
+    result = widened(array, type_)
+    if (
+        pa.types.is_boolean(type_)
+        and not pa.types.is_string(array.type)
+        and not widened(result, array.type).equals(array)
+    ):
+        raise pa.ArrowInvalid("a number other than 0 and 1")
+    return result
 
 
 def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
@@ -226,7 +240,7 @@ def batch_of(columns: Sequence[pa.Array], names: Sequence[str], rows: int) -> pa
 def value_text(array: pa.Array, index: int) -> str:
     """Returns a value for a message, in Arrow's notation if Python cannot represent such a time."""
     value = array[index : index + 1]
-    if pa.types.is_timestamp(array.type) or pa.types.is_date(array.type):
+    if pa.types.is_temporal(array.type) and not pa.types.is_duration(array.type):
         value = value.cast(pa.string())
     try:
         return repr(value[0].as_py()) if len(value) else "None"
@@ -247,7 +261,7 @@ def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows
     elif pa.types.is_duration(array.type):
         advice = f"{give} 'int64' to keep it as a number, in {array.type.unit}"
     elif not _is_in_calendar(array[index : index + 1]):
-        advice = f"{give} 'int64' to keep it as a number"
+        advice = f"{give} 'int{array.type.bit_width}' to keep it as a number"
     elif pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         advice = f"{give} 'timestamp' to cut times to microseconds"
         advice += "" if column == file.source.time_column else ", or 'string' to keep them as text"
@@ -260,11 +274,13 @@ def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None
     for column, array in zip(batch.schema.names, batch.columns, strict=True):
         if not _is_in_calendar(array):
             index = first_bad(array, _is_in_calendar)
-            number = "int64" if pa.types.is_timestamp(array.type) else "int32"
+            advice = _LEAVE_OUT
+            if not pa.types.is_nested(array.type):
+                name = "string" if file.is_text else f"int{array.type.bit_width}"
+                advice = f"correct it, or give the column the type {name!r} in the source's 'schema'"
             raise BadInput(
                 f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)} is outside "
-                "the years 1 to 9999; correct it, or give the column the type "
-                f"{number if file.format == 'parquet' else 'string'!r} in the source's 'schema'"
+                f"the years 1 to 9999; {advice}"
             )
 
 
@@ -289,7 +305,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _is_in_calendar(array: pa.Array) -> bool:
-    """Returns whether all dates and timestamps, at any depth, are in the years 1 to 9999."""
+    """Returns whether all dates and timestamps, at any depth, are in the years 1 to 9999, and times in a day."""
     kinds, kind = pa.types, array.type
     if kinds.is_map(kind):
         return _is_in_calendar(array.keys) and _is_in_calendar(array.items)
@@ -297,14 +313,17 @@ def _is_in_calendar(array: pa.Array) -> bool:
         return _is_in_calendar(array.flatten())
     if kinds.is_struct(kind):
         return all(_is_in_calendar(field) for field in array.flatten())
+    first, last = _FIRST_SECOND, _LAST_SECOND
     if kinds.is_timestamp(kind):
-        numbers, units = array.cast(pa.int64()), float(_UNITS[kind.unit])
+        units = float(_UNITS[kind.unit])
     elif kinds.is_date32(kind):
-        numbers, units = array.cast(pa.int32()), 1 / 86_400
+        units = 1 / 86_400
+    elif kinds.is_time(kind):
+        units, first, last = _UNITS[str(kind)[7:-1]], 0, 86_399  # PyArrow 10 has no unit
     else:
         return True
-    ends = pc.min_max(numbers).as_py()
-    return ends["min"] is None or (ends["min"] >= _FIRST_SECOND * units and ends["max"] < (_LAST_SECOND + 1) * units)
+    ends = pc.min_max(array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
+    return ends["min"] is None or (ends["min"] >= first * units and ends["max"] < (last + 1) * units)
 
 
 def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.Array:
@@ -326,10 +345,8 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
         return array.cast(plain).cast(pa.int64()).cast(utc)
     if pa.types.is_string(array.type):
         if fits(array, utc):
-            return array.cast(utc)
-        if fits(array, plain):
-            return array.cast(plain).cast(pa.int64()).cast(utc)
-        index = first_bad(array, lambda some: fits(some, utc) or fits(some, plain))
+            return converted(array, utc)
+        index = first_bad(array, lambda some: fits(some, utc))
         raise BadInput(
             f"{file.name}, row {rows_before + index + 1}, column {column!r}: {value_text(array, index)} is not a time; "
             "time_column requires ISO 8601, with six digits of a second at most"

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.runtime
 
 OLD, NEW, MICROS = datetime(1500, 3, 1, 12), datetime(9999, 12, 31), datetime(2020, 2, 29, 1, 2, 3, 456789)
 NO_TEXT = pa.StringArray.from_buffers(2, *pa.array([b"ok", b"\xff"]).buffers()[1:])
+DAY = 86_400_000_000
 DIGITS = Decimal("1." + "1" * 45)
 FLAT: dict[str, tuple[pa.DataType, list[Any]]] = {
     **{f"int{n}": (pa.type_for_alias(f"int{n}"), [-(2 ** (n - 1)), 2 ** (n - 1) - 1]) for n in (8, 16, 32, 64)},
@@ -122,9 +123,13 @@ def test_every_type_of_parquet_reaches_spark_unchanged(spark: Any, tmp_path: Pat
         (pa.array([[10**18]], pa.list_(pa.timestamp("us"))), "row 1, column 'x'", None, None),
         (pa.array([0, 10**7], pa.int32()).cast(pa.date32()), "row 2, column 'x': '29349-01-26'", "int32", [0, 10**7]),
         (pa.array([1], pa.duration("ns")), "row 1, column 'x'", "int64", [1]),
+        (pa.array([0, DAY], pa.time64("us")), "row 2, column 'x': '<value out of range: 86400", "int64", [0, DAY]),
+        (pa.array([DAY // 1000], pa.time32("ms")), "row 1, column 'x'", "int32", [DAY // 1000]),
+        (pa.array([[DAY]], pa.list_(pa.time64("us"))), "row 1, column 'x'", None, None),
         (NO_TEXT, "row 2, column 'x': the text is not", "binary", [b"ok", b"\xff"]),
     ],
-    ids=["uint64", "decimal256", "scale", "ns", "ns_text", "late", "late_s", "nested", "date", "duration", "utf8"],
+    ids=["uint64", "decimal256", "scale", "ns", "ns_text", "late", "late_s", "nested", "date", "duration",
+         "time", "time_ms", "times", "utf8"],
 )  # fmt: skip
 def test_value_without_a_place_is_refused_and_the_advice_keeps_it(
     tmp_path: Path, value: pa.Array, words: str, advised: str | None, stored: list[Any] | None
@@ -137,6 +142,18 @@ def test_value_without_a_place_is_refused_and_the_advice_keeps_it(
         assert repr(advised) in str(refusal.value)
         snapshot = ingest(path, tmp_path / "t", schema={"x": advised})
         assert pq.read_table(snapshot)["x"].to_pylist() == stored
+
+
+def test_schema_converts_without_loss(tmp_path: Path) -> None:
+    flags, times = pa.array([1, 0, None]), ["2013-01-01 10:00", "2013-01-01", None]
+    path = write(tmp_path / "t.parquet", {"flag": flags, "at": pa.array(times)})
+    table = pq.read_table(ingest(path, tmp_path / "t", schema={"flag": "bool", "at": "timestamp"}))
+    assert table["flag"].to_pylist() == [True, False, None]
+    assert table["at"].cast(pa.int64()).to_pylist() == [1_357_034_400_000_000, 1_356_998_400_000_000, None]
+    for numbers in ([1, 2], [0.0, 0.5]):
+        write(path, {"flag": pa.array(numbers)})
+        with pytest.raises(BadInput, match=r"row 2, column 'flag': .* is not of type bool"):
+            ingest(path, tmp_path / "u", schema={"flag": "bool"})
 
 
 def test_empty_json_lists_and_objects(spark: Any, tmp_path: Path) -> None:

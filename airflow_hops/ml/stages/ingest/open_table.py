@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers.types import Types
 from airflow_hops.ml.spark.tasks import Pool
+from airflow_hops.ml.stages.ingest.window import Window
 
 _SHOWN = 200
 """Characters of a query that messages show."""
@@ -63,16 +65,24 @@ def subquery(columns: Sequence[str], sql: str, conditions: Sequence[str] = ()) -
 
 
 def columns_to_read(source: Source, names: Sequence[str], where: str) -> list[str]:
-    """Returns the names of the columns to read; raises BadInput if there is no column of the key or the time."""
-    time = () if source.time_column is None else (source.time_column,)
-    for argument, columns in (("key", source.key), ("time_column", time)):
-        for name in columns:
+    """Returns the names of the columns to read; raises BadInput if one that the source names does not exist."""
+    if not names:
+        raise BadInput(f"{where}: there are no columns")
+    for argument in ("columns", "key", "time_column", "partition_column"):
+        value = getattr(source, argument) or ()
+        for name in (value,) if isinstance(value, str) else value:
             if name not in names:
                 raise BadInput(
                     f"{where}: there is no column {name!r}, which the source's {argument!r} names; its columns are "
                     f"{', '.join(names)}"
                 )
-    return [name for name in names if source.columns is None or name in (*source.columns, *time)]
+    return [name for name in names if source.columns is None or name in (*source.columns, source.time_column)]
+
+
+def window_conditions(column: str, window: Window, literal: Callable[[datetime], str]) -> list[str]:
+    """Returns what holds of the times in a window; ``literal`` writes a time in SQL."""
+    bounds = ((">=", window.start), ("<", window.end))
+    return [f"{quoted(column)} {compared} {literal(time)}" for compared, time in bounds if time is not None]
 
 
 def duplicates(source: Source, conditions: Sequence[str]) -> str:

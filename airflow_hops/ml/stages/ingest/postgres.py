@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
@@ -21,6 +21,7 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.features.raw_features import check_names
+from airflow_hops.ml.readers.types import Types
 from airflow_hops.ml.stages.ingest.open_table import (
     OpenTable,
     check_duplicates,
@@ -30,6 +31,7 @@ from airflow_hops.ml.stages.ingest.open_table import (
     name_of_query,
     quoted,
     subquery,
+    window_conditions,
 )
 from airflow_hops.ml.stages.ingest.window import Window
 
@@ -37,10 +39,10 @@ _MOST_DIGITS = 38
 _DIGITS_OF_INT64 = 18
 _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeric")
 _TIMES = ("date", "timestamp", "timestamptz")
-_CASTS = {"oid": "int8", "uuid": "text", "interval": "text"}
-"""Types that ADBC returns in a form that a snapshot does not hold, and what preserves their values."""
-_FAULTS_OF_USERS = ("22", "23", "25006", "28", "3D", "3F", "42")
-"""Beginnings of SQLSTATE: data, constraints, writing, authorisation, database, schema, and syntax or access."""
+_CASTS = {"oid": "int8"} | dict.fromkeys(["uuid", "interval", "money", "record", "regproc"], "text")
+"""Types that ADBC returns in a form that a snapshot does not hold or that changes values, and what preserves them."""
+_FAULTS_OF_USERS = ("0A", "21", "22", "23", "25006", "28", "3D", "3F", "42", "44", "54", "P0001")
+"""Beginnings of SQLSTATE that another try would meet again, such as those of data, constraints, access and syntax."""
 
 
 class Session:
@@ -74,15 +76,7 @@ class Session:
         self.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if snapshot is not None:
             self.rows("SET TRANSACTION SNAPSHOT '{}'".format(snapshot.replace("'", "''")))
-        self.set({"idle_in_transaction_session_timeout": "0"})
-
-    def set(self, settings: Mapping[str, str]) -> None:
-        """Sets what the transaction's queries read by ``current_setting``.
-
-        Bounds of window and range are passed so, since ``COPY``, by which ADBC reads, takes no parameters.
-        """
-        for name, value in settings.items():
-            self.rows("SELECT set_config($1, $2, true)", name, value)
+        self.rows("SET LOCAL idle_in_transaction_session_timeout = 0")
 
     def rows(self, query: str, *values: str) -> list[list[Any]]:
         """Returns the rows of a query with texts for ``$1``, ``$2`` and so on."""
@@ -149,37 +143,39 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
         session.begin()
         fields = session.fields(subquery(["*"], sql) + " LIMIT 0")
         wanted = [fields[name] for name in columns_to_read(source, list(fields), where)]
-        settings, conditions = _window(source, window, fields, where)
-        session.set(settings)
+        time, conditions = quoted(source.time_column or ""), list[str]()
+        if source.time_column is not None:
+            kind = _kind(fields[source.time_column], where, "time_column", (*_INTEGERS, *_TIMES))
+            conditions = window_conditions(source.time_column, window, partial(_literal, kind))
 
         def row_of(columns: Sequence[str], conditions: Sequence[str] = ()) -> list[Any]:
             return session.rows(subquery(columns, sql, conditions))[0]
 
         if source.key:
             check_duplicates(session.rows(duplicates(source, conditions)), source, where)
-        types = {field.name: _type(field, where) for field in wanted}
-        open_ended = [name for name, type_ in types.items() if type_ is None]
-        digits = row_of(_digits(open_ended), conditions) if open_ended else []
-        for number, name in enumerate(open_ended):
-            types[name] = _decimal(name, digits[2 * number], digits[2 * number + 1], where)
-        count, parts = None, list[tuple[str | None, str | None]]([(None, None)])
+        types = _types(wanted, partial(row_of, conditions=conditions), where)
+        count, parts = None, list[list[str]]([[]])
         if source.partition_column is not None:
-            kind = _kind(source.partition_column, fields, where, "partition_column", (*_NUMBERS, *_TIMES))
+            kind = _kind(fields[source.partition_column], where, "partition_column", (*_NUMBERS, *_TIMES))
             column = quoted(source.partition_column)
-            count, low, high = row_of(["count(*)", f"min({column})", f"max({column})"], conditions)
-            parts = ranges(low, high, source.num_partitions, kind)
-        without_time = 0
-        if conditions:
-            (without_time,) = row_of(["count(*)"], [f"{quoted(_time(source)[0])} IS NULL"])
+            ends = [f"{end}({column})" for end in ("min", "max")]
+            if kind in _TIMES:
+                ends = [f"(extract(epoch FROM {end}) * 1000000)" for end in ends]
+            count, low, high = row_of(["count(*)", *(f"{end}::text" for end in ends)], conditions)
+            if not all(Decimal(end or 0).is_finite() for end in (low, high)):
+                raise BadInput(
+                    f"{where}: partition_column {source.partition_column!r} holds NaN or infinity; leave those rows "
+                    "out in the query, or name another column"
+                )
+            parts = ranges(column, kind, low, high, source.num_partitions)
+        without_time = row_of(["count(*)"], [f"{time} IS NULL"])[0] if conditions else 0
         [[snapshot]] = session.rows("SELECT pg_export_snapshot()")
 
         def span() -> tuple[str | None, str | None]:
-            first, last = row_of([f"{end}({quoted(_time(source)[0])})::text" for end in ("min", "max")])
+            first, last = row_of([f"{end}({time})::text" for end in ("min", "max")])
             return first, last
 
-        read = partial(
-            _read, source, where, [_selected(field) for field in wanted], types, conditions, settings, fields, snapshot
-        )
+        read = partial(_read, source, where, [_selected(field) for field in wanted], types, conditions, snapshot)
         yield OpenTable(where, types, parts, read, count, without_time, span)
 
 
@@ -195,84 +191,46 @@ def _read(
     columns: Sequence[str],
     types: Mapping[str, pa.DataType],
     conditions: Sequence[str],
-    settings: Mapping[str, str],
-    fields: Mapping[str, pa.Field],
     snapshot: str,
-    part: tuple[str | None, str | None],
+    part: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a range ``[low, high)``; the first range also has those without a value."""
-    low, high = part
-    conditions, settings = list(conditions), dict(settings)
-    if source.partition_column is not None:
-        column = quoted(source.partition_column)
-        kind = _kind(source.partition_column, fields, where, "partition_column", (*_NUMBERS, *_TIMES))
-        if low is not None:
-            settings["hops.low"] = low
-            conditions.append(f"{column} >= {_setting('hops.low', kind)}")
-        if high is not None:
-            settings["hops.high"] = high
-            missing = f" OR {column} IS NULL" if low is None else ""
-            conditions.append(f"({column} < {_setting('hops.high', kind)}{missing})")
+    """Yields the rows of a part, for which further conditions hold."""
     with Session(source.storage_options, where) as session:
         session.begin(snapshot)
-        session.set(settings)
-        for batch in session.batches(subquery(columns, source.sql or "", conditions)):
+        for batch in session.batches(subquery(columns, source.sql or "", [*conditions, *part])):
             arrays = [_as_decimal(array, types[name], name, where) for name, array in zip(types, batch, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, list(types))
 
 
-def ranges(low: Any, high: Any, count: int, kind: str) -> list[tuple[str | None, str | None]]:
-    """Divides values into ranges of equal width, the first and last of which are open; texts that PostgreSQL reads."""
-    if low is None or low == high:
-        return [(None, None)]
-    if kind in _NUMBERS:
-        first, last = math.floor(Decimal(str(low))), math.ceil(Decimal(str(high)))
-    else:
-        first, last = (_micros(value) for value in (low, high))
+def ranges(column: str, kind: str, low: str | None, high: str | None, count: int) -> list[list[str]]:
+    """Divides values into ranges of equal width, as conditions; the first also has the rows without a value.
+
+    Args:
+        column: Quoted name of the column.
+        kind: Type of the column.
+        low: Least value, a number; of a time, microseconds since the epoch; None if there is no value.
+        high: Greatest value.
+        count: Number of ranges, which are fewer if they would be less than 1 wide.
+    """
+    first, last = math.floor(Decimal(low or 0)), math.ceil(Decimal(high or 0))
     bounds = sorted({first + (last - first) * number // count for number in range(1, count)} - {first})
-    text = [str(bound) if kind in _NUMBERS else _time_text(bound, kind) for bound in bounds]
-    edges = [None, *dict.fromkeys(text), None]
-    return list(pairwise(edges))
+    if kind in _TIMES:
+        epoch = f"{'timestamptz' if kind == 'timestamptz' else 'timestamp'} 'epoch'"
+        edges = [f"{epoch} + {bound} * interval '1 microsecond'" for bound in bounds]
+    else:
+        edges = [str(bound) for bound in bounds]
+    if not edges:
+        return [[]]
+    between = [[f"{column} >= {start}", f"{column} < {end}"] for start, end in pairwise(edges)]
+    return [[f"({column} < {edges[0]} OR {column} IS NULL)"], *between, [f"{column} >= {edges[-1]}"]]
 
 
-def _micros(value: date | datetime) -> int:
-    return int(pa.scalar(value).cast(pa.timestamp("us")).cast(pa.int64()).as_py())
-
-
-def _time_text(micros: int, kind: str) -> str:
-    text: str = pa.scalar(micros, pa.timestamp("us")).as_py().isoformat()
-    return text[:10] if kind == "date" else text + "+00" * (kind == "timestamptz")
-
-
-def _window(
-    source: Source, window: Window, fields: Mapping[str, pa.Field], where: str
-) -> tuple[dict[str, str], list[str]]:
-    """Returns the settings with the bounds of the window, and the conditions that read them."""
-    bounds = {"start": (window.start, ">="), "end": (window.end, "<")}
-    settings: dict[str, str] = {}
-    conditions: list[str] = []
-    for column in _time(source):
-        kind = _kind(column, fields, where, "time_column", (*_INTEGERS, *_TIMES))
-        for name, (time, compared) in bounds.items():
-            if time is None:
-                continue
-            utc = time.astimezone(UTC)
-            if kind in _INTEGERS:
-                settings[f"hops.{name}"], kind_of_bound = str(math.ceil(utc.timestamp())), "int8"
-            else:
-                kind_of_bound = "timestamptz" if kind == "timestamptz" else "timestamp"
-                text = utc.isoformat() if kind == "timestamptz" else utc.replace(tzinfo=None).isoformat()
-                settings[f"hops.{name}"] = text
-            conditions.append(f"{quoted(column)} {compared} {_setting(f'hops.{name}', kind_of_bound)}")
-    return settings, conditions
-
-
-def _time(source: Source) -> list[str]:
-    return [] if source.time_column is None else [source.time_column]
-
-
-def _setting(name: str, kind: str) -> str:
-    return f"current_setting('{name}')::{kind}"
+def _literal(kind: str, time: datetime) -> str:
+    """Returns a time as a literal that is compared with a column of a type; integers are seconds since the epoch."""
+    utc = time.astimezone(UTC)
+    if kind in _INTEGERS:
+        return str(math.ceil(utc.timestamp()))
+    return f"timestamptz '{utc.isoformat()}'" if kind == "timestamptz" else f"timestamp '{utc.replace(tzinfo=None)}'"
 
 
 def _conninfo(value: str) -> str:
@@ -288,23 +246,46 @@ def _extension(field: pa.Field) -> str:
     return getattr(field.type, "extension_name", "") or _fact(field, "ARROW:extension:name")
 
 
-def _kind(column: str, fields: Mapping[str, pa.Field], where: str, argument: str, known: Sequence[str]) -> str:
+def _kind(field: pa.Field, where: str, argument: str, known: Sequence[str]) -> str:
     """Returns the type of a column in PostgreSQL, which must be one of the known ones."""
-    if column not in fields:
-        raise BadInput(f"{where}: there is no column {column!r}, which the source's {argument!r} names")
-    kind = _fact(fields[column], "POSTGRESQL:type")
+    kind = _fact(field, "POSTGRESQL:type")
     if kind not in known:
         raise BadInput(
-            f"{where}: {argument} {column!r} is of type {kind}; cast it in the query to one of {', '.join(known)}"
+            f"{where}: {argument} {field.name!r} is of type {kind}; cast it in the query to one of {', '.join(known)}"
         )
     return kind
 
 
 def _selected(field: pa.Field) -> str:
-    name, kind = quoted(field.name), _fact(field, "POSTGRESQL:type")
-    is_opaque = _extension(field) == "arrow.opaque" and kind != "numeric"
-    cast = _CASTS.get(kind) or ("text" if is_opaque else None)
+    name, cast = quoted(field.name), _cast(field)
     return f"{name}::{cast} AS {name}" if cast else name
+
+
+def _cast(field: pa.Field) -> str | None:
+    """Returns the type to read a column in, if it is not the column's own."""
+    kind = _fact(field, "POSTGRESQL:type")
+    is_opaque = _extension(field) == "arrow.opaque" and kind != "numeric"
+    return _CASTS.get(kind) or ("text" if is_opaque else None)
+
+
+def _types(fields: Sequence[pa.Field], row_of: Callable[[Sequence[str]], list[Any]], where: str) -> Types:
+    """Returns the Arrow types in which columns are read; ``row_of`` returns aggregates of the rows."""
+    types = {field.name: _type(field, where) for field in fields}
+    open_ended = [name for name, type_ in types.items() if type_ is None]
+    arrays = [name for name, type_ in types.items() if type_ is not None and pa.types.is_list(type_)]
+    digits = ("max(scale({0}))::int8", "max(length(trunc(abs({0}))::text))::int8")  # right and left of the point
+    aggregates = [digit.format(quoted(name)) for name in open_ended for digit in digits]
+    aggregates += [f"max(array_ndims({quoted(name)}))" for name in arrays]
+    values = iter(row_of(aggregates) if aggregates else [])
+    for name in open_ended:
+        types[name] = _decimal(name, next(values), next(values), where)
+    for name, dimensions in zip(arrays, values, strict=True):
+        if (dimensions or 0) > 1:
+            raise BadInput(
+                f"{where}: column {name!r} holds arrays of {dimensions} dimensions; cast it in the query, as "
+                f"to_json({quoted(name)})::text"
+            )
+    return types
 
 
 def _type(field: pa.Field, where: str) -> pa.DataType | None:
@@ -315,24 +296,31 @@ def _type(field: pa.Field, where: str) -> pa.DataType | None:
             return None
         precision, scale = (int(typmod) - 4) >> 16 & 0xFFFF, (int(typmod) - 4) & 0x7FF
         scale = scale - 2048 if scale >= 1024 else scale  # negative: digits left of the point are rounded
-        return _decimal(field.name, max(scale, 0), precision - scale, where)
-    if pa.types.is_list(field.type) and _extension(field.type.value_field):
+        return _decimal(field.name, max(scale, 0), max(precision - scale, 0), where)
+    if cast := _cast(field):
+        return pa.int64() if cast == "int8" else pa.string()
+    if not all(_is_held(inner) for inner in _inner(field)):
         raise BadInput(
-            f"{where}: column {field.name!r} is of type {kind}, an array of items without a type in Arrow; "
-            "cast it in the query, to text or another type of items"
+            f"{where}: column {field.name!r} is of type {kind}, whose items have no type in Arrow; cast it in the "
+            "query, to text or an array of another type"
         )
-    if _selected(field) != quoted(field.name):
-        return pa.int64() if _CASTS.get(kind) == "int8" else pa.string()
     return field.type
 
 
-def _digits(names: Sequence[str]) -> list[str]:
-    """Returns what to select for the digits right and left of the point in columns of numbers."""
-    return [
-        digits
-        for name in map(quoted, names)
-        for digits in (f"max(scale({name}))::int8", f"max(length(trunc(abs({name}))::text))::int8")
-    ]
+def _inner(field: pa.Field) -> list[pa.Field]:
+    if pa.types.is_list(field.type):
+        return [field.type.value_field]
+    return list(field.type) if pa.types.is_struct(field.type) else []
+
+
+def _is_held(field: pa.Field) -> bool:
+    """Returns whether items of an array, or a field of a row, have all their values in Arrow's type.
+
+    Arrays within rows have not, since their number of dimensions is unknown.
+    """
+    return not (_cast(field) or _extension(field) or pa.types.is_list(field.type)) and all(
+        _is_held(inner) for inner in _inner(field)
+    )
 
 
 def _decimal(name: str, right: int | None, left: int | None, where: str) -> pa.DataType:

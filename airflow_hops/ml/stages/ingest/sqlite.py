@@ -24,12 +24,13 @@ from airflow_hops.ml.stages.ingest.open_table import (
     name_of_query,
     quoted,
     subquery,
+    window_conditions,
 )
 from airflow_hops.ml.stages.ingest.window import Window
 
 _BATCH_ROWS = 1 << 16
 _PATIENCE_S = 60.0
-_FAULTS_OF_USERS = ("ERROR", "CANTOPEN", "NOTADB", "READONLY", "MISMATCH")
+_FAULTS_OF_USERS = ("ERROR", "CANTOPEN", "NOTADB", "READONLY", "MISMATCH", "CONSTRAINT", "TOOBIG")
 _TYPES = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
 
 
@@ -44,7 +45,8 @@ def session(path: str, where: str, *, write: bool = False) -> Iterator[sqlite3.C
     uri = f"file:{quote(path)}?mode=rw"  # a reader, too, may have to undo what a killed writer left
 
     def is_bad(error: Exception) -> bool:
-        return getattr(error, "sqlite_errorname", "").partition("_")[2] in _FAULTS_OF_USERS
+        # Errors of Python's module have no name, such as those for text that is not in UTF-8.
+        return getattr(error, "sqlite_errorname", "SQLITE_ERROR").removeprefix("SQLITE_").startswith(_FAULTS_OF_USERS)
 
     with (
         failing_as(where, sqlite3.Error, is_bad=is_bad),
@@ -71,17 +73,14 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
         )
     with session(source.storage_options["path"], where) as connection:
         names = [name for name, *_ in connection.execute(subquery(["*"], sql) + " LIMIT 0").description]
+        _check_names(names, where)
         wanted = columns_to_read(source, names, where)
         types = _types(connection, sql, wanted, where)
         conditions: list[str] = []
-        values: list[int] = []
         if source.time_column is not None and pa.types.is_integer(types[source.time_column]):
-            for bound, compared in ((window.start, ">="), (window.end, "<")):
-                if bound is not None:
-                    conditions.append(f"{quoted(source.time_column)} {compared} ?")
-                    values.append(math.ceil(bound.timestamp()))
+            conditions = window_conditions(source.time_column, window, lambda time: str(math.ceil(time.timestamp())))
         if source.key:
-            check_duplicates(connection.execute(duplicates(source, conditions), values).fetchall(), source, where)
+            check_duplicates(connection.execute(duplicates(source, conditions)).fetchall(), source, where)
 
         def row_of(columns: Sequence[str], conditions: Sequence[str] = ()) -> Any:
             return connection.execute(subquery(columns, sql, conditions)).fetchone()
@@ -89,7 +88,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
         time = quoted(source.time_column or "")
         without_time = row_of(["count(*)"], [f"{time} IS NULL"])[0] if conditions else 0
         query = subquery([quoted(name) for name in wanted], sql, conditions)
-        read = partial(_read, connection, query, values, types)
+        read = partial(_read, connection, query, types, where)
         yield OpenTable(
             where,
             types,
@@ -107,13 +106,25 @@ def state_of(source: Source) -> list[Any]:
         return connection.execute(source.version or "").fetchall()
 
 
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Raises BadInput if two columns have one name: SQLite, which ignores case, calls the second ``name:1``."""
+    seen: set[str] = set()
+    for number, name in enumerate(names, 1):
+        original, _, suffix = name.rpartition(":")
+        if suffix.isdigit() and original.lower() in seen:
+            raise BadInput(
+                f"{where}: column {number} ({original!r}) has an earlier one's name; rename it, or leave it out"
+            )
+        seen.add(name.lower())
+
+
 def _types(connection: sqlite3.Connection, sql: str, names: Sequence[str], where: str) -> Types:
     """Returns the types of all values of each column, which SQLite does not restrict to one."""
-    columns = [f"max(typeof({quoted(name)}) = '{kind}')" for name in names for kind in _TYPES]
-    flags = iter(connection.execute(subquery(columns, sql)).fetchone())
+    columns = [f"group_concat(DISTINCT typeof({quoted(name)}))" for name in names]
+    found = connection.execute(subquery(columns, sql)).fetchone()
     types: Types = {}
-    for name in names:
-        kinds = [kind for kind in _TYPES if next(flags)]
+    for name, text in zip(names, found, strict=True):
+        kinds = [kind for kind in _TYPES if kind in (text or "").split(",")]
         if len(kinds) > 1 and kinds != ["integer", "real"]:
             raise BadInput(
                 f"{where}: column {name!r} holds values of the types {' and '.join(kinds)}; cast it in the query, as "
@@ -124,11 +135,18 @@ def _types(connection: sqlite3.Connection, sql: str, names: Sequence[str], where
 
 
 def _read(
-    connection: sqlite3.Connection, query: str, values: Sequence[int], types: Types, _part: None
+    connection: sqlite3.Connection, query: str, types: Types, where: str, _part: None
 ) -> Iterator[pa.RecordBatch]:
-    cursor = connection.execute(query, values)
+    cursor = connection.execute(query)
     while rows := cursor.fetchmany(_BATCH_ROWS):
-        columns = [
-            pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), types.values(), strict=True)
+        arrays = [
+            _array(values, *item, where) for values, item in zip(zip(*rows, strict=True), types.items(), strict=True)
         ]
-        yield pa.RecordBatch.from_arrays(columns, list(types))
+        yield pa.RecordBatch.from_arrays(arrays, list(types))
+
+
+def _array(values: Sequence[Any], name: str, type_: pa.DataType, where: str) -> pa.Array:
+    try:
+        return pa.array(values, type_)
+    except pa.ArrowInvalid as error:  # integers among reals
+        raise BadInput(f"{where}: column {name!r} holds reals and an integer that is not one: {error}") from error
