@@ -78,13 +78,10 @@ def test_a_record_of_an_earlier_version_is_read_and_written_as_it_was(before: di
     began, approved = record.began(2), record.history[3]
     assert began is not None and (began.event, began.made_by["task_id"]) == ("canary", "deploy")
     assert (approved.by, approved.note, approved.made_by) == ("Ada", "go", {})
-    # Then, only the text said that something was not judged.
-    before["history"][2]["findings"][2]["verdict"] = "not_judged"
     assert json.loads(json.dumps(record.to_dict())) == before
 
 
 def test_what_a_newer_version_has_written_beside_the_rest_is_kept(before: dict[str, Any]) -> None:
-    before["history"][2]["findings"][2]["verdict"] = "not_judged"
     step = before["history"][2]
     for place in (before, before["champion"], before["challenger"]["rollout"], step, step["findings"][0]):
         place["ticket"] = {"number": 7}

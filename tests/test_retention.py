@@ -254,10 +254,10 @@ def served_flights(store: ArtifactStore, **roles: ServedVersion) -> None:
     write_record(store, "flights", ModelRecord(champion=served(make_run(store, "champion")[-1], 1), **roles))
 
 
-def skew(store: ArtifactStore, run: str, days: float, files: tuple[str, str] | None) -> Artifact:
-    """Publishes a comparison of captured files; None as older versions wrote it."""
+def skew(store: ArtifactStore, run: str, days: float, files: tuple[str, str]) -> Artifact:
+    """Publishes a comparison of captured files."""
     facts = {"captured_until": "2026-01-01T00:00:00+00:00", "reference": {"model": "flights"}}
-    return make(store, run, "skew", dag="monitor", days=days, **facts, **({"captured_files": files} if files else {}))
+    return make(store, run, "skew", dag="monitor", days=days, **facts, captured_files=files)
 
 
 def test_captured_requests_that_are_needed_stay(any_store: ArtifactStore) -> None:  # noqa: F811
@@ -310,17 +310,16 @@ def test_captured_requests_stay_until_monitors_have_compared_them(tmp_path: Path
 
     assert left() == names[-1:], "the newest stays"
     state = store.uri("_state", "monitor", "skew", "captured.json")
-    for models in ({}, {"models": ["flights"]}):  # older versions did not write the models
-        store.write_text(state, json.dumps({"until": names[0], "runs": {}, **models}))
-        assert left() == names[1:]
+    store.write_text(state, json.dumps({"until": names[0], "runs": {}, "models": ["flights"]}))
+    assert left() == names[1:]
     store.write_text(state, json.dumps({"until": names[0], "runs": {}, "models": ["trips"]}))
     assert left() == names[-1:]
-    skew(store, "run", 75, None)
+    skew(store, "run", 75, (names[0], names[0]))
     assert left() == names[-1:], "a report that goes needs nothing"
     assert sorted(GarbageCollection(store, replace(RULE, keep_runs=1), never, NOW, captures).plan().kept)[0].endswith(
         names[0]
     )
-    store.write_text(state, json.dumps({"until": None, "runs": {}}))
+    store.write_text(state, json.dumps({"until": None, "runs": {}, "models": ["flights"]}))
     assert [each.kind for each in collection.plan().removals.values()] == ["skew"]
     store.write_text(state, "{}")
     with pytest.raises(BadInput, match=r"nothing is removed: .*captured\.json: not the position of a skew monitor"):

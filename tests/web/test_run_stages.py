@@ -254,8 +254,6 @@ def test_requests_are_told_in_steps_of_a_minute() -> None:
     # A minute of ten seconds each, and what is left: twice 60 requests in 10 s.
     assert (result.per_second, result.errors, result.client_errors) == ([12.0, 12.0], [0, 4], [2, 0])
     assert json.loads(result.model_dump_json())["at"] == ["1970-01-01T00:17:30Z", "1970-01-01T00:17:40Z"]
-    earlier = {name: counts[name] for name in ("requests", "errors")}  # a server of an earlier version
-    assert _requests({**series, "models": {"m": {"versions": {"3": earlier}}}}, "m").client_errors == [0, 0]
     nothing = _requests({**series, "models": {}}, "m")
     assert nothing.per_second == [0.0, 0.0]
 

@@ -30,7 +30,6 @@ _KINDS = (
     "joined",
     "kernel",
     "measured",
-    "mlflow",
     "models",
     "notebook",
     "packed",

@@ -44,23 +44,18 @@ def need_of_report(uri: str, manifest: Manifest, *, newest: bool) -> tuple[str, 
     if manifest.kind == "skew":
         skew = SkewProperties.of(manifest.reference(uri))
         model, files = skew.reference.model or "", skew.captured_files
-        if skew.captured_until is None:
-            return None
     else:
         performance = PerformanceProperties.of(manifest.reference(uri))
         model, files = performance.model_name, performance.captured_files
-    # Reports of older versions do not name their files.
-    first, last = files or ("", name_time(as_utc(manifest.created_at)) + _END)
-    return model, Need(f"measured by {uri}", first, _END if newest and manifest.kind == "performance" else last)
+    if files is None:
+        return None
+    return model, Need(f"measured by {uri}", files[0], _END if newest and manifest.kind == "performance" else files[1])
 
 
-def needs_of_cursor(
-    store: ArtifactStore, uri: str, models: Iterable[str], is_active: IsActive, young: str
-) -> Iterator[tuple[str, Need]]:
+def needs_of_cursor(store: ArtifactStore, uri: str, is_active: IsActive, young: str) -> Iterator[tuple[str, Need]]:
     """Yields the needs of a skew monitor, by model, from its ``captured.json``.
 
-    A cursor of an older version does not name its models, and counts for all ``models``. Files after the name ``young``
-    are retained anyway.
+    Files after the name ``young`` are retained anyway.
 
     Raises:
         BadInput: the file cannot be read.
@@ -73,7 +68,7 @@ def needs_of_cursor(
             first, last = _after(window["after"]), window["until"]
             if last is not None and first < young and is_active(dag_id, run_id):
                 needs.append(Need(f"compared by run {run_id} of {dag_id}", first, last))
-        for model in state.get("models", models):
+        for model in state["models"]:
             yield from ((model, need) for need in needs)
     except FileNotFoundError:
         return

@@ -393,7 +393,7 @@ class _Marking:
         for path in self._sizes:
             if _CURSOR.fullmatch(path):
                 uri = f"{self._store.root}/{path}"
-                others += needs_of_cursor(self._store, uri, self._records, self._of.is_active, young)
+                others += needs_of_cursor(self._store, uri, self._of.is_active, young)
         for model, need in filter(None, others):
             if model in needs:
                 needs[model].append(need)

@@ -6,16 +6,13 @@ Importing MLflow takes more than a second and creating its database several, so 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.processes.files import staged
 from airflow_hops.core.processes.locks import locked
-from airflow_hops.core.processes.temporary_folders import temporary_folder
 
 
 def open_tracking(tracking_uri: str) -> Any:
@@ -40,8 +37,6 @@ def open_tracking(tracking_uri: str) -> Any:
         path = _sqlite_path(tracking_uri)
         # Processes that create the tables at the same time would fail.
         with locked(path.with_name(f".{path.name}.lock")):
-            if not path.exists():
-                _make_database(path)
             client = MlflowClient(tracking_uri)
             client.search_experiments(max_results=1)
             client.search_registered_models(max_results=1)
@@ -53,21 +48,6 @@ def open_tracking(tracking_uri: str) -> Any:
             f"MLflow at {tracking_uri} does not open ({type(error).__name__}: {error}); see the connection's field "
             "'tracking_uri'"
         ) from error
-
-
-def _make_database(path: Path) -> None:
-    """Creates MLflow's tables in memory and moves the finished file into place.
-
-    MLflow applies all of its migrations to an empty database, which on a disk takes seconds because of syncs.
-    """
-    from mlflow.tracking import MlflowClient
-
-    memory = Path("/dev/shm")
-    with temporary_folder("mlflow", root=memory if os.access(memory, os.W_OK) else None) as folder:
-        made = folder / "mlflow.db"
-        MlflowClient(f"sqlite:///{made}").search_experiments(max_results=1)
-        with staged(path) as staging:
-            shutil.copyfile(made, staging)
 
 
 def experiment_id(client: Any, name: str) -> str:

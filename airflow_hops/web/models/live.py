@@ -205,15 +205,10 @@ def tail_model_logs(
     return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in result])
 
 
-def _series(server: QueriedServer, model_name: str, minutes: float) -> Series | None:
+def _series(server: QueriedServer, model_name: str, minutes: float) -> Series:
     since_s = time.time() - 60 * minutes
-    try:
-        wanted = urlencode({"model": model_name, "since": since_s})
-        result = server.client.call("GET", f"/v1/stats/series?{wanted}")
-    except ModelServerError as error:
-        if isinstance(error, BadInput) or error.code.name == "NOT_FOUND":  # a server of an earlier version
-            return None
-        raise
+    wanted = urlencode({"model": model_name, "since": since_s})
+    result = server.client.call("GET", f"/v1/stats/series?{wanted}")
     versions = result["models"].get(model_name, {"versions": {}})["versions"]
     batching = result["batching"]
     if batching is not None:

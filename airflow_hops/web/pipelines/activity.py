@@ -96,28 +96,24 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> A
     return Activities(pipelines=activities)
 
 
-def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any] | None] | str:
+def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | str:
     try:
         server = QueriedServer.of(conn_id)
         if not server.is_bundled:
             return f"{server.url} is a {server.kind}, which keeps no counts per version"
-        stats = server.client.stats()
+        return server.client.stats(), server.client.call("GET", "/v1/stats/series")
     except HopsError as error:
         return str(error)
-    try:
-        return stats, server.client.call("GET", "/v1/stats/series")
-    except HopsError:  # a server of an earlier version
-        return stats, None
 
 
-def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any] | None] | str, model_name: str) -> Traffic:
+def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any]] | str, model_name: str) -> Traffic:
     if isinstance(said, str):
         return Traffic(problem=said, versions=[], requests=None)
     stats, series = said
     counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
     versions = [LiveShare(**{**result, "version": int(version)}) for version, result in counted.items()]
-    requests = _requests(series, model_name) if series else None
-    return Traffic(problem=None, versions=sorted(versions, key=lambda each: each.version), requests=requests)
+    ordered = sorted(versions, key=lambda each: each.version)
+    return Traffic(problem=None, versions=ordered, requests=_requests(series, model_name))
 
 
 def _requests(series: Mapping[str, Any], model_name: str) -> Requests:
@@ -132,7 +128,7 @@ def _requests(series: Mapping[str, Any], model_name: str) -> Requests:
         seconds += series["seconds"][index]
         requests += sum(version["requests"][index] for version in versions)
         failed += sum(version["errors"][index] for version in versions)
-        refused += sum(version["client_errors"][index] for version in versions if "client_errors" in version)
+        refused += sum(version["client_errors"][index] for version in versions)
         if seconds >= _STEP_S or index == len(series["at"]) - 1:
             ends.append(end)
             rates.append(round(requests / seconds, 4) if seconds else 0.0)

@@ -72,7 +72,7 @@ class Counts:
         requests: Requests that were answered, failed or were refused.
         errors: Failed requests.
         latency: Latencies of answered requests.
-        client_errors: Requests refused because of the client; a server of an earlier version counts them as errors.
+        client_errors: Requests refused because of the client.
     """
 
     requests: int = 0
@@ -84,7 +84,7 @@ class Counts:
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
         """Reads the counts since the server's start from a version's entry of ``GET /v1/stats?histograms=1``."""
         latency = Histogram.of(snapshot.get("latency_ms_histogram") or ())
-        return cls(int(snapshot["requests"]), int(snapshot["errors"]), latency, int(snapshot.get("client_errors", 0)))
+        return cls(int(snapshot["requests"]), int(snapshot["errors"]), latency, int(snapshot["client_errors"]))
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Counts:

@@ -35,13 +35,6 @@ class Finding(JsonFields):
     text: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Self:
-        """Reads the JSON object."""
-        # In records of earlier versions, only the text says that something was not judged.
-        unjudged = value["verdict"] == OK and "not judged: " in value["text"]
-        return super().from_dict({**value, "verdict": NOT_JUDGED} if unjudged else value)
-
     @property
     def reason(self) -> str:
         """Returns the kind and text as a reason of a decision."""

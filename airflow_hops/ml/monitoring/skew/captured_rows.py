@@ -61,7 +61,7 @@ class Cursor:
         newest = max(names, default=None)
         window = Window(after=state["until"], until=newest if newest is not None else state["until"])
         state["runs"] = dict([*state["runs"].items(), (self._run_id, asdict(window))][-_RUNS_KEPT:])
-        state["models"] = sorted({*state.get("models", ()), self._model})
+        state["models"] = sorted({*state["models"], self._model})
         self._write(state)
         return window
 
@@ -74,9 +74,9 @@ class Cursor:
     def _read(self) -> dict[str, Any]:
         try:
             state = self._store.read_json(self._uri)
-            return {**state, "until": state["until"], "runs": dict(state["runs"])}
+            return {"until": state["until"], "runs": dict(state["runs"]), "models": state.get("models", [])}
         except FileNotFoundError:
-            return {"until": None, "runs": {}}
+            return {"until": None, "runs": {}, "models": []}
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(
                 f"{self._uri}: not a cursor ({type(error).__name__}: {error}); delete it to look at all captured rows"
