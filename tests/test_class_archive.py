@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_hops.core.contract.profiles import STAMP_NAME
 from airflow_hops.environments.class_archive import ARCHIVE, JVM_OPTIONS, jvm_options, make_archive
 from airflow_hops.environments.java import find_java
+from airflow_hops.launchers.spark import SparkLauncher
 
 
 @pytest.mark.runtime
@@ -30,6 +32,13 @@ def test_the_rehearsals_of_the_set_up_have_made_archives_and_the_jvm_takes_them(
         [str(java.home / "bin" / "java"), *options, "-Xlog:cds=info", "-version"], capture_output=True
     )
     assert b"at an alternative address" not in report.stdout + report.stderr
+
+
+@pytest.mark.runtime
+def test_the_jvm_of_a_step_keeps_the_archive(runtime: Path, run_step: Any) -> None:
+    launcher = SparkLauncher(runtime, "spark_default")
+    mapped = run_step("protocol_steps:files_of_jvm", launcher=launcher, code_paths=(str(Path(__file__).parent),))
+    assert str(runtime.resolve() / ARCHIVE) in mapped
 
 
 @pytest.mark.runtime

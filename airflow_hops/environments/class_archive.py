@@ -45,6 +45,16 @@ def jvm_options(runtime: Path) -> list[str]:
     ]
 
 
+def class_path(runtime: Path) -> str:
+    """Returns what ``spark.driver.extraClassPath`` must be for Spark's JVM to take the archive: all of Spark's jars.
+
+    Spark 4 names the jar of slf4j once more before the folder of all, and the JVM only takes an archive if such a
+    second name comes last.
+    """
+    folder = next(runtime.glob("lib/python3*/site-packages/pyspark/jars"), None)
+    return f"{folder.resolve()}/*" if folder else ""
+
+
 def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
     """Makes the archive by a rehearsal of Spark's work, unless this was tried before or Java is too old.
 
@@ -84,6 +94,7 @@ def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
     command = [str(runtime / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
     command += ["--conf", "spark.log.level=WARN"]
     command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.driver.extraJavaOptions={options}"]
+    command += ["--conf", f"spark.driver.extraClassPath={class_path(runtime)}"]
     program = archive.with_name("rehearsal.py")
     program.write_text("from airflow_hops.ml.stages.prepare.rehearsal import rehearse\n\nrehearse()\n")
     try:

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.protocol import StepSpec, is_local_master
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.environments.class_archive import jvm_options
+from airflow_hops.environments.class_archive import class_path, jvm_options
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.launchers.base import Launcher
@@ -124,7 +124,7 @@ class SparkLauncher(Launcher):
                 f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found {present}; install one, "
                 f"or run 'airflow hops runtime create {self.runtime}', which installs one"
             )
-        conf = dict(_DEFAULTS)
+        conf = {**_DEFAULTS, "spark.driver.extraClassPath": class_path(base)}
         master = self._master()
         if is_local := is_local_master(master):
             if find_connection(self.conn_id, "spark") is None:
