@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -176,8 +176,3 @@ class SharingFolder:
 
     def _file(self, organisation: str) -> Path:
         return self.path / TRUSTED_NAME / f"{organisation}.json"
-
-
-def names_by_key(trusted: Mapping[str, Trusted]) -> dict[str, str]:
-    """Returns the names of trusted organisations by key."""
-    return {each.key: name for name, each in trusted.items()}

@@ -46,7 +46,9 @@ class Topic:
     """
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
-        self.name = topic_name(uri)
+        self.name = uri.removeprefix(TOPIC_SCHEME)
+        if not uri.startswith(TOPIC_SCHEME) or not self.name or "/" in self.name:
+            raise BadInput(f"source {uri!r} is not a topic; expected kafka://topic, with the brokers in a connection")
         config = {name: value for name, value in options.items() if not name.startswith(REGISTRY_PREFIX)}
         if not config.get("bootstrap.servers"):
             raise BadInput(
@@ -145,14 +147,6 @@ class Topic:
             config = {name: value for name, value in self._config.items() if name not in of_consumers}
             self._admin_client = AdminClient(config)
         return self._admin_client
-
-
-def topic_name(uri: str) -> str:
-    """Returns the topic's name in ``kafka://topic``. Raises BadInput if there is none."""
-    name = uri.removeprefix(TOPIC_SCHEME)
-    if not uri.startswith(TOPIC_SCHEME) or not name or "/" in name:
-        raise BadInput(f"source {uri!r} is not a topic; expected kafka://topic, with the brokers in a connection")
-    return name
 
 
 def kafka_library() -> Any:

@@ -220,14 +220,9 @@ def project_path(project: str | None = None) -> str:
     return Project.current().root
 
 
-def project_name() -> str:
-    """Returns the project's name, which is the DAG's."""
-    return Project.current().spec.producer.dag_id
-
-
 def project_user() -> str:
     """Returns the project's name and the user that runs this program, joined by ``__``."""
-    return f"{project_name()}__{getpass.getuser()}"
+    return f"{Project.current().spec.producer.dag_id}__{getpass.getuser()}"
 
 
 def _function(method: Callable[..., _R], *names: str) -> Callable[..., _R]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -157,8 +157,3 @@ class Judge:
             gain = self.gain(labels, rows.predictions[CANDIDATE][both], theirs, weights)
         candidate = self.figures(*of(CANDIDATE, chosen), detailed=detailed)
         return {"rows": int(chosen.sum()), CANDIDATE: candidate, CHAMPION: champion, "gain": gain}
-
-
-def names_of_figures(problem: Problem) -> set[str]:
-    """Returns the names of a problem's figures."""
-    return {each.name for each in fields(METRICS[problem].figures)}

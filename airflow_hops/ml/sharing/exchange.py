@@ -23,7 +23,7 @@ from airflow_hops.core.sharing.entries import (
     Seed,
 )
 from airflow_hops.core.sharing.records import Catalogue
-from airflow_hops.core.sharing.settings import Trusted, names_by_key
+from airflow_hops.core.sharing.settings import Trusted
 from airflow_hops.core.sharing.statements import ENTRY, SEED, verify
 
 _MOST_STATEMENTS = 20_000
@@ -43,7 +43,7 @@ async def read_catalogue(trusted: Mapping[str, Trusted], organisation: str, befo
             raise HopsError(f"{of.catalogue}: expected an object with up to {_MOST_STATEMENTS} statements")
     except (HopsError, KeyError) as error:
         return replace(before, error=str(error) or "it has no statements")
-    datasets, seeds, rejected = verified(statements, names_by_key(trusted))
+    datasets, seeds, rejected = verified(statements, {each.key: name for name, each in trusted.items()})
     return replace(
         before, datasets=datasets, seeds=seeds, rejected=rejected[:_MOST_REJECTED], error=None, at=time.time()
     )

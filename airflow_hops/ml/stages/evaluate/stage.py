@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from airflow_hops.core.contract.target import BINARY, MULTICLASS, Problem
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.custom_metrics import custom_metrics
-from airflow_hops.ml.metrics.judging import METRICS, Judge, names_of_figures
+from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Metrics
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
@@ -90,7 +91,7 @@ def run(
         reasons += [f"the model {other}, unlike the champion: it cannot be its canary" for other in others]
     names = class_names(models, properties, target)
     problem = models[CANDIDATE].problem
-    custom = custom_metrics(metrics, names_of_figures(problem))
+    custom = custom_metrics(metrics, {each.name for each in fields(METRICS[problem].figures)})
     rule = BlessingRule.of(problem, custom, metric, minimum, max_regression, min_improvement)
     judge = Judge(problem, rule.metric, names.of_candidate, custom)
     mine, theirs = (names.models.get(name) for name in (CANDIDATE, CHAMPION))
