@@ -13,13 +13,7 @@ def _field(label: str, description: str, type_: str = "string", default: Any = N
 
 
 def _option(description: str, type_: str, default: str | None, example: str | None = None) -> dict[str, Any]:
-    return {
-        "description": description,
-        "version_added": "0.1.0",
-        "type": type_,
-        "example": example,
-        "default": default,
-    }
+    return {"description": description, "version_added": "0.1.0", "type": type_, "example": example, "default": default}
 
 
 _PREDICTION_TOKEN = {
@@ -50,8 +44,7 @@ _SERVER_FIELDS = {
         "The server's --model_config_file, if the worker shares it. Empty: the config is sent by RPC",
     ),
     "traffic_file": _field(
-        "Traffic config file",
-        "The server's --traffic_config_file, if the worker shares it. Empty: set by RPC",
+        "Traffic config file", "The server's --traffic_config_file, if the worker shares it. Empty: set by RPC"
     ),
     "capture_path": _field(
         "Capture path",
@@ -70,11 +63,7 @@ PROVIDER_INFO: dict[str, Any] = {
     "name": "Hops",
     "description": "End-to-end machine-learning pipelines: TFDV, Spark, Horovod, MLflow, TensorFlow Serving's API.",
     "integrations": [
-        {
-            "integration-name": "Hops",
-            "external-doc-url": "https://pypi.org/project/airflow-hops/",
-            "tags": ["software"],
-        }
+        {"integration-name": "Hops", "external-doc-url": "https://pypi.org/project/airflow-hops/", "tags": ["software"]}
     ],
     "operators": [{"integration-name": "Hops", "python-modules": ["airflow_hops.operators"]}],
     "sensors": [{"integration-name": "Hops", "python-modules": ["airflow_hops.sensors.model_version"]}],

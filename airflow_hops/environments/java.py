@@ -34,9 +34,7 @@ class Java:
 
 
 def find_java(
-    runtime: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    supported: Sequence[int] | None = None,
+    runtime: Path | None = None, environment: Mapping[str, str] | None = None, supported: Sequence[int] | None = None
 ) -> Java | None:
     """Returns the Java for steps: the first supported one, else the first of any version, else None.
 

@@ -21,13 +21,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
-from airflow_hops.connections import (
-    check_options,
-    database_options_of,
-    find_connection,
-    read_extra,
-    storage_options_of,
-)
+from airflow_hops.connections import check_options, database_options_of, find_connection, read_extra, storage_options_of
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line, texts_in

@@ -186,9 +186,7 @@ class HopsOperator(HopsTask):
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Builds the spec and runs it."""
         return hook.run(
-            self.build_spec(hook, context),
-            launcher=self.chosen_launcher(hook),
-            cache=self._cache_enabled(),
+            self.build_spec(hook, context), launcher=self.chosen_launcher(hook), cache=self._cache_enabled()
         )
 
     cacheable: ClassVar[bool] = True

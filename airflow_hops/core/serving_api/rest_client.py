@@ -22,13 +22,7 @@ import grpc
 import numpy as np
 
 from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.answers import (
-    ModelServerError,
-    ModelVersion,
-    PredictResult,
-    TrafficSplit,
-    error_of,
-)
+from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit, error_of
 
 if TYPE_CHECKING:
     from airflow_hops.core.serving_api.server_address import TlsFiles

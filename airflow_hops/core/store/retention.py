@@ -29,14 +29,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError, Manifest, cache_key
 from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.properties import DeploymentProperties
-from airflow_hops.core.contract.retention import (
-    IsActive,
-    Removal,
-    RetentionPlan,
-    RetentionRule,
-    Track,
-    Tracked,
-)
+from airflow_hops.core.contract.retention import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.captured_retention import Need, need_of_report, needs_of_cursor, sort_out

@@ -90,10 +90,7 @@ def plan_ranges(
         # Offsets of another topic of the same name say nothing of this one.
         before, after = (plan if plan and plan.topic_id == topic_id else None for plan in (before, after))
         bounds = {
-            str(partition): (
-                _start(topic, partition, window[0], before),
-                _end(topic, partition, window[1], after),
-            )
+            str(partition): (_start(topic, partition, window[0], before), _end(topic, partition, window[1], after))
             for partition in partitions
         }
         texts = tuple(time.isoformat() if time else None for time in window)

@@ -133,12 +133,7 @@ class KubernetesLauncher(Launcher):
             pod, files = self._create(api, spec, store, spec_path, code_paths, variables)
             log.info("The step is %s", full_name(pod))
         return PodProcess(
-            api,
-            pod,
-            files,
-            spec_path.parent,
-            **self._timeouts,
-            log_file=detached.log if detached else None,
+            api, pod, files, spec_path.parent, **self._timeouts, log_file=detached.log if detached else None
         )
 
     def _find(self, api: client.CoreV1Api, spec: StepSpec) -> client.V1Pod | None:

@@ -29,12 +29,7 @@ from airflow_hops.ml.model_server.steering import (
     TrafficByRpc,
     TrafficFile,
 )
-from airflow_hops.ml.model_server.version_folders import (
-    LocalFolders,
-    VersionFolders,
-    check_model,
-    version_folders,
-)
+from airflow_hops.ml.model_server.version_folders import LocalFolders, VersionFolders, check_model, version_folders
 
 _POLL_S = 0.05
 

@@ -21,12 +21,7 @@ from airflow_hops.ml.schemas import TRAINING
 from airflow_hops.ml.schemas.files import parse_schema
 from airflow_hops.ml.stages.validation.evidence import Evidence, find_evidence, from_quarantine
 from airflow_hops.ml.stages.validation.quarantine import REASONS
-from airflow_hops.ml.stages.validation.validate import (
-    Anomaly,
-    anomalous_feature,
-    list_anomalies,
-    validate_statistics,
-)
+from airflow_hops.ml.stages.validation.validate import Anomaly, anomalous_feature, list_anomalies, validate_statistics
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.summary import features_by_name
 

@@ -15,13 +15,7 @@ from typing import Any
 import aiohttp
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, parse_json
-from airflow_hops.core.sharing.entries import (
-    MOST_CATALOGUE_BYTES,
-    MOST_DOCUMENT_BYTES,
-    Dataset,
-    DatasetEntry,
-    Seed,
-)
+from airflow_hops.core.sharing.entries import MOST_CATALOGUE_BYTES, MOST_DOCUMENT_BYTES, Dataset, DatasetEntry, Seed
 from airflow_hops.core.sharing.records import Catalogue
 from airflow_hops.core.sharing.settings import Trusted
 from airflow_hops.core.sharing.statements import ENTRY, SEED, verify

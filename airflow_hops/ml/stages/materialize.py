@@ -70,8 +70,7 @@ def run(
             text = json.dumps(WindowStatistics(window, figures).to_dict(), indent=1)
             (writer.path / STATISTICS_NAME).write_text(text)
         return writer.commit(
-            metrics={"views": len(chosen)},
-            properties=MaterializationProperties(window=window, views=loaded).to_dict(),
+            metrics={"views": len(chosen)}, properties=MaterializationProperties(window=window, views=loaded).to_dict()
         )
 
 

@@ -112,10 +112,7 @@ def run(
         for column, share in missing.items():
             log.info("%s: %.1f%% of the rows have a value", column, 100 * (1 - share))
         origin = StoredFeatures(
-            definitions.project,
-            definitions.fingerprint,
-            columns=columns,
-            without_created=tuple(late) or None,
+            definitions.project, definitions.fingerprint, columns=columns, without_created=tuple(late) or None
         )
         return writer.commit(
             rows={split: RowCounts(count, count) for split, count in counts.items()},

@@ -28,13 +28,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import children, send_signal
-from airflow_hops.core.processes.forks import (
-    GO,
-    Children,
-    receive_request,
-    take_environment,
-    take_streams,
-)
+from airflow_hops.core.processes.forks import GO, Children, receive_request, take_environment, take_streams
 from airflow_hops.core.processes.lifetime import adopt_orphans
 from airflow_hops.core.processes.programs import PATH_ENTRY
 

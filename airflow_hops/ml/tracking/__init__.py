@@ -5,11 +5,4 @@ from airflow_hops.ml.tracking.entries import read_training
 from airflow_hops.ml.tracking.registry import CHALLENGER, CHAMPION, ModelRegistry
 from airflow_hops.ml.tracking.training_run import TrainingRun
 
-__all__ = [
-    "CHALLENGER",
-    "CHAMPION",
-    "ModelRegistry",
-    "TrainingRun",
-    "open_tracking",
-    "read_training",
-]
+__all__ = ["CHALLENGER", "CHAMPION", "ModelRegistry", "TrainingRun", "open_tracking", "read_training"]

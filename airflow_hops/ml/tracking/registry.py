@@ -59,11 +59,7 @@ class ModelRegistry:
         result = self.find(model.fingerprint)
         if result is not None:
             return result
-        tags = {
-            **lineage_tags(model),
-            "hops.dag_id": producer.dag_id,
-            "hops.run_id": producer.run_id,
-        }
+        tags = {**lineage_tags(model), "hops.dag_id": producer.dag_id, "hops.run_id": producer.run_id}
         with mlflow_errors(self.client):
             run_id = self._run(model, producer, tags, training or {}, evaluation)
             from mlflow.exceptions import MlflowException

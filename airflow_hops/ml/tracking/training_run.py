@@ -131,11 +131,7 @@ class TrainingRun:
             log.warning("This training is no longer tracked: %s", error)
 
     def _begin(
-        self,
-        params: Mapping[str, Any],
-        examples: Artifact | None,
-        manifest: Manifest | None,
-        code_paths: Sequence[str],
+        self, params: Mapping[str, Any], examples: Artifact | None, manifest: Manifest | None, code_paths: Sequence[str]
     ) -> None:
         from mlflow.utils.git_utils import get_git_commit
 

@@ -26,11 +26,7 @@ Tried = tuple[str, RetrainingPolicy | None, timedelta | None]
 
 
 def run_backtest(
-    store: ArtifactStore,
-    plan: BacktestPlan,
-    candidates: Candidates,
-    by: Mapping[str, Any],
-    say: Callable[[str], None],
+    store: ArtifactStore, plan: BacktestPlan, candidates: Candidates, by: Mapping[str, Any], say: Callable[[str], None]
 ) -> tuple[str, BacktestReport]:
     """Replays the policies and writes their results to the store.
 

@@ -51,12 +51,7 @@ class GrpcServer:
         for method in Method:
             self._calls.add(_inference(method, handler, self._access))
         self.server.add_generic_rpc_handlers(
-            (
-                *_services(handler.catalog, control),
-                traffic_service(control),
-                health_service(lifecycle),
-                *others,
-            )
+            (*_services(handler.catalog, control), traffic_service(control), health_service(lifecycle), *others)
         )
 
 

@@ -21,13 +21,7 @@ import grpc
 from aiohttp import web
 
 from airflow_hops.serving.access import Access
-from airflow_hops.serving.errors import (
-    ServingError,
-    TooLargeError,
-    check_deadline,
-    deadline_exceeded,
-    invalid_argument,
-)
+from airflow_hops.serving.errors import ServingError, TooLargeError, check_deadline, deadline_exceeded, invalid_argument
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes

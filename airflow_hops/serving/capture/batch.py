@@ -9,12 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Self
 
-from airflow_hops.core.contract.capture_layout import (
-    FEEDBACK_FOLDER,
-    PREDICTION_LOG_FOLDER,
-    SHADOW_FOLDER,
-    folder_name,
-)
+from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, PREDICTION_LOG_FOLDER, SHADOW_FOLDER, folder_name
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
 from airflow_hops.serving.capture.rows import CallTables

@@ -37,13 +37,7 @@ class DescribedServable(LocalServable):
     signature_by_method = MappingProxyType(SIGNATURE_BY_METHOD)
 
     def __init__(
-        self,
-        model: str,
-        version: int,
-        folder: Path,
-        options: ModelOptions,
-        signature: ModelSignature,
-        definitions: Any,
+        self, model: str, version: int, folder: Path, options: ModelOptions, signature: ModelSignature, definitions: Any
     ) -> None:
         self._signature = signature
         self._transform = None

@@ -53,8 +53,7 @@ class SavedModelServable(LocalServable):
         self._long: set[str] = set()
         graph = ops.Graph()
         session_config = ConfigProto(
-            intra_op_parallelism_threads=options.intra_op_threads,
-            inter_op_parallelism_threads=options.inter_op_threads,
+            intra_op_parallelism_threads=options.intra_op_threads, inter_op_parallelism_threads=options.inter_op_threads
         )
         self._session = Session(graph=graph, config=session_config)
         try:

@@ -32,13 +32,7 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import Fingerprint
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
-from airflow_hops.serving.workers.counts import (
-    PastCounts,
-    WorkerCounts,
-    WorkersCapture,
-    WorkersCollector,
-    WorkerStats,
-)
+from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts, WorkersCapture, WorkersCollector, WorkerStats
 from airflow_hops.serving.workers.peer import PeerGone, error_of
 from airflow_hops.serving.workers.worker import WorkerAssignment, WorkerModel, WorkerState, worker_flags
 from airflow_hops.serving.workers.worker_handle import Worker, WorkerServable

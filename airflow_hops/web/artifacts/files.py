@@ -29,10 +29,7 @@ _LOGS = "logs/"
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["artifacts"])
 # Files of a store are untrusted: browsers save them and never show them, whatever their extension.
-_HEADERS = {
-    "Content-Security-Policy": "sandbox; default-src 'none'",
-    "Cache-Control": "private, no-store",
-}
+_HEADERS = {"Content-Security-Policy": "sandbox; default-src 'none'", "Cache-Control": "private, no-store"}
 # A notebook's scripts run in a document with an opaque origin: they have no cookies, load nothing, send no requests
 # (not even to this API) and no forms. This does not stop the document from navigating to an address that contains what
 # it has read; frame-src of the framing document does. But no browser policy covers WebRTC, by which scripts reach any
@@ -84,9 +81,7 @@ def download_file(
 
 
 @router.get(
-    "/page",
-    response_class=HTMLResponse,
-    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+    "/page", response_class=HTMLResponse, responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
 )
 def show_notebook(
     found: TaskArtifact,

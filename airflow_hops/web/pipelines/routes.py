@@ -75,11 +75,7 @@ def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Sk
     for report in _about(pipeline, reports):
         of = SkewProperties.of(report.artifact)
         return SkewState.of(
-            of,
-            version=of.reference.version,
-            worst=_worst(report),
-            at=report.at,
-            report=returned_address(report),
+            of, version=of.reference.version, worst=_worst(report), at=report.at, report=returned_address(report)
         )
     return None
 

@@ -145,9 +145,7 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
         named = (run.dag_id, run.run_id)
         results.setdefault(run.dag_id, []).append(
             LastRun(
-                **RunState.facts(run, by_run.get(named, [])),
-                stages=stages.get(named, []),
-                failure=failures.get(named),
+                **RunState.facts(run, by_run.get(named, [])), stages=stages.get(named, []), failure=failures.get(named)
             )
         )
     return results

@@ -10,13 +10,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import SchemaProperties
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.schema_history import (
-    SCHEMA_FILE,
-    has_schema,
-    is_edited,
-    schema_history,
-    schema_text,
-)
+from airflow_hops.core.store.schema_history import SCHEMA_FILE, has_schema, is_edited, schema_history, schema_text
 from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags
 from airflow_hops.web.artifacts.lookup import FoundArtifact, FrozenSchema, hook_of, pipeline_of, reaching
 from airflow_hops.web.artifacts.tasks import read_pipelines, together

@@ -199,10 +199,7 @@ class _Task:
 
     def described(self) -> SkewSource:
         return SkewSource(
-            dag_id=self.pipeline.dag_id,
-            task_id=self.task.task_id,
-            model=self.task.model_name,
-            checks=self.total,
+            dag_id=self.pipeline.dag_id, task_id=self.task.task_id, model=self.task.model_name, checks=self.total
         )
 
 

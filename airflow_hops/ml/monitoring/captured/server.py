@@ -28,12 +28,7 @@ def only_topic(services: Mapping[str, str]) -> str | None:
 
 
 def check_not_silent(
-    services: Mapping[str, str],
-    model_name: str,
-    last_at: str,
-    never: bool,
-    options: SkewOptions,
-    said: str = "",
+    services: Mapping[str, str], model_name: str, last_at: str, never: bool, options: SkewOptions, said: str = ""
 ) -> tuple[str, ...]:
     """Checks, if too few requests were captured for a verdict, that the server runs and captures them.
 

@@ -20,13 +20,7 @@ from airflow_hops.core.store.schema_history import schema_in_force
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
 from airflow_hops.ml.monitoring.captured.server import check_not_silent
 from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
-from airflow_hops.ml.monitoring.skew.captured_rows import (
-    CapturedSpan,
-    Cursor,
-    Window,
-    check_columns,
-    read_span,
-)
+from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, Cursor, Window, check_columns, read_span
 from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.report import Compared
 from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows, files_of

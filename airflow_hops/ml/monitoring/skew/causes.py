@@ -55,11 +55,7 @@ _SWAPPED = 50
 
 
 def cause_of(
-    reference: Distribution | None,
-    current: Distribution | None,
-    *,
-    values_moved: bool,
-    missing_moved: bool,
+    reference: Distribution | None, current: Distribution | None, *, values_moved: bool, missing_moved: bool
 ) -> tuple[Cause, str | None]:
     """Returns the likely cause of a feature's drift, and the evidence in words.
 

@@ -271,11 +271,7 @@ def _decide(result: Mapping[str, _Tested], test: SkewTest) -> dict[str, FeatureS
 
 
 def _judged(
-    result: _Tested,
-    p: float | None,
-    missing_p: float | None,
-    test: SkewTest,
-    cut: float | None,
+    result: _Tested, p: float | None, missing_p: float | None, test: SkewTest, cut: float | None
 ) -> FeatureSkew:
     fixed, score, measure = result.wanted.threshold, result.score, result.wanted.measure
     if fixed is None and result.judgement is not None:

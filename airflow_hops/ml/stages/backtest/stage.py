@@ -40,14 +40,7 @@ from airflow_hops.ml.stages.backtest.history import (
     score_history,
 )
 from airflow_hops.ml.stages.performance.figures import measure
-from airflow_hops.ml.stages.performance.versions import (
-    US,
-    LabelledRows,
-    Measurement,
-    Version,
-    as_iso,
-    with_baseline,
-)
+from airflow_hops.ml.stages.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)

@@ -15,12 +15,7 @@ from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import File, opened
 from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks, task_pool, uploaded_files
-from airflow_hops.ml.stages.batch_predict.batches import (
-    PredictionPlan,
-    SignatureModel,
-    empty_predictions,
-    predict_task,
-)
+from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_task
 from airflow_hops.ml.stages.transform.batches import plan_tasks
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.registry import deployed_model

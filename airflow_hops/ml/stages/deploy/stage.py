@@ -97,8 +97,7 @@ def run(
         document = {**facts, **details, "at": now()}
         (writer.path / "deployment.json").write_text(json.dumps(document, indent=1) + "\n")
         return writer.commit(
-            metrics={"version": version, "traffic_percent": deployment.traffic.get(str(version), 0)},
-            properties=facts,
+            metrics={"version": version, "traffic_percent": deployment.traffic.get(str(version), 0)}, properties=facts
         )
 
 
@@ -312,10 +311,7 @@ def load_version(
         raise
     try:
         server.wait_until_available(
-            model_name,
-            version,
-            timeout_s,
-            on_state=lambda state: context.progress(0.5, f"version {version}: {state}"),
+            model_name, version, timeout_s, on_state=lambda state: context.progress(0.5, f"version {version}: {state}")
         )
         check()
     except Exception:

@@ -90,8 +90,7 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
         log.info("%d files in %d shards", counts.rows_out, len(shards))
         size = sum(file.size_bytes for file in listed)
         return writer.commit(
-            rows={"files": counts},
-            metrics={"files": counts.rows_out, "shards": len(shards), "bytes": size},
+            rows={"files": counts}, metrics={"files": counts.rows_out, "shards": len(shards), "bytes": size}
         )
 
 

@@ -17,16 +17,7 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.rollout.decision import (
-    BAD,
-    DOUBT,
-    LEFT,
-    PROMOTED,
-    ROLLED_BACK,
-    STEP,
-    Decision,
-    Finding,
-)
+from airflow_hops.core.contract.rollout.decision import BAD, DOUBT, LEFT, PROMOTED, ROLLED_BACK, STEP, Decision, Finding
 from airflow_hops.core.contract.rollout.plan import Limits, Plan
 from airflow_hops.core.contract.rollout.progress import Progress
 from airflow_hops.core.contract.times import now, seconds_since

@@ -62,9 +62,7 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Dec
     event = ends[-1]
     decided = event.decision or Decision(event.event, ())
     return replace(
-        decided,
-        decision=PROMOTED if event.event in _TAKEN else ROLLED_BACK,
-        reasons=decided.reasons or (event.why,),
+        decided, decision=PROMOTED if event.event in _TAKEN else ROLLED_BACK, reasons=decided.reasons or (event.why,)
     )
 
 

@@ -20,11 +20,7 @@ from airflow_hops.ml.step.context import StepContext
 
 
 def poll(
-    context: StepContext,
-    *,
-    plan: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    answer: Mapping[str, Any] | None = None,
+    context: StepContext, *, plan: Mapping[str, Any], limits: Mapping[str, Any], answer: Mapping[str, Any] | None = None
 ) -> Artifact | dict[str, Any]:
     """Polls the canary of the input ``deployment`` once, and takes the step that is due.
 

@@ -178,11 +178,7 @@ def publish(
 
 
 def _train(
-    context: StepContext,
-    training: Training,
-    state: CheckpointState,
-    tracking: TrainingRun,
-    data: TrainingData,
+    context: StepContext, training: Training, state: CheckpointState, tracking: TrainingRun, data: TrainingData
 ) -> dict[str, Any]:
     """Trains; adds the checkpoint that a retry resumes from to the message of a failure."""
     options = training.options

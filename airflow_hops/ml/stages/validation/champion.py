@@ -86,9 +86,4 @@ def _comparable(schema: Any, before: Any, now: Any, labels: Collection[str]) -> 
 
 
 def _kind(feature: Any) -> tuple[Any, ...]:
-    return (
-        feature.type,
-        feature.WhichOneof("stats"),
-        vector_width(feature),
-        sampled_vectors(feature) is None,
-    )
+    return (feature.type, feature.WhichOneof("stats"), vector_width(feature), sampled_vectors(feature) is None)

@@ -67,12 +67,7 @@ class Anomaly:
 
 
 def validate_statistics(
-    statistics: Any,
-    schema: Any,
-    *,
-    environment: str = TRAINING,
-    previous: Any = None,
-    target: Target | None = None,
+    statistics: Any, schema: Any, *, environment: str = TRAINING, previous: Any = None, target: Target | None = None
 ) -> Any:
     """Validates statistics with TFDV, and sets severities that decide whether to continue.
 

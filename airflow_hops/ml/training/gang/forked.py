@@ -213,13 +213,7 @@ def check_forkable() -> None:
         )
 
 
-def _run_rank(
-    placement: Placement,
-    work: Work,
-    environment: dict[str, str],
-    output: int,
-    descriptor: int,
-) -> int:
+def _run_rank(placement: Placement, work: Work, environment: dict[str, str], output: int, descriptor: int) -> int:
     """Works as a rank in a fork; returns its exit code."""
     channel = Channel(descriptor)
     try:
