@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
 
@@ -79,22 +79,17 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
         if time.monotonic() > deadline_s:
             raise HopsError(f"{what}: another task has held {_lease(folder, number)} for {timeout_s:g} s")
         time.sleep(_STORE_POLL_S)
-    done = threading.Event()
-    beating = threading.Thread(target=_keep_beating, args=(store, taken, done), daemon=True)
-    beating.start()
-    try:
-        store.remove_text(_lease(folder, number))
-        yield
-    finally:
-        done.set()
-        beating.join()
-        store.write_text(taken, _RELEASED)
 
-
-def _keep_beating(store: ArtifactStore, lease: str, done: threading.Event) -> None:
-    while not done.wait(_BEAT_S):
+    def beat() -> None:
         with contextlib.suppress(Exception):  # the next beat may succeed; otherwise another task takes over
-            store.write_text(lease, _beat())
+            store.write_text(taken, _beat())
+
+    try:
+        with calling_periodically(beat, _BEAT_S):
+            store.remove_text(_lease(folder, number))
+            yield
+    finally:
+        store.write_text(taken, _RELEASED)
 
 
 def _beat() -> str:

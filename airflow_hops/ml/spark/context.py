@@ -10,9 +10,8 @@ import re
 import shlex
 import socket
 import sys
-import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +20,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import is_local_master
+from airflow_hops.core.processes.periodic import calling_periodically as calling_periodically
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext
@@ -131,24 +131,6 @@ def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[
         return host, _versions(), failure
     except PackageNotFoundError as error:
         return host, {"Python": platform.python_version(), str(error.name): "missing"}, failure
-
-
-@contextmanager
-def calling_periodically(function: Callable[[], None], interval_s: float) -> Iterator[None]:
-    """Calls a function in a thread every few seconds, until the ``with`` block ends."""
-    ended = threading.Event()
-
-    def call() -> None:
-        while not ended.wait(interval_s):
-            function()
-
-    thread = threading.Thread(target=call, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @contextmanager

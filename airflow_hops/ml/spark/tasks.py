@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
 from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.core.processes.lifetime import end_with_parent
+from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_files, files_below, opened
-from airflow_hops.ml.spark.context import as_spark_failure, calling_periodically, local_master, start_spark_context
+from airflow_hops.ml.spark.context import as_spark_failure, local_master, start_spark_context
 from airflow_hops.ml.step.context import StepContext
 
 _POLL_S = 1.0

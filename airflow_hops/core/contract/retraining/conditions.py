@@ -283,6 +283,7 @@ class Composition(Condition):
     """
 
     conditions: tuple[Condition, ...]
+    _holds: ClassVar[Any]
 
     def __init__(self, *conditions: Condition) -> None:
         if not conditions:
@@ -302,7 +303,10 @@ class Composition(Condition):
         """Returns the individual conditions."""
         return [leaf for each in self.conditions for leaf in each.leaves()]
 
-    def _together(self, held: bool, parts: tuple[Finding, ...]) -> Finding:
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
+        parts = tuple(each.check(situation, memory) for each in self.conditions)
+        held = self._holds(part.held for part in parts)
         report = [part for part in parts if part.held == held]
         return Finding(self.kind, held, "; ".join(part.text for part in report), parts=parts)
 
@@ -312,11 +316,7 @@ class AnyOf(Composition):
     """Holds if at least one of the conditions holds."""
 
     kind: ClassVar[str] = "any_of"
-
-    def check(self, situation: Situation, memory: Memory) -> Finding:
-        """Returns whether the condition holds; see :meth:`Condition.check`."""
-        parts = tuple(each.check(situation, memory) for each in self.conditions)
-        return self._together(any(part.held for part in parts), parts)
+    _holds = staticmethod(any)
 
 
 @dataclass(frozen=True, init=False)
@@ -324,11 +324,7 @@ class AllOf(Composition):
     """Holds if all of the conditions hold."""
 
     kind: ClassVar[str] = "all_of"
-
-    def check(self, situation: Situation, memory: Memory) -> Finding:
-        """Returns whether the condition holds; see :meth:`Condition.check`."""
-        parts = tuple(each.check(situation, memory) for each in self.conditions)
-        return self._together(all(part.held for part in parts), parts)
+    _holds = staticmethod(all)
 
 
 def _rounded(duration: timedelta) -> float:

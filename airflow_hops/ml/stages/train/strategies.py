@@ -133,14 +133,8 @@ class Member:
         checksum = weights_checksum(model)
         if self._roles.strategy == PARAMETER_SERVER:
             return checksum
-        every = self._values.exchange("weights", checksum)
-        if len(set(every)) > 1:
-            listed = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
-            raise BadInput(
-                f"the ranks' weights differ at the end of training (SHA-256 by rank: {listed}); make the model, and "
-                "compile it, within context.strategy.scope()"
-            )
-        return checksum
+        advice = "make the model, and compile it, within context.strategy.scope()"
+        return self._values.check_equal(checksum, "weights", advice)
 
     def finish(self) -> None:
         """Signals that this rank has finished; waits for the others unless there are parameter servers."""

@@ -79,15 +79,8 @@ class TorchMember:
         Raises:
             BadInput: they differ, or contain NaN or infinity.
         """
-        checksum = parameters_checksum(model)
-        every = self._values.exchange("weights", checksum)
-        if len(set(every)) > 1:
-            listed = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
-            raise BadInput(
-                f"the ranks' parameters differ at the end of training (SHA-256 by rank: {listed}); train within "
-                "torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
-            )
-        return checksum
+        advice = "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
+        return self._values.check_equal(parameters_checksum(model), "parameters", advice)
 
     def finish(self) -> None:
         """Leaves the group after all ranks have finished."""

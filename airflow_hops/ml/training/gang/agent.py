@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, kill_descendants
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.core.processes.locks import lock_folder
+from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind
 from airflow_hops.ml.training.gang.crew import Placement, RankJob
@@ -142,7 +143,7 @@ class _Agent:
         self._output = scratch / "output"
         self._output.mkdir()
         self._files = FileSender(frames, self._output)
-        with _saying_alive(frames):
+        with calling_periodically(self._say_alive, ALIVE_INTERVAL_S):  # until ranks are forked
             job = self._receive()
             os.environ.update(job["environment"])
             import horovod.tensorflow  # noqa: F401
@@ -172,6 +173,10 @@ class _Agent:
         self._left = {placement.rank for placement in placements}
         self._has_output = job["has_output"]
         self._signals: list[tuple[int, int]] = []
+
+    def _say_alive(self) -> None:
+        with contextlib.suppress(OSError):
+            self._frames.send({"type": "alive"})
 
     def relay(self) -> None:
         """Sends the ranks' events, until all ranks have ended or the supervisor ends them."""
@@ -284,25 +289,6 @@ def own_address(peer: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error
-
-
-@contextlib.contextmanager
-def _saying_alive(frames: Frames) -> Iterator[None]:
-    """Sends signs of life from a thread, which ends before ranks are forked."""
-    over = threading.Event()
-
-    def say() -> None:
-        with contextlib.suppress(OSError):
-            while not over.wait(ALIVE_INTERVAL_S):
-                frames.send({"type": "alive"})
-
-    thread = threading.Thread(target=say, name="alive", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _environment() -> Mapping[str, str]:

@@ -104,6 +104,18 @@ class SharedValues:
         self.put(f"{name}-{self._placement.rank}", value)
         return [self.wait(f"{name}-{rank}") for rank in range(self._placement.size)]
 
+    def check_equal(self, checksum: str, what: str, advice: str) -> str:
+        """Returns a SHA-256 (hex) that must be equal on all ranks; every rank must call it.
+
+        Raises:
+            BadInput: the ranks differ in ``what``.
+        """
+        every = self.exchange("weights", checksum)
+        if len(set(every)) > 1:
+            listed = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
+            raise BadInput(f"the ranks' {what} differ at the end of training (SHA-256 by rank: {listed}); {advice}")
+        return checksum
+
     def _request(self, method: str, name: str, body: bytes | None) -> str | None:
         connection = http.client.HTTPConnection(self._address, self._port, timeout=_ANSWER_S)
         try:
