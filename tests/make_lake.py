@@ -1,7 +1,7 @@
 """Makes an Iceberg table and a Delta table below a folder, in the environment that reads them; one more row each time.
 
-The rows are ``{id, at, price, name}``, one an hour. With ``equality``, the Iceberg table gets an equality delete; with
-``vectors``, the Delta table may have deletion vectors.
+The rows are ``{id, at, price, name, epoch, tags}``, one an hour. With ``equality``, the Iceberg table gets an equality
+delete; with ``vectors`` or ``mapping``, the Delta table may have deletion vectors or has column mapping.
 """
 
 import shutil
@@ -24,6 +24,8 @@ def rows(first: int, count: int) -> pa.Table:
         "at": pa.array([None, *at[1:]] if first == 0 else at, pa.timestamp("us", "UTC")),
         "price": pa.array([None if n % 2 else n for n in range(count)], pa.decimal128(10, 2)),
         "name": pa.array([f"n{number}" for number in range(count)]),
+        "epoch": pa.array([int(time.timestamp()) for time in at], pa.int32()),
+        "tags": pa.array([["a.b"]] * count),
     })  # fmt: skip
 
 
@@ -38,11 +40,11 @@ if what == "new":
 elif what == "more":
     catalog.load_table("shop.rows").append(rows(1000, 1))
     write_deltalake(folder / "delta", rows(1000, 1), mode="append")
-elif what == "vectors":
+elif what in ("vectors", "mapping"):
     shutil.rmtree(folder / "delta")
-    write_deltalake(
-        folder / "delta", rows(0, 5), mode="overwrite", configuration={"delta.enableDeletionVectors": "true"}
-    )
+    mapping = {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
+    configuration = {"delta.enableDeletionVectors": "true"} if what == "vectors" else mapping
+    write_deltalake(folder / "delta", rows(0, 5), mode="overwrite", configuration=configuration)
 elif what == "equality":
     deletes = DataFile.from_args(
         content=DataFileContent.EQUALITY_DELETES, file_path=f"file://{folder}/deletes.parquet",

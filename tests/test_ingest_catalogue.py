@@ -33,8 +33,9 @@ def test_hive_table_is_pruned_to_the_window_and_changes_are_seen(run_step: Any, 
     subprocess.run([runtime / "bin" / "python", SCRIPT], env=environment, cwd=tmp_path, check=True)
     launcher = SparkLauncher(runtime, "spark_local", conf)
 
-    def ingest(states: dict[str, str] | None = None, **sources: Source) -> Any:
+    def ingest(states: dict[str, str] | None = None, window_end: str = WINDOW["window_end"], **sources: Source) -> Any:
         params = {"sources": {name: source.to_dict() for name, source in sources.items()}, **WINDOW}
+        params["window_end"] = window_end
         return run_step(RUN, params={**params, "states": states}, kind="snapshot", launcher=launcher)
 
     pruned = Source("hive://shop.rows", time_column="day", key=("id",))
@@ -58,6 +59,17 @@ def test_hive_table_is_pruned_to_the_window_and_changes_are_seen(run_step: Any, 
         ingest(states, rows=pruned)
     assert failure.value.retryable
     assert ingest(rows=pruned).rows["rows"].rows_out == 48
-    with pytest.raises(StepFailed, match=r"spark://shop\.gone: .*TABLE_OR_VIEW_NOT_FOUND") as failure:
-        ingest(rows=Source("spark://shop.gone"))
-    assert not failure.value.retryable
+
+    odd = Source("hive://shop.odd", columns=("a.b", "Ti`ck ü%"), time_column="select", key=("a.b",))
+    folder = run_step.store.local(ingest(rows=odd, window_end="2050-01-01"))
+    expected = [{"a.b": 2 * n, "Ti`ck ü%": "ü"} for n in range(4, 9)]
+    assert sorted(pq.read_table(folder / "rows").to_pylist(), key=lambda row: row["a.b"]) == expected
+    for table, fields, message in (
+        ("gone", {}, "TABLE_OR_VIEW_NOT_FOUND"),
+        ("a-b", {}, "INVALID_IDENTIFIER"),
+        ("odd", {}, "YearMonthIntervalType"),
+        ("odd", {"columns": ("a",), "key": ("count",)}, "MAP"),
+    ):
+        with pytest.raises(StepFailed, match=rf"hive://shop\.{table}: .*{message}") as failure:
+            ingest(rows=Source(f"hive://shop.{table}", **fields))
+        assert not failure.value.retryable

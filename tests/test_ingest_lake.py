@@ -75,7 +75,7 @@ def test_table_is_read_at_the_planned_state(
     assert artifact.properties["states"] == states
     assert artifact.rows["rows"].rows_in == 1000
     assert [str(kind) for kind in table.schema.types] == [
-        *("int64", "timestamp[us, tz=UTC]", "decimal128(10, 2)", "string")
+        *("int64", "timestamp[us, tz=UTC]", "decimal128(10, 2)", "string", "int32", "list<element: string>")
     ]
     assert ingest(source(kind))[1].num_rows == 1001
     assert ingest(source(kind, version=states["rows"]))[1].num_rows == 1000
@@ -84,6 +84,9 @@ def test_table_is_read_at_the_planned_state(
     artifact, table = ingest(source(kind, time_column="at", columns=("id",), key=("id",)), window)
     assert table.to_pydict() == {"id": list(range(1, 24))}
     assert artifact.rows["rows"].rejected == {"at is missing": 1}
+    far = ("2013-01-01T01:30:00Z", "2050-01-01T00:00:00Z")
+    _, table = ingest(source(kind, time_column="epoch", columns=("id",), version=int(states["rows"])), far)
+    assert sorted(table["id"].to_pylist()) == list(range(2, 1000))
 
     def refused(source: Source, *arguments: Any) -> str:
         with pytest.raises(StepFailed) as failure:
@@ -95,7 +98,10 @@ def test_table_is_read_at_the_planned_state(
     message = refused(source(kind, time_column="at"), ("2020-01-01", None))
     assert "goes from 2013-01-01 01:00:00+00:00 to 2013-02-11 16:00:00+00:00" in message
     assert "the key name='n" in refused(source(kind, key=("name",)))
+    assert "the columns of 'key' cannot be compared: Keys of type list" in refused(source(kind, key=("tags",)))
     assert "there is no column 'when'" in refused(source(kind, time_column="when"), window)
+    unknown = {"delta": "'x'; expected the number of a version", "iceberg": "there is no snapshot x"}
+    assert unknown[kind] in refused(source(kind, version="x"))
     assert "77" in refused(source(kind, version="77"))
     change("gone") if kind == "iceberg" else shutil.rmtree(tmp_path / "delta")
     assert "exist" in refused(source(kind), (None, None), states)
@@ -103,7 +109,11 @@ def test_table_is_read_at_the_planned_state(
 
 @pytest.mark.parametrize(
     ("kind", "what", "message"),
-    [("delta", "vectors", "deletion vectors, which only Spark reads"), ("iceberg", "equality", "equality deletes")],
+    [
+        ("delta", "vectors", "deletion vectors, which only Spark reads"),
+        ("delta", "mapping", "column mapping, which only Spark reads"),
+        ("iceberg", "equality", "equality deletes"),
+    ],
 )
 def test_deletes_for_spark_are_refused(
     kind: str, what: str, message: str, ingest: Any, source: Any, change: Any

@@ -177,6 +177,16 @@ def test_other_columns_and_types_are_refused(target: Target, artifact: Any) -> N
     assert target.ids() == [("shop/monday/predict/predictions", "train", 1)]
 
 
+@pytest.mark.parametrize("target", KINDS, indirect=True)
+def test_values_that_fit_no_type_are_refused(target: Target, artifact: Any) -> None:
+    for number, day, message in (
+        (2**63, 0, "column 'n' has 9223372036854775808, which does not fit int64"),
+        (2**63 - 1, -800_000, "column 'day' has '-0221-09-04', which does not fit date32"),
+    ):
+        columns = {"n": pa.array([1, number], pa.uint64()), "day": pa.array([0, day], pa.date32())}
+        assert f"{target.table.uri!r}: {message}" in target.refused(artifact({"train": pa.table(columns)}))
+
+
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_lakes_on_s3_take_credentials_of_a_connection(
     kind: str, artifact: Any, lake_runtime: Path, s3_endpoint: str, tmp_path: Path, run_step: Any, monkeypatch: Any
@@ -279,6 +289,8 @@ def test_sqlite_without_rows_and_with_nan(target: Target, artifact: Any, sqlite:
     assert sqlite.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
     target.write(artifact({"train": pa.table({"x": [1.0, float("nan"), None]})}))
     assert any("stores NULL instead; values by column: {'x': 1}" in line.text for line in target.run_step.lines)
+    sqlite.execute('CREATE UNIQUE INDEX one ON "late ""rows""" (x)')
+    assert "UNIQUE constraint failed" in target.refused(artifact({"train": pa.table({"x": [2.0, 2.0]})}))
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
@@ -286,6 +298,9 @@ def test_postgres_refuses(target: Target, artifact: Any, postgres: Any) -> None:
     assert "invalid byte sequence" in target.refused(artifact({"train": pa.table({"x": ["a\0"]})}))
     assert "has more than 63 bytes" in target.refused(artifact({"train": pa.table({"ä" * 32: [1]})}))
     assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
+    for name in (".late", "shop."):
+        table = Table(conn_id="warehouse", name=name).to_dict()
+        assert "expected 'table' or 'schema.table'" in target.refused(artifact({"train": ids([1])}), table=table)
     elsewhere = Table(conn_id="warehouse", name="shop.late").to_dict()
     assert 'schema "shop" does not exist' in target.refused(artifact({"train": ids([1])}), table=elsewhere)
     postgres.execute("DROP SCHEMA IF EXISTS shop CASCADE; CREATE SCHEMA shop")
@@ -294,6 +309,16 @@ def test_postgres_refuses(target: Target, artifact: Any, postgres: Any) -> None:
     message = target.refused(artifact({"train": ids([2, 2])}), table=elsewhere)
     assert "duplicate key" in message and "(id)=(2)" in message
     assert postgres.execute("SELECT id FROM shop.late").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("target", ["delta"], indirect=True)
+def test_delta_refuses(target: Target, artifact: Any, lake_runtime: Path) -> None:
+    assert "Duplicate field name" in target.refused(artifact({"train": pa.table({"a": [1], "A": [2]})}))
+    make = "import sys, pyarrow as pa; from deltalake import write_deltalake; write_deltalake(sys.argv[1], "
+    make += "pa.table({'id': [1]}), configuration={'delta.columnMapping.mode': 'name', 'delta.minReaderVersion': '2'})"
+    path = target.table.uri.removeprefix("delta://")
+    subprocess.run([lake_runtime / "bin" / "python", "-c", make, path], check=True)
+    assert "column mapping, which only Spark" in target.refused(artifact({"train": ids([1])}))
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)

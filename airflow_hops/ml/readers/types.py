@@ -210,7 +210,7 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
     if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], type_)
     is_text = pa.types.is_string(type_) or pa.types.is_nested(type_)
-    if is_text and not _is_in_calendar(array):  # Arrow would write "value out of range"
+    if is_text and not is_in_calendar(array):  # Arrow would write "value out of range"
         raise pa.ArrowInvalid("a time outside the years 1 to 9999, or the day")
     if cut and pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_) and type_.unit == "us":
         array = pc.floor_temporal(array, unit="microsecond")
@@ -260,7 +260,7 @@ def misfit(array: pa.Array, type_: pa.DataType, column: str, file: RawFile, rows
         advice = _LEAVE_OUT
     elif pa.types.is_duration(array.type):
         advice = f"{give} 'int64' to keep it as a number, in {array.type.unit}"
-    elif not _is_in_calendar(array[index : index + 1]):
+    elif not is_in_calendar(array[index : index + 1]):
         advice = f"{give} 'int{array.type.bit_width}' to keep it as a number"
     elif pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         advice = f"{give} 'timestamp' to cut times to microseconds"
@@ -272,8 +272,8 @@ def check_values(batch: pa.RecordBatch, file: RawFile, rows_before: int) -> None
     """Raises ``BadInput`` if text is not in UTF-8, or a time is outside the years 1 to 9999."""
     check_text(batch, file, rows_before)
     for column, array in zip(batch.schema.names, batch.columns, strict=True):
-        if not _is_in_calendar(array):
-            index = first_bad(array, _is_in_calendar)
+        if not is_in_calendar(array):
+            index = first_bad(array, is_in_calendar)
             advice = _LEAVE_OUT
             if not pa.types.is_nested(array.type):
                 name = "string" if file.is_text else f"int{array.type.bit_width}"
@@ -304,15 +304,15 @@ def _is_valid(array: pa.Array) -> bool:
     return True
 
 
-def _is_in_calendar(array: pa.Array) -> bool:
+def is_in_calendar(array: pa.Array) -> bool:
     """Returns whether all dates and timestamps, at any depth, are in the years 1 to 9999, and times in a day."""
     kinds, kind = pa.types, array.type
     if kinds.is_map(kind):
-        return _is_in_calendar(array.keys) and _is_in_calendar(array.items)
+        return is_in_calendar(array.keys) and is_in_calendar(array.items)
     if kinds.is_list(kind):
-        return _is_in_calendar(array.flatten())
+        return is_in_calendar(array.flatten())
     if kinds.is_struct(kind):
-        return all(_is_in_calendar(field) for field in array.flatten())
+        return all(is_in_calendar(field) for field in array.flatten())
     first, last = _FIRST_SECOND, _LAST_SECOND
     if kinds.is_timestamp(kind):
         units = float(_UNITS[kind.unit])

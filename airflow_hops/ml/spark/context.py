@@ -134,12 +134,12 @@ def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[
 
 
 @contextmanager
-def as_spark_failure() -> Iterator[None]:
-    """Turns any error into a ``HopsError`` with Spark's message."""
+def as_spark_failure(where: str = "Spark failed", *bad: type[Exception]) -> Iterator[None]:
+    """Turns any error into a ``HopsError`` with Spark's message, errors of the types ``bad`` into ``BadInput``."""
     try:
         yield
     except Exception as error:  # errors of Spark (Py4J, PySpark) have no common base class
-        raise HopsError(f"Spark failed: {_last_words(error)}") from error
+        raise (BadInput if isinstance(error, bad) else HopsError)(f"{where}: {_last_words(error)}") from error
 
 
 def _last_words(error: Exception) -> str:

@@ -6,14 +6,14 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException, PySparkTypeError
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -45,24 +45,28 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
         HopsError: Spark failed, or the table has changed since it was planned.
     """
     frame = _frame(source)
-    with as_spark_failure():
-        schema: pa.Schema = to_arrow_schema(frame.schema)
-    columns = columns_to_read(source, schema.names, source.uri)
+    columns = columns_to_read(source, frame.columns, source.uri)
+    with _failing(source):
+        schema: pa.Schema = to_arrow_schema(frame.select(*map(_column, columns)).schema)
     bounds = lake.bounds(source, window, schema)
-    time = F.col(f"`{source.time_column}`") if source.time_column is not None else F.lit(None)
+    time = _column(source.time_column) if source.time_column is not None else F.lit(None)
     inside = frame
     for compared, bound in bounds:
-        value = bound.as_py() if pa.types.is_integer(bound.type) else bound.as_py().isoformat()
-        limit = F.lit(value).cast(frame.schema[str(source.time_column)].dataType)
+        limit = F.lit(bound.as_py())
+        if not pa.types.is_integer(bound.type):
+            limit = F.lit(bound.as_py().isoformat()).cast(frame.schema[str(source.time_column)].dataType)
         inside = inside.filter(time >= limit if compared == ">=" else time < limit)
-    with as_spark_failure():
+    with _failing(source):
         without_time = frame.filter(time.isNull()).count() if bounds else 0
-        repeated = inside.groupBy(*source.key).count().filter("count > 1").limit(1).collect() if source.key else []
+        names = [*map(str, range(len(source.key))), "count"]
+        counts = inside.groupBy(*map(_column, source.key)).agg(F.count("*")).toDF(*names)
+        repeated = counts.filter("count > 1").limit(1).collect() if source.key else []
     check_duplicates([tuple(row) for row in repeated], source, source.uri)
-    chosen = inside.select(*(f"`{name}`" for name in columns))
+    # mapInArrow looks for a column "a.b" in a struct "a".
+    chosen = inside.select(*(_column(name).alias(str(number)) for number, name in enumerate(columns)))
 
     def span() -> tuple[str | None, str | None]:
-        with as_spark_failure():
+        with _failing(source):
             first, last = frame.agg(F.min(time).cast("string"), F.max(time).cast("string")).collect()[0]
         return first, last
 
@@ -70,7 +74,7 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
         source.uri,
         {name: schema.field(name).type for name in columns},
         [None],
-        _given,
+        partial(_named, columns),
         without_time=without_time,
         span=span,
         pool=Pool(partial(_run, chosen)),
@@ -79,8 +83,8 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
         raise HopsError(f"{source.uri}: the table has changed since its read was planned; retry")
 
 
-def _given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return batches
+def _named(names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
 
 
 def _run(
@@ -113,13 +117,18 @@ def _frame(source: Source) -> DataFrame:
             "conf={'spark.sql.catalogImplementation': 'hive'}"
         )
     name = source.uri.partition("://")[2]
-    try:
+    with _failing(source):
         spark.catalog.refreshTable(name)
         return spark.table(name)
-    except AnalysisException as error:
-        raise BadInput(f"{source.uri}: {str(error).splitlines()[0]}") from error
-    except Exception as error:  # of Py4J
-        raise HopsError(f"{source.uri}: {str(error).splitlines()[0]}") from error
+
+
+def _column(name: str) -> Column:
+    return F.col("`{}`".format(name.replace("`", "``")))
+
+
+def _failing(source: Source) -> AbstractContextManager[None]:
+    """Turns errors of Spark into ours; a retry cannot help if there is no such table, column or type."""
+    return as_spark_failure(source.uri, AnalysisException, PySparkTypeError)
 
 
 def _fingerprint(frame: DataFrame) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
@@ -34,11 +34,8 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     """
     where = f"{source.uri} at version {state}"
     table = _load(source, state)
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        raise BadInput(
-            f"{where}: the table may have deletion vectors, which only Spark reads; turn them off and purge them"
-        )
     with failing(where):
+        check_features(table, where)
         dataset = table.to_pyarrow_dataset()
     schema: pa.Schema = dataset.schema
     columns = columns_to_read(source, schema.names, where)
@@ -65,6 +62,16 @@ def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
     )
 
 
+def check_features(table: DeltaTable, where: str) -> None:
+    """Raises BadInput if deltalake would overlook deleted rows or values of renamed columns."""
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise BadInput(
+            f"{where}: the table may have deletion vectors, which only Spark reads; turn them off and purge them"
+        )
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise BadInput(f"{where}: the table has column mapping, which only Spark reads; copy it to one without")
+
+
 def _read(
     where: str, schema: pa.Schema, columns: Sequence[str], inside: Any, part: Sequence[Any]
 ) -> Iterator[pa.RecordBatch]:
@@ -84,4 +91,8 @@ def _load(source: Source, version: str | None) -> DeltaTable:
 
 def failing(where: str, *, is_bad: bool = False) -> AbstractContextManager[None]:
     """Turns errors of deltalake into ours; with ``is_bad``, a retry cannot help."""
-    return failing_as(where, DeltaError, OSError, is_bad=lambda error: is_bad or isinstance(error, TableNotFoundError))
+    bad = (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, pa.ArrowInvalid)
+    # deltalake has no class of its own for a schema that Delta does not allow.
+    return failing_as(
+        where, Exception, is_bad=lambda error: is_bad or isinstance(error, bad) or type(error) is Exception
+    )

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.stages.ingest.open_table import check_duplicates
 from airflow_hops.ml.stages.ingest.window import Window
@@ -25,7 +26,7 @@ def bounds(source: Source, window: Window, schema: pa.Schema) -> list[tuple[str,
     type_ = schema.field(source.time_column).type
     ends = [(compared, time) for compared, time in ((">=", window.start), ("<", window.end)) if time is not None]
     if pa.types.is_integer(type_):
-        return [(compared, pa.scalar(math.ceil(time.timestamp()), type_)) for compared, time in ends]
+        return [(compared, pa.scalar(math.ceil(time.timestamp()), pa.int64())) for compared, time in ends]
     if pa.types.is_timestamp(type_):
         return [(c, pa.scalar(time if type_.tz else time.replace(tzinfo=None), type_)) for c, time in ends]
     if pa.types.is_date(type_):
@@ -55,7 +56,10 @@ def parts(files: Iterable[tuple[Any, int]]) -> list[list[Any]]:
 def check_key(keys: pa.Table, source: Source, where: str) -> None:
     """Raises BadInput if two rows have the same key."""
     names = list(source.key)
-    counts = keys.group_by(names).aggregate([([], "count_all")])
+    try:
+        counts = keys.group_by(names).aggregate([([], "count_all")])
+    except pa.ArrowNotImplementedError as error:
+        raise BadInput(f"{where}: the columns of 'key' cannot be compared: {error}; name others") from error
     duplicates = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).to_pylist()
     check_duplicates([[*(row[name] for name in names), row["count_all"]] for row in duplicates], source, where)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +47,17 @@ class OpenTable:
     span: Callable[[], tuple[str | None, str | None]] = lambda: (None, None)
     in_this_process: bool = False
     pool: Pool | None = None
+
+
+def module_for(name: str, what: str) -> Any:
+    """Imports the module for the tables of one kind; raises BadInput if the environment lacks its library."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise BadInput(
+            f"{what}: the environment {sys.prefix} lacks {error.name}; make one with 'airflow hops runtime create "
+            f"--name lake --with {error.name}', and name it in the operator's 'runtime'"
+        ) from error
 
 
 def name_of_query(source: Source, query: str | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -19,7 +17,7 @@ from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import cast, check_values, stored, wanted
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, run_tasks, uploaded_files
-from airflow_hops.ml.stages.ingest.open_table import OpenTable, name_of_query
+from airflow_hops.ml.stages.ingest.open_table import OpenTable, module_for, name_of_query
 from airflow_hops.ml.stages.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
@@ -37,17 +35,7 @@ def _module_of(source: Source) -> Any:
     """Imports the module that reads a table; the others' libraries may not be installed."""
     scheme = source.uri.partition("://")[0]
     name = _MODULES.get(scheme) or source.storage_options["dialect"]
-    try:
-        return importlib.import_module(f"airflow_hops.ml.stages.ingest.{name}")
-    except ModuleNotFoundError as error:
-        raise BadInput(_lacks(source, error.name)) from error
-
-
-def _lacks(source: Source, library: str | None) -> str:
-    return (
-        f"source {source.uri!r}: the environment {sys.prefix} lacks {library}; make one with 'airflow hops runtime "
-        f"create --name lake --with {library}', and name it in the operator's 'runtime'"
-    )
+    return module_for(f"airflow_hops.ml.stages.ingest.{name}", f"source {source.uri!r}")
 
 
 def states_of(context: StepContext, *, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -7,16 +7,23 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.tables import Table
 from airflow_hops.ml.readers.types import normalised
-from airflow_hops.ml.stages.ingest.delta import failing
+from airflow_hops.ml.stages.ingest.delta import check_features, failing
 from airflow_hops.ml.stages.write_table.table_writer import BATCH, TableWriter
 
 
 @contextmanager
 def opened(table: Table) -> Iterator[TableWriter]:
-    """Opens a table; raises HopsError if the storage fails, or another writer was faster."""
+    """Opens a table.
+
+    Raises:
+        BadInput: Delta does not allow the columns, or the table has features that only Spark knows.
+        HopsError: the storage fails, or another writer was faster.
+    """
     with failing(f"table {table.uri!r}"):
         yield _DeltaTable(table)
 
@@ -27,26 +34,45 @@ class _DeltaTable:
     def __init__(self, table: Table) -> None:
         self._path = table.uri.removeprefix("delta://")
         self._options = {name: str(value) for name, value in table.storage_options.items()}
+        exists = DeltaTable.is_deltatable(self._path, self._options)
+        self._table = DeltaTable(self._path, storage_options=self._options) if exists else None
+        if self._table is not None:
+            check_features(self._table, f"table {table.uri!r}")
 
     def type_of(self, type_: pa.DataType) -> str | None:
         text = str(normalised(type_))
         return None if "duration" in text else text
 
     def columns(self) -> dict[str, str] | None:
-        if not DeltaTable.is_deltatable(self._path, self._options):
+        if self._table is None:
             return None
-        schema = pa.schema(DeltaTable(self._path, storage_options=self._options).schema().to_arrow())
+        schema = pa.schema(self._table.schema().to_arrow())
         return {field.name: str(normalised(field.type)) for field in schema}
 
     def create(self, schema: pa.Schema) -> None:
         write_deltalake(self._path, schema.empty_table(), mode="error", storage_options=self._options)
+        self._table = DeltaTable(self._path, storage_options=self._options)
 
     def replace(self, batch: str, schema: pa.Schema | None, rows: Iterator[pa.RecordBatch]) -> None:
-        table = DeltaTable(self._path, storage_options=self._options)
+        assert self._table is not None
         same_batch = "{} = '{}'".format(BATCH, batch.replace("'", "''"))
-        if schema is None:
-            table.delete(same_batch)
-        else:
-            reader = pa.RecordBatchReader.from_batches(schema, rows)
-            write_deltalake(table, reader, mode="overwrite", predicate=same_batch)
-        self.version = str(table.version())
+        bad: list[BadInput] = []
+
+        def noting_errors() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from rows
+            except BadInput as error:  # deltalake raises its own instead
+                bad.append(error)
+                raise
+
+        try:
+            if schema is None:
+                self._table.delete(same_batch)
+            else:
+                reader = pa.RecordBatchReader.from_batches(schema, noting_errors())
+                write_deltalake(self._table, reader, mode="overwrite", predicate=same_batch)
+        except DeltaError:
+            if bad:
+                raise bad[0] from None
+            raise
+        self.version = str(self._table.version())

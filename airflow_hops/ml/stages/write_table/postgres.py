@@ -44,7 +44,9 @@ class _PostgresTable:
 
     def __init__(self, session: Session, table: Table) -> None:
         self._session, self._uri = session, table.uri
-        self._schema, _, self._name = (table.name or "").rpartition(".")
+        self._schema, dot, self._name = (table.name or "").rpartition(".")
+        if not self._name or (dot and not self._schema):
+            raise BadInput(f"table {table.uri!r}: the name is {table.name!r}; expected 'table' or 'schema.table'")
         self._quoted = ".".join(self._identifier(part) for part in (self._schema, self._name) if part)
         # Two tries of a task would both delete the old rows before either has written its own.
         session.rows("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", f"hops {self._quoted}")

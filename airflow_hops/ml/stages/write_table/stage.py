@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.streams import REJECTED_FOLDER
 from airflow_hops.core.contract.tables import Table, TableWriteProperties
-from airflow_hops.ml.readers.types import converted, normalised
+from airflow_hops.ml.readers.text_types import first_bad
+from airflow_hops.ml.readers.types import converted, fits, is_in_calendar, normalised, value_text
+from airflow_hops.ml.stages.ingest.open_table import module_for
 from airflow_hops.ml.stages.write_table.table_writer import BATCH, FOLDER, TableWriter
 from airflow_hops.ml.step.context import StepContext
 
@@ -47,14 +49,14 @@ def run(
     batch = batch or artifact.uri.removeprefix(context.store.root).strip("/")
     files = _files(context, artifact, folders)
     schema = _schema(files) if files else None
-    total = sum(pq.read_metadata(path).num_rows for _, path in files)
+    total = sum(file.metadata.num_rows for file in files)
 
     def rows() -> Iterator[pa.RecordBatch]:
         written = 0
-        for folder, path in files:
-            for read in pq.ParquetFile(path).iter_batches(_BATCH_ROWS):
+        for file in files:
+            for read in pq.ParquetFile(file.path, metadata=file.metadata).iter_batches(_BATCH_ROWS):
                 assert schema is not None
-                yield _converted(read, schema, batch, folder, path)
+                yield _converted(read, schema, batch, file, target)
                 written += read.num_rows
                 context.progress(0.9 * written / max(total, 1), f"{written} of {total} rows")
 
@@ -78,18 +80,19 @@ def run(
 
 def _opened(table: Table) -> AbstractContextManager[TableWriter]:
     name = table.uri.partition("://")[0] if table.conn_id is None else table.storage_options["dialect"]
-    try:
-        module = importlib.import_module(f"airflow_hops.ml.stages.write_table.{name}")
-    except ModuleNotFoundError as error:
-        raise BadInput(
-            f"table {table.uri!r}: the environment {sys.prefix} lacks {error.name}; make one with 'airflow hops "
-            f"runtime create --name lake --with {error.name}', and name it in the operator's 'runtime'"
-        ) from error
+    module = module_for(f"airflow_hops.ml.stages.write_table.{name}", f"table {table.uri!r}")
     return module.opened(table)  # type: ignore[no-any-return]
 
 
-def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | None) -> list[tuple[str, Path]]:
-    """Returns the Parquet files with their folders."""
+@dataclass(frozen=True)
+class _File:
+    folder: str
+    path: Path
+    metadata: pq.FileMetaData
+
+
+def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | None) -> list[_File]:
+    """Returns the Parquet files."""
     if isinstance(folders, str) or (folders is not None and not folders):
         raise BadInput(f"folders is {folders!r}; expected a list of folders, or None for all")
     paths = sorted(
@@ -104,12 +107,15 @@ def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | No
         raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
     wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
     local = context.store.local(artifact)
-    return [(folder, local / path) for folder, path in of if folder in wanted]
+    return [_File(folder, local / path, pq.read_metadata(local / path)) for folder, path in of if folder in wanted]
 
 
-def _schema(files: Sequence[tuple[str, Path]]) -> pa.Schema:
+def _schema(files: Sequence[_File]) -> pa.Schema:
     """Returns the schema of all files, with the columns of batch and folder."""
-    schemas = {path: {field.name: normalised(field.type) for field in pq.read_schema(path)} for _, path in files}
+    schemas = {
+        file.path: {field.name: normalised(field.type) for field in file.metadata.schema.to_arrow_schema()}
+        for file in files
+    }
     first, columns = next(iter(schemas.items()))
     for path, others in schemas.items():
         if others != columns:
@@ -124,16 +130,23 @@ def _schema(files: Sequence[tuple[str, Path]]) -> pa.Schema:
     return pa.schema([*columns.items(), (BATCH, pa.string()), (FOLDER, pa.string())])
 
 
-def _converted(read: pa.RecordBatch, schema: pa.Schema, batch: str, folder: str, path: Path) -> pa.RecordBatch:
+def _converted(read: pa.RecordBatch, schema: pa.Schema, batch: str, file: _File, table: Table) -> pa.RecordBatch:
     arrays = []
     for field in list(schema)[:-2]:
         array = read.column(read.schema.get_field_index(field.name))
-        try:
-            arrays.append(array if array.type == field.type else converted(array, field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise BadInput(f"{path}: column {field.name!r} does not fit {field.type}: {error}") from error
-    added = [pa.repeat(value, read.num_rows).cast(pa.string()) for value in (batch, folder)]
+        if not _fits(array, field.type):
+            value = value_text(array, first_bad(array, partial(_fits, type_=field.type)))
+            raise BadInput(
+                f"table {table.uri!r}: column {field.name!r} has {value}, which does not fit {field.type}, in "
+                f"{file.path}; correct it where the artifact is made"
+            )
+        arrays.append(converted(array, field.type))
+    added = [pa.repeat(value, read.num_rows).cast(pa.string()) for value in (batch, file.folder)]
     return pa.RecordBatch.from_arrays([*arrays, *added], schema=schema)
+
+
+def _fits(array: pa.Array, type_: pa.DataType) -> bool:
+    return is_in_calendar(array) and fits(array, type_)
 
 
 def _type(writer: TableWriter, field: pa.Field, table: Table) -> str:
