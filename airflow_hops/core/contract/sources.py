@@ -95,14 +95,10 @@ class _DeclaredSource:
         """Returns the source with the fsspec options of its connection, by the connection's id.
 
         Raises:
-            BadInput: the connection's options are not among them.
+            BadInput: a connection for a lake has options that are not for S3.
         """
         if self.storage_conn_id is None:
             return self
-        if self.storage_conn_id not in options:
-            raise BadInput(
-                f"source {self.uri!r}: no options of storage_conn_id {self.storage_conn_id!r} came with the step"
-            )
         known = options[self.storage_conn_id]
         if self.uri.startswith(LAKES):
             known = lake_options(self.uri, self.storage_conn_id, known)
@@ -246,15 +242,9 @@ class Source(_DeclaredSource):
             )
 
     def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns the source with the options of its connection, of a storage or of a database.
-
-        Raises:
-            BadInput: the connection's options are not among them.
-        """
+        """Returns the source with the options of its connection, of a storage or of a database."""
         if self.conn_id is None:
             return super().with_options(options)
-        if self.conn_id not in options:
-            raise BadInput(f"source {self.uri!r}: no options of conn_id {self.conn_id!r} came with the step")
         return replace(self, storage_options=options[self.conn_id])
 
 

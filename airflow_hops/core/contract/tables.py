@@ -65,13 +65,11 @@ class Table:
         """Returns the table with the options of its connection.
 
         Raises:
-            BadInput: the connection's options are not among them.
+            BadInput: a connection for a lake has options that are not for S3.
         """
         conn_id = self.conn_id or self.storage_conn_id
         if conn_id is None:
             return self
-        if conn_id not in options:
-            raise BadInput(f"table {self.uri!r}: no options of connection {conn_id!r} came with the step")
         if self.conn_id is not None:
             return replace(self, storage_options=options[conn_id])
         return replace(
