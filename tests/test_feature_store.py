@@ -29,6 +29,7 @@ from airflow_hops.environments.runtime import pins_file
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.ml.feature_store.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
+from airflow_hops.serving.models.online_store import Lookup, entity_key, open_online_store
 
 pytestmark = pytest.mark.runtime
 
@@ -227,6 +228,32 @@ def test_rows_without_a_key_and_taken_names_are_named(step: Any) -> None:
         step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
 
 
+def test_keys_are_neither_rounded_nor_confused(step: Any) -> None:
+    first = 2**53  # the next integer is the same float
+    history = pd.DataFrame({"carrier_id": [first, first + 1], "mean_delay": np.float32([1, 2]), "flights": [1, 2]})
+    file = step.repository.parent / "features" / "delays.parquet"
+    history.assign(at=START, created=START).to_parquet(file, index=False)
+    step("apply_features", "feature_definitions")
+    keys = np.array([first + 1, first + 1, first, 5])
+    at = int(START.timestamp()) + 60
+    rows = pd.DataFrame({"id": [*"abcd"], "late": [0, 1, 0, 1], "at": at, "carrier_id": keys, "airport_id": "JFK\0"})
+
+    def joined(rows: pd.DataFrame, feature: str) -> pd.DataFrame:
+        labelled = {"examples": examples(step, rows)}
+        return table_of(step, step("training_dataset", "examples", labelled, features=[feature]))
+
+    seen = joined(rows, "carrier_delays:flights")["flights"]
+    assert seen.fillna(-1).tolist() == [2, 2, 1, -1]
+    for changed, feature, message in (
+        (rows.assign(carrier_id="7"), "carrier_delays:flights", r"'carrier_id' is object .* '7'; expected INT64"),
+        (rows.assign(airport_id=7), "airport_weather:sky", r"'airport_id' is int64 .*; expected STRING"),
+        (rows, "airport_weather:sky", "key 'airport_id' has a NUL character"),
+        (rows.assign(carrier_id=2.0**53), "carrier_delays:flights", r"has floats of 2\^53 or more"),
+    ):
+        with pytest.raises(StepFailed, match=message):
+            joined(changed, feature)
+
+
 def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     first = step("apply_features", "feature_definitions")
     folder = step.steps.store.local(first)
@@ -332,6 +359,38 @@ def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
     assert (weather.features["sky"].distinct, weather.features["sky"].mean) == (2, None)
     without = step("materialize", "materialization", **window, statistics=False)
     assert not (step.steps.store.local(without) / STATISTICS_NAME).exists()
+
+
+WORLD = """
+from feast.types import UnixTimestamp
+
+view = FeatureView(
+    name="world",
+    entities=[],
+    schema=[Field(name="rate", dtype=Float32), Field(name="seen", dtype=UnixTimestamp)],
+    source=FileSource(name="world_file", path=str(DATA / "world.parquet"), timestamp_field="at"),
+)
+"""
+
+
+def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
+    rates = pd.DataFrame({"rate": np.float32([1.5, 2.5, 2.5]), "at": [START, START + HOUR, START + HOUR]})
+    rates = rates.assign(seen=rates["at"].dt.tz_localize(None) - HOUR)
+    rates.to_parquet(step.repository.parent / "features" / "world.parquet", index=False)
+    with (step.repository / "definitions.py").open("a") as file:
+        file.write(WORLD)
+    step("apply_features", "feature_definitions")
+    window = {"start": START.isoformat(), "end": (START + 9 * HOUR).isoformat()}
+    step("materialize", "materialization", views=["world"], **window)
+    assert any("world: 1 rows have the key, event and created time of another" in x.text for x in step.steps.lines)
+    ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
+        [Lookup("world", ("rate",), (entity_key({}),))]
+    )
+    assert stored is not None and stored.values == {"rate": 2.5}
+    labelled = {"examples": examples(step, flights(9).assign(at=int(START.timestamp()) + 60))}
+    dataset = step("training_dataset", "examples", labelled, features=["world:rate", "world:seen"])
+    assert set(table_of(step, dataset)["seen"]) == {START.timestamp() - 3600}
+    assert step("audit_features", "feature_audit", {"dataset": dataset}).properties["verdict"] == "equal"
 
 
 def test_pushed_rows_are_online_and_those_without_a_column_are_refused(step: Any) -> None:

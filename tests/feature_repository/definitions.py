@@ -11,7 +11,7 @@ from feast.types import Float32, Int64, String
 
 DATA = Path(os.environ["HOPS_TEST_FEATURES"])
 
-carrier = Entity(name="carrier", join_keys=["carrier_id"], value_type=ValueType.INT64)
+carrier = Entity(name="carrier", join_keys=["carrier_id"])  # as feast init writes it: the source has the type
 airport = Entity(name="airport", join_keys=["airport_id"], value_type=ValueType.STRING)
 
 delays = FileSource(

@@ -27,7 +27,6 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 DEFINITIONS = FeatureDefinitions(
     "flights",
     entities={"carrier": "carrier_id"},
-    key_types={"carrier_id": "INT64"},
     views=(
         ViewDefinition(
             "delays", "FeatureView", ("carrier_id",), {"mean_delay": "Float32"}, 3600.0, "ops@example.com", online=True

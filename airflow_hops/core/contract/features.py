@@ -83,7 +83,6 @@ class FeatureDefinitions(JsonFields):
     Attributes:
         project: Feast's project.
         entities: Join key by entity.
-        key_types: Feast's type by join key.
         views: The feature views, by name.
         services: References ``view:feature`` by feature service.
         fingerprint: SHA-256 of the definitions, in hex.
@@ -91,7 +90,6 @@ class FeatureDefinitions(JsonFields):
 
     project: str
     entities: Mapping[str, str] = field(default_factory=dict)
-    key_types: Mapping[str, str] = field(default_factory=dict)
     views: tuple[ViewDefinition, ...] = ()
     services: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fingerprint: str = ""

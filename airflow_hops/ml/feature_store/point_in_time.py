@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from feast import FeatureStore
+from feast import FeatureStore, FeatureView
 from feast.errors import FeastError
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.feature_store.repository import ViewFeatures
+from airflow_hops.ml.feature_store.repository import ViewFeatures, key_types
 
 ROW = "hops_row"
 TIME = "event_timestamp"
@@ -88,11 +88,11 @@ def _join_views(
         )
     origins = {f"{each.prefix}__{feature}": (each.view.name, feature) for each in views for feature in each.features}
     spine = rows[[*keys, time]].rename(columns=keys)
-    known = spine.notna().all(axis=1)
-    distinct = spine[known].drop_duplicates(ignore_index=True)
+    distinct = spine[spine.notna().all(axis=1)].drop_duplicates(ignore_index=True)
     if distinct.empty:
         joined[list(origins)] = None
         return
+    _check_keys(distinct, views[0].view)
     entities = distinct.drop(columns=time).assign(
         **{TIME: pd.to_datetime(distinct[time], unit="s", utc=True), ROW: np.arange(len(distinct))}
     )
@@ -109,8 +109,37 @@ def _join_views(
     # The engine leaves out rows without a value.
     result = result.set_index(ROW).reindex(range(len(distinct)))
     numbers = spine.merge(distinct.assign(**{ROW: entities[ROW]}), how="left", on=list(spine.columns))[ROW]
+    times = {
+        (each.view.name, field.name) for each in views for field in each.view.features if is_time(str(field.dtype))
+    }
     for column, origin in origins.items():
-        joined[column] = result["__".join(origin)].reindex(numbers).set_axis(rows.index)
+        values = result["__".join(origin)].reindex(numbers).set_axis(rows.index)
+        joined[column] = as_seconds(values) if origin in times else values
+
+
+def is_time(dtype: str) -> bool:
+    """Returns whether a feature of one of Feast's types is a time, which examples and requests hold in seconds."""
+    return dtype == "UnixTimestamp"
+
+
+def as_seconds(times: pd.Series) -> pd.Series:
+    """Converts times to seconds since the epoch; integers are such."""
+    if pd.api.types.is_numeric_dtype(times):
+        return times
+    return (pd.to_datetime(times, utc=True) - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
+
+
+def _check_keys(rows: pd.DataFrame, view: FeatureView) -> None:
+    """Raises BadInput for keys of another type than the view's, and those that pandas would confuse with others."""
+    for key, kind in key_types(view).items():
+        values, where = rows[key], f"view {view.name!r}: key {key!r}"
+        # Feast takes Arrow's large_string for JSON if an entity has no type.
+        if pd.api.types.is_numeric_dtype(values) == (kind in ("STRING", "JSON")):
+            raise BadInput(f"{where} is {values.dtype} in the rows, such as {values.iloc[0]!r}; expected {kind}")
+        if pd.api.types.is_float_dtype(values) and (values.abs() >= _EXACT_IN_FLOAT).any():
+            raise BadInput(f"{where} has floats of 2^53 or more, which stand for several integers; expected integers")
+        if values.dtype == object and values.astype(str).str.contains("\0", regex=False).any():
+            raise BadInput(f"{where} has a NUL character, at which pandas ends a text; remove it in prepare()")
 
 
 def without_created(selected: Sequence[ViewFeatures]) -> list[str]:
@@ -137,17 +166,14 @@ def as_examples_column(values: pd.Series, dtype: str, reference: str) -> pa.Arra
         raise BadInput(f"feature {reference!r} is of type {dtype}; examples can have {allowed}")
     if dtype == "String":
         return pa.array(values.where(values.notna(), None), pa.string())
-    if dtype == "UnixTimestamp":
-        times = pd.to_datetime(values, utc=True)
-        values = (times - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
     missing = values.isna()
     if pa.types.is_integer(_TYPES[dtype]):
         if not missing.any():
             return pa.array(values.astype("int64"), pa.int64())
         numbers = values.astype("float64")
-        if (numbers.abs() > _EXACT_IN_FLOAT).any():
+        if (numbers.abs() >= _EXACT_IN_FLOAT).any():
             raise BadInput(
-                f"feature {reference!r} has missing values, and integers above 2^53, which a float would round; "
+                f"feature {reference!r} has missing values, and integers of 2^53 or more, which a float would round; "
                 "expected a string for identifiers"
             )
         return pa.array(numbers, pa.float64(), from_pandas=True)

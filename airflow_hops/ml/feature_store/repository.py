@@ -156,7 +156,6 @@ def definitions_of(store: FeatureStore) -> FeatureDefinitions:
     return FeatureDefinitions(
         project=store.project,
         entities={entity.name: entity.join_key for entity in entities},
-        key_types={entity.join_key: entity.value_type.name for entity in entities},
         views=views,
         services=services,
         fingerprint=hashlib.sha256("\n".join(canonical).encode()).hexdigest(),
@@ -183,6 +182,11 @@ def ttl_seconds(view: Any) -> float | None:
     """Returns the age at which a view's values expire; None for never."""
     ttl = getattr(view, "ttl", None)
     return ttl.total_seconds() or None if ttl is not None else None
+
+
+def key_types(view: Any) -> dict[str, str]:
+    """Returns the types of a view's keys, which Feast infers from its source where an entity has none."""
+    return {column.name: column.dtype.to_value_type().name for column in view.entity_columns}
 
 
 def _source_name(view: Any) -> str:

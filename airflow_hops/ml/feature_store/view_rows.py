@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -10,6 +11,8 @@ import pandas as pd
 from feast import FeatureStore, FeatureView
 
 from airflow_hops.core.contract.features import FeatureSummary, ViewStatistics
+
+log = logging.getLogger(__name__)
 
 _QUANTILES = (0.05, 0.5, 0.95)
 
@@ -50,6 +53,12 @@ def window_statistics(store: FeatureStore, view: FeatureView, start: datetime, e
     features = [field.name for field in view.features]
     rows = read_rows(store, view, features, start, end)
     rows = rows[rows["event_at"] < end]
+    if repeated := int(rows.duplicated([*view.join_keys, "event_at", "created_at"]).sum()):
+        log.warning(
+            "%s: %d rows have the key, event and created time of another; the engine chooses which of them counts",
+            view.name,
+            repeated,
+        )
     return ViewStatistics(len(rows), {feature: summarize(rows[feature]) for feature in features})
 
 

@@ -29,7 +29,7 @@ from airflow_hops.core.contract.features import (
 )
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.ml.feature_store.audit import History, describe, equal, find_causes, more_than
-from airflow_hops.ml.feature_store.point_in_time import join
+from airflow_hops.ml.feature_store.point_in_time import as_seconds, is_time, join
 from airflow_hops.ml.feature_store.repository import ViewFeatures, check_definitions, open_repository, select
 from airflow_hops.ml.feature_store.view_rows import read_rows
 from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
@@ -136,7 +136,10 @@ def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) 
             rows = rows[rows["captured_at"] < end]
         frames.append(rows)
     if not frames:
-        raise BadInput(f"no request of model {values.model_name!r} was captured in the window")
+        raise BadInput(
+            f"no request of model {values.model_name!r} was captured in the window; of a server that sends them to a "
+            "topic, ingest the topic and give the output of IngestOperator as captured"
+        )
     rows = pd.concat(frames, ignore_index=True)
     if len(rows) > values.max_rows:
         rows = rows.sample(values.max_rows, random_state=0)
@@ -224,6 +227,9 @@ def _history(
     """Reads the values of a view, of the rows' entities, from the offline store."""
     start, end = datetime(1970, 1, 2, tzinfo=UTC), datetime.now(UTC)
     history = read_rows(store, each.view, list(columns), start, end)
+    for feature, (_, origin) in columns.items():
+        if is_time(origin.dtype):
+            history[feature] = as_seconds(history[feature])
     names: Sequence[str] = list(each.join_keys)
     wanted = rows[[each.join_keys[key] for key in names]].drop_duplicates().set_axis(list(names), axis=1)
     ttls = {origin.ttl_s for _, origin in columns.values()}

@@ -18,6 +18,7 @@ from airflow_hops.ml.feature_store.repository import (
     ViewFeatures,
     check_definitions,
     definitions_of,
+    key_types,
     open_repository,
     select,
     ttl_seconds,
@@ -94,7 +95,7 @@ def run(
                 feature,
                 types[feature],
                 keys=dict(each.join_keys),
-                key_types={key: definitions.key_types.get(key, "") for key in each.join_keys},
+                key_types=key_types(each.view),
                 ttl_s=ttl_seconds(each.view),
             )
     roles = {properties.key, properties.time, properties.label, properties.weight, *(properties.more_labels or {})}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,12 +35,12 @@ KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT
 
 @dataclass(frozen=True)
 class _Column:
-    """An input of the model that is looked up: its origin, type and rank."""
+    """An input of the model that is looked up: its origin and type, and the width of vectors, -1 if any may come."""
 
     name: str
     origin: StoredFeature
     dtype: tensors.TensorType
-    rank: int
+    width: int | None
 
 
 class LookupServable(Servable):
@@ -93,10 +94,13 @@ class LookupServable(Servable):
         if missing := sorted(self._keys.keys() - set(request.inputs)):
             raise invalid_argument(f"input {missing[0]!r} is missing, the key by which features are looked up")
         keys = {name: decode_input(name, request.inputs[name]).reshape(-1) for name in self._keys}
-        rows = count_rows(keys)
+        rows = count_rows(keys or {name: decode_input(name, value) for name, value in request.inputs.items()})
         if any(len(values) != rows for values in keys.values()):
             raise invalid_argument(f"keys differ in length: { {name: len(values) for name, values in keys.items()} }")
-        arrays, times = self._look_up(keys, rows)
+        try:
+            arrays, times = self._look_up(keys, rows)
+        except struct.error as error:
+            raise invalid_argument(f"a key of the request is beyond its type INT32: {error}") from error
         for name, array in arrays.items():
             tensors.fill_proto(request.inputs[name], array)
         captured = PredictRequest()
@@ -146,13 +150,13 @@ class LookupServable(Servable):
         default = self._features.defaults.get(column.name)
         if default is not None:
             return default, 0
-        if column.dtype.numpy.kind == "f":
-            return np.nan, 0
+        if column.dtype.numpy.kind == "f" and column.width != -1:
+            return np.nan if column.width is None else [np.nan] * column.width, 0
         if column.dtype is tensors.STRING:
             return b"", 0
         raise invalid_argument(
             f"feature {column.origin.view}:{column.origin.feature} has no value for a key of the request, and integers "
-            f"cannot be missing; deploy with a default for {column.name!r}"
+            f"and vectors of any width cannot be missing; deploy with a default for {column.name!r}"
         )
 
     def _free(self) -> None:
@@ -175,7 +179,8 @@ def _columns(inner: Servable, features: OnlineFeatures, definitions: Any) -> lis
                     f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}"
                 )
         shape = definitions.signature_def[signature.name].inputs[name].tensor_shape
-        columns.append(_Column(name, origin, dtype, 1 if shape.unknown_rank else len(shape.dim)))
+        is_vector = not shape.unknown_rank and len(shape.dim) == 2
+        columns.append(_Column(name, origin, dtype, shape.dim[1].size if is_vector else None))
     return columns
 
 
@@ -185,7 +190,7 @@ def _array(column: _Column, values: list[Any]) -> np.ndarray:
         array[:] = [value.encode() if isinstance(value, str) else value for value in values]
     else:
         array = np.asarray(values, column.dtype.numpy)
-    return array.reshape(len(values), -1) if column.rank == 2 else array
+    return array if column.width is None else array.reshape(len(values), -1)
 
 
 def with_lookups(servable: Servable, folder: Path, online_store: str) -> Servable:

@@ -19,6 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from airflow_hops.serving.errors import StartError
 
+_NO_ENTITY: Mapping[str, tuple[str, Any]] = {"__dummy_id": ("STRING", "")}
 _KEY_TYPES = {"STRING": 2, "INT32": 3, "INT64": 4}
 _FIELDS = descriptor_pb2.FieldDescriptorProto
 
@@ -166,8 +167,13 @@ def entity_key(values: Mapping[str, tuple[str, Any]]) -> bytes:
     """Serializes an entity's key as Feast does.
 
     Args:
-        values: Feast's type (``STRING``, ``INT32`` or ``INT64``) and the value, by join key.
+        values: Feast's type (``STRING``, ``INT32`` or ``INT64``) and the value, by join key; empty for a view without
+            entities.
+
+    Raises:
+        struct.error: an integer is beyond its type.
     """
+    values = values or _NO_ENTITY
     parts = [struct.pack("<I", len(values))]
     for name in sorted(values):
         encoded = name.encode()

@@ -28,10 +28,11 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.contract.streams import TopicRanges
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.streams.ranges import plan_ranges, recorded_ranges
+from airflow_hops.core.streams.topic import Topic
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import IN_PROCESS
 from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.topic import ingest_topic
+from airflow_hops.ml.stages.ingest.topic import ingest_topic, read_records
 from airflow_hops.ml.stages.ingest.window import Window
 
 TASK = Producer("dag", "run1", "ingest")
@@ -260,6 +261,40 @@ def test_unknown_topic_and_options_are_bad_input(tansu: Broker) -> None:
         plan_ranges(source(tansu, offsets={"7": (0, 1)}), (None, None))
     with pytest.raises(BadInput, match=r"'0': \(3, 1\); expected the number of a partition"):
         source(tansu, offsets={"0": (3, 1)})
+    for uri, options, message in (
+        ("kafka://a/b", tansu.config, "'kafka://a/b' is not a topic; expected kafka://topic"),
+        ("kafka://events", {}, "the connection has no 'bootstrap.servers'"),
+        ("kafka://events", {**tansu.config, "error_cb": "x"}, "'events': librdkafka refuses the connection's extra"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            plan_ranges(Source(uri, storage_options=options), (None, None))
+
+
+def test_plans_that_do_not_fit_are_refused(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
+    mock_kafka.send("events", [(0, as_json(n=0), 1_700_000_000_000)])
+    bounds = "2023-11-14T00:00:00", "2023-11-15T00:00:00"
+    store = ArtifactStore(str(tmp_path / "store"))
+    ranges = recorded_ranges(store, TASK, "t", source(mock_kafka), bounds)
+    with pytest.raises(BadInput, match=r"were planned for the window .*, but the step's is"):
+        ingest(tmp_path, source(mock_kafka), ranges)
+    (plan,) = (tmp_path / "store").rglob("*.json")
+    plan.write_text("{}")
+    with pytest.raises(BadInput, match="not a plan of a topic's offsets"):
+        recorded_ranges(store, TASK, "t", source(mock_kafka), bounds)
+
+
+def test_brokers_that_fall_silent_are_retried(
+    mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_hops.ml.stages.ingest.topic._SILENCE_S", 2.0)
+    mock_kafka.send("events", [(0, as_json(n=n)) for n in range(3)])
+    topic = source(mock_kafka)
+    with Topic(topic.uri, topic.storage_options) as opened:
+        ranges = plan_ranges(topic, (None, None))
+        records = read_records(opened, ranges, allow_gaps=False)
+        with mock_kafka.out_of_order(), pytest.raises(HopsError, match="sent nothing for 2 s; offset 0 is next") as no:
+            list(records)
+    assert no.value.retryable
 
 
 def test_brokers_that_do_not_answer_are_retried(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,9 +417,36 @@ def test_registry_that_fails_is_retried(mock_kafka: Broker, registry: Any, tmp_p
     with pytest.raises(HopsError, match="schema registry http") as failure:
         ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     assert failure.value.retryable
+    away = {"schema.registry.url": "http://127.0.0.1:1", "schema.registry.max.retries": 0}
+    topic = source(mock_kafka, storage_options=away)
+    with pytest.raises(HopsError, match=r"http://127\.0\.0\.1:1 does not answer"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    topic = source(mock_kafka, storage_options={**away, "schema.registry.nonsense": 1})
+    with pytest.raises(BadInput, match=r"schema registry: .*nonsense"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     topic = source(mock_kafka, format="avro")
     with pytest.raises(BadInput, match=r"needs a schema registry; give 'schema.registry.url'"):
         ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+
+
+def test_values_that_make_no_table_are_named(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    narrow = {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}
+    priced = {"type": "record", "name": "Event", "fields": [{"name": "price", "type": narrow}]}
+    wide = {**priced, "fields": [{"name": "price", "type": {**narrow, "precision": 9}}]}
+    registry.schemas |= {1: {"schema": json.dumps(priced)}, 2: {"schema": json.dumps("string")}}
+    registry.schemas[3] = {"schema": "{}", "schemaType": "JSON"}
+    good, large = avro(priced, {"price": decimal.Decimal(1)}), avro(wide, {"price": decimal.Decimal(123456)})
+    mock_kafka.send("events", [(0, framed(1, large)), (1, framed(2, b"\x02a")), (2, framed(3, b"{}"))])
+    mock_kafka.send("events", [(2, framed(1, good))])
+    for partition, message in (
+        ("0", "a value does not fit its schema's type: Decimal type with precision 6"),
+        ("1", '"string" is not a record, as rows must be'),
+        ("2", "has values in JSON, and others with types"),
+    ):
+        ends = {"0": (0, 1), "1": (0, 1), "2": (0, 2)}
+        topic = source(mock_kafka, storage_options=registry.options, offsets={partition: ends[partition]})
+        with pytest.raises(BadInput, match=message):
+            ingest(tmp_path / partition, topic, plan_ranges(topic, (None, None)))
 
 
 def event_file() -> descriptor_pb2.FileDescriptorProto:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from server_process import Start
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.captured.feedback import join_feedback, read_feedback
 
 
@@ -65,6 +67,14 @@ def test_labels_are_joined_with_the_rows_that_they_are_of(
     names = ["request_id", "row", "label.value", "label.late", "label.minutes"]
     assert table.num_columns - rows.num_columns == 3
     assert join_feedback(rows, read_feedback(captured)).equals(rows)
+    with pytest.raises(BadInput, match="feedback without a column 'row'; found"):
+        join_feedback(rows, read_feedback(folder).drop(["row"]))
+    foreign = tmp_path / "foreign" / "_feedback"
+    foreign.mkdir(parents=True)
+    for name, key in (("a", "one"), ("b", 1)):
+        pq.write_table(pa.table({"request_id": [key], "label.value": [1]}), foreign / f"{name}.parquet")
+    with pytest.raises(BadInput, match="'request_id' is of types int64 and string; expected one"):
+        read_feedback(foreign.parent)
     assert table.select(names).to_pylist() == [
         {"request_id": "one", "row": 0, "label.value": "2.5", "label.late": None, "label.minutes": None},
         {"request_id": "one", "row": 1, "label.value": "0", "label.late": None, "label.minutes": None},

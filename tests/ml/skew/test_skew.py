@@ -131,6 +131,10 @@ def test_rows_of_a_topic_are_compared_like_those_of_files(
     assert few["notes"][0].startswith("Too few rows in the snapshot, which the next run does not compare again")
     with pytest.raises(BadInput, match=r"no captured rows of model 'flihgts'; its rows are of 'flights', 'other'"):
         requests_of_snapshot(snapshot, detect.folder(snapshot), "flihgts", tmp_path / "scratch")
+    (tmp_path / "other" / "t").mkdir(parents=True)
+    pq.write_table(other.drop(["row"]), tmp_path / "other" / "t" / "part.parquet")
+    with pytest.raises(BadInput, match=r"table 't': there is no column 'row'; expected captured requests"):
+        requests_of_snapshot(snapshot, tmp_path / "other", "flights", tmp_path / "scratch" / "other")
 
 
 def test_july_has_drifted_from_a_winter(

@@ -11,6 +11,7 @@ from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.core.contract.times import seconds_since
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.ml.step.context import StepContext
 
 _AWAY = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
@@ -25,6 +26,17 @@ def only_topic(services: Mapping[str, str]) -> str | None:
     except ModelServerError:
         return None
     return None if status.get("base_path") else status.get("topic")
+
+
+def check_writes_files(context: StepContext) -> None:
+    """Raises BadInput if captured files are to be read, and the server sends captured requests to a topic alone."""
+    topic = None if context.has_input("captured") else only_topic(context.spec.services)
+    if topic:
+        raise BadInput(
+            f"the model server sends captured requests to topic {topic!r} alone and writes no files; ingest "
+            f"kafka://{topic} and give the output of IngestOperator as captured, or start the server with "
+            "--capture_base_path, too"
+        )
 
 
 def check_not_silent(

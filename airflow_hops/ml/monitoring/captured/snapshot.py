@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.capture_layout import folder_name, name_time
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
-from airflow_hops.ml.monitoring.captured.server import only_topic
 from airflow_hops.ml.step.context import StepContext
 
 _EXPECTED = ("request_id", "row", "model", "version", "captured_at")
@@ -21,17 +20,11 @@ def captured_requests(context: StepContext, model_name: str) -> CapturedRequests
     """Returns the captured requests of the input ``captured``, a snapshot, or else those that the connection names.
 
     Raises:
-        BadInput: the snapshot has none of the model, the connection names none, or its server writes no files.
+        BadInput: the snapshot has none of the model, or the connection names none.
     """
     if context.has_input("captured"):
         snapshot = context.input("captured"), context.local("captured")
         return requests_of_snapshot(*snapshot, model_name, context.scratch)
-    if topic := only_topic(context.spec.services):
-        raise BadInput(
-            f"the model server sends captured requests to topic {topic!r} alone and writes no files; ingest "
-            f"kafka://{topic} and give the output of IngestOperator as captured, or start the server with "
-            "--capture_base_path, too"
-        )
     return CapturedRequests.expected(context.spec.services, context.store, model_name)
 
 

@@ -18,7 +18,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.schema_history import schema_in_force
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
-from airflow_hops.ml.monitoring.captured.server import check_not_silent
+from airflow_hops.ml.monitoring.captured.server import check_not_silent, check_writes_files
 from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
 from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, Cursor, Window, check_columns, read_span
 from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
@@ -45,6 +45,7 @@ def compare_captured(context: StepContext, model_name: str, options: SkewOptions
     the next run. With an input ``captured``, the rows are those of this snapshot, and there is no cursor.
     """
     in_snapshot = context.has_input("captured")
+    check_writes_files(context)
     requests = captured_requests(context, model_name)
     champion, trained = _read_trained(context.store, model_name, options.split)
     names = requests.names()

@@ -24,6 +24,7 @@ from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import BINARY, REGRESSION
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.metrics.judging import METRICS
+from airflow_hops.ml.monitoring.captured.server import check_writes_files
 from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
 from airflow_hops.ml.monitoring.captured.values import as_number, class_numbers
 from airflow_hops.ml.stages.performance.join import Joined, Predictions, join_labels
@@ -61,6 +62,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         raise BadInput(f"model_name is {arguments.model_name!r}, which has no champion; deploy one first")
     known, prefix = _of_label(ModelProperties.of(champion.model), arguments.label)
     target = known.target
+    check_writes_files(context)
     requests = captured_requests(context, arguments.model_name)
     name = arguments.label_column or target.label
     table, untimed = read_labels(context, arguments, requests, name)
