@@ -33,6 +33,7 @@ folder, what = Path(sys.argv[1]), sys.argv[2]
 catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/iceberg")
 if what == "new":
     catalog.create_namespace("shop")
+    catalog.create_table("shop.empty", schema=rows(0, 1).schema)
     table = catalog.create_table("shop.rows", schema=rows(0, 1).schema)
     for first in (0, 500):
         table.append(rows(first, 500))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_deletes_for_spark_are_refused(
     change(what)
     with pytest.raises(StepFailed, match=message):
         ingest(source(kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("rows", "expected iceberg://catalog/namespace.table"), ("shop.empty", "the table has no snapshot")],
+)
+def test_iceberg_names_what_is_wrong(name: str, message: str, ingest: Any, source: Any) -> None:
+    with pytest.raises(StepFailed, match=message) as failure:
+        ingest(replace(source("iceberg"), uri=f"iceberg://lake/{name}"))
+    assert not failure.value.retryable
 
 
 def test_each_run_reads_the_newest_version(run_dag: Any, change: Any, tmp_path: Path) -> None:

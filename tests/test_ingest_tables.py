@@ -148,7 +148,11 @@ def test_ranges_share_a_snapshot(postgres: Any, ingest: Any) -> None:
 
 
 def test_bad_queries_name_connection_and_cause(postgres: Any, ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    postgres.execute(FLIGHTS + "CREATE SEQUENCE numbers")
+    postgres.execute(FLIGHTS + "CREATE SEQUENCE numbers;")
+    postgres.execute(
+        "CREATE FUNCTION fail() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no flights'; END $$"
+    )
+    assert "no flights" in refused(ingest, "SELECT fail() AS x")
     assert 'relation "gone" does not exist' in refused(ingest, "SELECT * FROM gone")
     assert "syntax error" in refused(ingest, "SELEC 1")
     assert "division by zero" in refused(ingest, "SELECT 1 / (n - 5000) AS x FROM generate_series(1, 9999) AS n")

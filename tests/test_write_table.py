@@ -171,9 +171,8 @@ def test_other_columns_and_types_are_refused(target: Target, artifact: Any) -> N
     assert "column 'score' is missing" in target.refused(artifact({"train": more}, run="tuesday"))
     assert "name folders with the same columns" in target.refused(artifact({"train": ids([1]), "eval": more}))
     assert "which the table needs for itself" in target.refused(artifact({"train": pa.table({"hops_batch": ["x"]})}))
-    span = pa.table({"span": pa.array([[datetime.timedelta(1)]], pa.list_(pa.duration("us")))})
-    if target.source.sql is None:
-        assert "cannot hold column 'span', which is list<" in target.refused(artifact({"train": span}))
+    span = pa.table({"span": pa.array([{"of": datetime.timedelta(1)}])})
+    assert "cannot hold column 'span', which is struct<of: duration" in target.refused(artifact({"train": span}))
     assert target.ids() == [("shop/monday/predict/predictions", "train", 1)]
 
 
@@ -270,6 +269,8 @@ def test_rows_that_are_set_aside(target: Target, artifact: Any) -> None:
     target.write(artifact({}, kind="anomalies"), batch="b")
     assert target.ids() == [("c", "rows", 3)]
     assert "rows are in eval" in target.refused(artifact({"eval": ids([1])}), folders=["train"])
+    for folders in ("eval", []):
+        assert "expected a list of folders" in target.refused(artifact({"eval": ids([1])}), folders=folders)
     assert "predictions has no rows" in target.refused(artifact({}))
 
 
