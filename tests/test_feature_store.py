@@ -254,6 +254,90 @@ def test_keys_are_neither_rounded_nor_confused(step: Any) -> None:
             joined(changed, feature)
 
 
+ODD = """
+from feast.on_demand_feature_view import on_demand_feature_view
+from feast.types import Array, Float64
+
+odd = FeatureView(
+    name="odd",
+    entities=[carrier],
+    schema=[Field(name="codes", dtype=Array(Int64)), Field(name="large", dtype=Int64)],
+    source=FileSource(name="odd_file", path=str(DATA / "odd.parquet"), timestamp_field="at"),
+)
+
+
+@on_demand_feature_view(sources=[carrier_delays], schema=[Field(name="double", dtype=Float64)])
+def doubled(frame):
+    return frame[["mean_delay"]].rename(columns={"mean_delay": "double"}).astype("float64")
+"""
+
+
+def test_input_that_cannot_be_used_is_named(step: Any) -> None:
+    odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [2**53 + 1], "at": START})
+    folder = step.repository.parent / "features"
+    odd.to_parquet(folder / "odd.parquet", index=False)
+    definitions = step.repository / "definitions.py"
+    definitions.write_text(definitions.read_text() + ODD)
+    step("apply_features", "feature_definitions")
+    (folder / "weather.parquet").unlink()
+    at = int(START.timestamp()) + 60
+    labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=at))
+    dataset = step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
+    untimed = replace(labelled, properties={**labelled.properties, "time": None})
+    services = captured(step, flights(9), flights(9).assign(mean_delay=0.0, flights=0, value_time=0))
+    served = {"model_name": "delays", "services": services}
+    late, wrong = (START + 9000 * HOUR).isoformat(), flights(9).assign(mean_delay="?", flights=1, created=START)
+    train, push = {"examples": labelled}, {"push_source": "delays_push", "to": "online"}
+    for stage, inputs, params, message in (
+        ("training_dataset", {"examples": untimed}, {"features": ["odd:large"]}, "the examples have no time"),
+        ("training_dataset", train, {"features": ["odd:codes"]}, r"'odd:codes' is of type Array\(Int64"),
+        ("training_dataset", train, {"features": ["odd:large"]}, r"integers of 2\^53 or more"),
+        ("training_dataset", train, {"features": ["doubled:double"]}, "computes its features at the request"),
+        ("training_dataset", train, {"features": ["airport_weather:sky"]}, "view 'airport_weather': "),
+        ("materialize", {}, {"start": "soon", "end": late}, "start is 'soon', expected a time in ISO 8601"),
+        ("materialize", {}, {"start": "2024-01-01", "end": late}, r"its zone, such as 2024-01-01\+00:00"),
+        ("materialize", {}, {"start": START.isoformat(), "end": late, "views": ["trains"]}, "views has 'trains'"),
+        ("push_features", {"rows": labelled}, {**push, "table": "x"}, "table is 'x'; the artifact has"),
+        ("audit_features", {"dataset": labelled}, {}, "dataset is not the output of TrainingDatasetOperator"),
+        ("audit_features", {"dataset": dataset}, {}, "lack the column 'carrier_id'.* set drop_keys=False"),
+        (
+            "audit_features",
+            {"dataset": dataset},
+            {**served, "start": late},
+            "no request of model 'delays' was captured",
+        ),
+        ("audit_features", {"dataset": dataset}, {**served, "end": "2020-01-01T00:00:00+00:00"}, "no row of delays is"),
+    ):
+        with pytest.raises(StepFailed, match=message) as failure:
+            step(stage, "feature_audit", inputs, **params)
+        assert not failure.value.retryable
+    with pytest.raises(StepFailed, match="'delays_push' does not take the rows: "):
+        step("push_features", "feature_push", {"rows": examples(step, wrong)}, **push)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("feature_store.yaml", "project: 'a b'\n", "feature_store.yaml: "),
+        (
+            "more.py",
+            "from feast.project import Project\nother = Project(name='other')\n",
+            "the definitions have 'other'",
+        ),
+        ("definitions.py", ODD.replace('name="double"', 'name="other"'), "not found in inferred list of features"),
+    ],
+)
+def test_repository_that_cannot_be_used_is_named(step: Any, name: str, text: str, message: str) -> None:
+    file = step.repository / name
+    file.write_text((file.read_text() if name == "definitions.py" else "") + text)
+    if text.startswith(ODD[:40]):
+        pd.DataFrame({"carrier_id": [1], "codes": [[1]], "large": [1], "at": START}).to_parquet(
+            step.repository.parent / "features" / "odd.parquet", index=False
+        )
+    with pytest.raises(StepFailed, match=message):
+        step("apply_features", "feature_definitions")
+
+
 def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     first = step("apply_features", "feature_definitions")
     folder = step.steps.store.local(first)

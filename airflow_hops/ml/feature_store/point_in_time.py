@@ -45,7 +45,7 @@ def join(
 
     Args:
         store: The feature store.
-        rows: Rows with the columns of the keys.
+        rows: Rows with the columns of the keys; the caller checks that there are all.
         selected: The features.
         time: Column of the row's time, integer seconds since the epoch.
         as_created: Whether to leave out values that were created after the row's time.
@@ -55,7 +55,7 @@ def join(
         Columns ``<view>__<feature>``.
 
     Raises:
-        BadInput: a key's column is missing, or a source cannot be read.
+        BadInput: a key is of another type, or a source cannot be read.
     """
     joined = pd.DataFrame(index=rows.index)
     together: dict[Any, list[ViewFeatures]] = {}
@@ -81,11 +81,6 @@ def _join_views(
     """Adds the columns of views with the same keys."""
     names = ", ".join(dict.fromkeys(repr(each.view.name) for each in views))
     keys = {column: key for key, column in views[0].join_keys.items()}
-    if missing := [column for column in keys if column not in rows.columns]:
-        raise BadInput(
-            f"view {names} needs the key {missing[0]!r}, which the rows do not have; they have "
-            f"{', '.join(map(str, rows.columns))}"
-        )
     origins = {f"{each.prefix}__{feature}": (each.view.name, feature) for each in views for feature in each.features}
     spine = rows[[*keys, time]].rename(columns=keys)
     distinct = spine[spine.notna().all(axis=1)].drop_duplicates(ignore_index=True)
@@ -104,8 +99,6 @@ def _join_views(
         result = job.to_df()
     except (FeastError, OSError, KeyError, pa.ArrowException) as error:
         raise BadInput(f"view {names}: {type(error).__name__}: {error}") from error
-    if result[ROW].duplicated().any():
-        raise BadInput(f"view {names}: its engine returned a row twice; report this with the engine's name")
     # The engine leaves out rows without a value.
     result = result.set_index(ROW).reindex(range(len(distinct)))
     numbers = spine.merge(distinct.assign(**{ROW: entities[ROW]}), how="left", on=list(spine.columns))[ROW]

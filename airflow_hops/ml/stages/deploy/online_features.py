@@ -27,7 +27,8 @@ def online_features(context: StepContext, model: Artifact, options: Mapping[str,
         options: Fields of :class:`~airflow_hops.core.contract.features.OnlineFeatures`.
 
     Raises:
-        BadInput: the examples have no stored features, the model takes none of them, or an option is unknown.
+        BadInput: the examples have no stored features, the model takes none of them, or an option is unknown or of a
+            wrong value.
     """
     if not context.has_input("features"):
         if options:
@@ -45,6 +46,12 @@ def online_features(context: StepContext, model: Artifact, options: Mapping[str,
         raise BadInput(f"the model takes {', '.join(inputs or ())}; features has {', '.join(stored.columns)}")
     if unknown := sorted(options.get("defaults", {}).keys() - columns.keys()):
         raise BadInput(f"feature_options: defaults has {unknown[0]!r}; the model takes {', '.join(columns)}")
+    for name, value in options.get("defaults", {}).items():
+        if value is None or isinstance(value, str) != (columns[name].dtype == "String"):
+            raise BadInput(f"feature_options: the default of {name!r} is {value!r}; expected a {columns[name].dtype}")
+    for name in ("max_age_s", "timeout_s"):
+        if (seconds := options.get(name, 1)) is not None and not seconds > 0:
+            raise BadInput(f"feature_options: {name} is {seconds!r}; expected seconds, more than 0")
     return OnlineFeatures(stored.project, columns, **options)
 
 
