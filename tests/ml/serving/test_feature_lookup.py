@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,11 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.ml.stages.deploy.online_features import online_features
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.feature_lookup import LookupServable
+from airflow_hops.serving.models.feature_lookup import LookupServable, with_lookups
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.online_store import open_online_store
-from airflow_hops.serving.models.servable import Call
+from airflow_hops.serving.models.servable import Call, Servable
 
 STORED = {
     "stored_features": StoredFeatures(
@@ -29,8 +32,12 @@ STORED = {
 }
 
 
-def look_up(folder: Path, width: int | None, key: int) -> np.ndarray:
-    """Returns the vector that a model gets for a key without values in the store."""
+TWO = {"id": "INT64", "at": "INT64"}
+ORIGIN = StoredFeature("view", "vector", "Array(Float32)", {"id": "id"}, {"id": "INT32"})
+
+
+def opened(folder: Path, width: int | None = 3) -> Servable:
+    """Returns a version that answers with the vector it gets."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, width], tf.float32, "vector")])
     def serve(vector: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -39,34 +46,60 @@ def look_up(folder: Path, width: int | None, key: int) -> np.ndarray:
     module = tf.Module()
     module.serve = serve
     tf.saved_model.save(module, str(folder / "1"), signatures={"serving_default": serve})
+    return open_model("m", 1, folder / "1", ModelOptions())
+
+
+def looking_up(folder: Path, width: int | None = 3, **origins: StoredFeature) -> LookupServable:
+    """Returns the version with look-ups in a store without values."""
+    version = opened(folder, width)
     with sqlite3.connect(folder / "online.db") as connection:  # as Feast makes it
         connection.execute("create table shop_view (entity_key blob, feature_name text, value blob, event_ts text)")
-    origin = StoredFeature("view", "vector", "Array(Float32)", {"id": "id"}, {"id": "INT32"})
     store = open_online_store(f"sqlite://{folder}/online.db", "shop", 1.0)
-    servable = LookupServable(
-        open_model("m", 1, folder / "1", ModelOptions()), OnlineFeatures("shop", {"vector": origin}), store
-    )
-    request = PredictRequest()
-    request.model_spec.name = "m"
-    tensors.fill_proto(request.inputs["id"], np.array([key, 3], np.int64))
-    reply = servable.answer(Call(Method.PREDICT, request.SerializeToString()))
-    seen: np.ndarray = tensors.from_proto(PredictResponse.FromString(reply.message).outputs["seen"])
-    return seen
+    return LookupServable(version, OnlineFeatures("shop", origins or {"vector": ORIGIN}), store)
+
+
+def request(**keys: list[int]) -> Call:
+    message = PredictRequest()
+    message.model_spec.name = "m"
+    for name, values in keys.items():
+        tensors.fill_proto(message.inputs[name], np.array(values, np.int64))
+    return Call(Method.PREDICT, message.SerializeToString())
 
 
 def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path) -> None:
-    seen = look_up(tmp_path, 3, -1)
+    reply = looking_up(tmp_path).answer(request(id=[-1, 3]))
+    seen = tensors.from_proto(PredictResponse.FromString(reply.message).outputs["seen"])
     assert seen.shape == (2, 3) and np.isnan(seen).all()
 
 
-def test_vectors_of_any_width_and_keys_beyond_their_type_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ServingError, match="vectors of any width cannot be missing"):
-        look_up(tmp_path, None, -1)
+def test_requests_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
+    by_two = looking_up(tmp_path / "two", vector=replace(ORIGIN, keys={"id": "id", "at": "at"}, key_types=TWO))
+    for servable, call, message in (
+        (looking_up(tmp_path / "any", None), request(id=[-1]), "vectors of any width cannot be missing"),
+        (looking_up(tmp_path / "3"), request(id=[2**40]), "beyond its type INT32"),
+        (looking_up(tmp_path / "4"), Call(Method.CLASSIFY, b""), "Classify: model m looks its features up by keys"),
+        (by_two, request(id=[1, 2], at=[1]), "keys differ in length: {'id': 2, 'at': 1}"),
+    ):
+        with pytest.raises(ServingError, match=re.escape(message)):
+            servable.answer(call)
 
 
-def test_keys_beyond_their_type_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ServingError, match="beyond its type INT32"):
-        look_up(tmp_path, 3, 2**40)
+def test_files_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ServingError, match="the model does not take 'other', a feature of 'view'"):
+        looking_up(tmp_path / "1", other=ORIGIN)
+    with pytest.raises(ServingError, match="join key 'id' is a JSON; expected one of STRING, INT32, INT64"):
+        looking_up(tmp_path / "2", vector=replace(ORIGIN, key_types={"id": "JSON"}))
+    version, file = opened(tmp_path / "3"), tmp_path / "3" / "online_features.json"
+    file.write_text(json.dumps(OnlineFeatures("shop", {"vector": ORIGIN}).to_dict()))
+    for store, message in (
+        ("", "start the server with --online_store"),
+        ("ftp://x", "expected redis://"),
+    ):
+        with pytest.raises(ServingError, match=message):
+            with_lookups(version, file.parent, store)
+    file.write_text("{")
+    with pytest.raises(ServingError, match=r"online_features\.json: "):
+        with_lookups(version, file.parent, "redis://localhost")
 
 
 @pytest.mark.parametrize(
