@@ -522,7 +522,7 @@ def test_a_file_that_cannot_be_read_is_named_with_row_and_field(
         ({"schema": {"a": "int64"}}, "typed.csv, row 2, column 'a': 'x' is not of type int64, which the source's 'sch"),
         ({"schema": {"b": "date32"}}, "column 'b' is date32[day], which has no statistics"),
         ({"columns": ("a", "z")}, "no file has column 'z', which its 'columns' names"),
-        ({"columns": ()}, "no column is left to read"),
+        ({"columns": ()}, "columns is empty"),
     ],
 )
 def test_what_a_source_says_of_its_files_must_hold(tmp_path: Path, given: dict[str, Any], message: str) -> None:
@@ -530,6 +530,12 @@ def test_what_a_source_says_of_its_files_must_hold(tmp_path: Path, given: dict[s
     with pytest.raises(BadInput) as refused:
         read_all(Source(str(tmp_path / "typed.csv"), **given))
     assert message in str(refused.value)
+
+
+def test_a_column_must_be_left(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_bytes(b"a\n1\n")
+    with pytest.raises(BadInput, match="no column is left to read"):
+        read_all(Source(str(tmp_path / "one.csv")), exclude=["a"])
 
 
 @pytest.mark.parametrize(
