@@ -82,10 +82,14 @@ def mount(root: Path) -> None:
 
 
 def copy_checkout(folder: Path) -> None:
-    """Copies the files that git knows or would add, and the built pages; removes those copied before and gone since."""
+    """Copies the files that git knows or would add, and the built pages with the judge of their accessibility.
+
+    Those copied before and gone since are removed.
+    """
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = set(subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")) - {""}
     names |= {str(file.relative_to(ROOT)) for file in (ROOT / "airflow_hops/web/static").rglob("*") if file.is_file()}
+    names.add("ui/node_modules/axe-core/axe.min.js")
     names = {name for name in names if (ROOT / name).is_file()}
     folder.mkdir(parents=True, exist_ok=True)
     copied = folder.with_name("copied.txt")
