@@ -121,9 +121,9 @@ def _check_names(names: Sequence[str], where: str) -> None:
 def _types(connection: sqlite3.Connection, sql: str, names: Sequence[str], where: str) -> Types:
     """Returns the types of all values of each column, which SQLite does not restrict to one."""
     columns = [f"group_concat(DISTINCT typeof({quoted(name)}))" for name in names]
-    found = connection.execute(subquery(columns, sql)).fetchone()
+    listed = connection.execute(subquery(columns, sql)).fetchone()
     types: Types = {}
-    for name, text in zip(names, found, strict=True):
+    for name, text in zip(names, listed, strict=True):
         kinds = [kind for kind in _TYPES if kind in (text or "").split(",")]
         if len(kinds) > 1 and kinds != ["integer", "real"]:
             raise BadInput(
