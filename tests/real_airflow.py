@@ -69,10 +69,11 @@ class RealAirflow(Stack):
 
     def kill(self, component: str) -> None:
         """Kills a component of Airflow with all its processes."""
-        (airflow,) = (service for service in self.services if service.name == "Airflow")
         processes = [
             process
-            for process in psutil.Process(airflow.process.pid).children(recursive=True)
+            for service in self.services
+            if service.process.poll() is None
+            for process in psutil.Process(service.process.pid).children(recursive=True)
             if component in command_of(process)
         ]
         assert processes, f"no process of the {component}"

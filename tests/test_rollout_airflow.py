@@ -110,4 +110,3 @@ def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_al
     for model in (deferred, waiting):
         wait_for(lambda model=model: model.server.traffic(model.name) == {2: 100}, "all the traffic")
         assert model.aliases() == {"champion": 2}
-    real_airflow.stop()  # idle, it would take a sixth of a core until the last test of this worker
