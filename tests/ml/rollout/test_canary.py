@@ -315,7 +315,13 @@ PLAN = Plan.of(
 
 def test_counts_of_a_server_that_started_anew_are_added_to_what_was_seen_before() -> None:
     def entry(requests: int, since: float) -> dict[str, Any]:
-        return {"requests": requests, "errors": 1, "latency_ms_histogram": [], "server_since": since}
+        return {
+            "requests": requests,
+            "errors": 1,
+            "client_errors": 0,
+            "latency_ms_histogram": [],
+            "server_since": since,
+        }
 
     seen = Progress.begin(PLAN, 5, {"1": snapshot_of(entry(10, 1.0)), "2": snapshot_of(entry(0, 1.0))})
     for counted in ({1: entry(15, 1.0), 2: entry(5, 1.0)}, {1: entry(4, 2.0), 2: entry(3, 2.0)}, {2: entry(3, 2.0)}):
