@@ -7,9 +7,10 @@ this machine takes two thirds of the CPU time. Standard library only.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from airflow_hops.core.processes.files import staged
@@ -45,14 +46,15 @@ def jvm_options(runtime: Path) -> list[str]:
     ]
 
 
-def class_path(runtime: Path) -> str:
-    """Returns what ``spark.driver.extraClassPath`` must be for Spark's JVM to take the archive: all of Spark's jars.
+def driver_conf(runtime: Path, options: Sequence[str]) -> dict[str, str]:
+    """Returns the Spark properties of a driver whose JVM writes or takes an archive: these options, and its class path.
 
-    Spark 4 names the jar of slf4j once more before the folder of all, and the JVM only takes an archive if such a
-    second name comes last.
+    The class path begins with all of Spark's jars: Spark 4 names the jar of slf4j once more before the folder of all,
+    and the JVM only takes an archive if such a second name comes last.
     """
     folder = next(runtime.glob("lib/python3*/site-packages/pyspark/jars"), None)
-    return f"{folder.resolve()}/*" if folder else ""
+    path = f"{folder.resolve()}/*" if folder else ""
+    return {"spark.driver.extraClassPath": path, "spark.driver.extraJavaOptions": shlex.join(options)}
 
 
 def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
@@ -80,7 +82,7 @@ def make_archive(runtime: Path, say: Callable[[str], None] = print) -> bool:
 
 def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
     """Runs a rehearsal whose JVM writes the archive; returns the error, or an empty string."""
-    options = " ".join([*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])
+    options = [*JVM_OPTIONS, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
     inherited = {
         n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))
     }
@@ -93,8 +95,8 @@ def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
     }
     command = [str(runtime / "bin" / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
     command += ["--conf", "spark.log.level=WARN"]
-    command += ["--conf", "spark.driver.host=127.0.0.1", "--conf", f"spark.driver.extraJavaOptions={options}"]
-    command += ["--conf", f"spark.driver.extraClassPath={class_path(runtime)}"]
+    command += ["--conf", "spark.driver.host=127.0.0.1"]
+    command += [f"--conf={name}={value}" for name, value in driver_conf(runtime, options).items()]
     program = archive.with_name("rehearsal.py")
     program.write_text("from airflow_hops.ml.stages.prepare.rehearsal import rehearse\n\nrehearse()\n")
     try:

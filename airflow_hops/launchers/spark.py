@@ -18,7 +18,7 @@ from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.protocol import StepSpec, is_local_master
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.environments.class_archive import class_path, jvm_options
+from airflow_hops.environments.class_archive import driver_conf, jvm_options
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.launchers.base import Launcher
@@ -124,12 +124,12 @@ class SparkLauncher(Launcher):
                 f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found {present}; install one, "
                 f"or run 'airflow hops runtime create {self.runtime}', which installs one"
             )
-        conf = {**_DEFAULTS, "spark.driver.extraClassPath": class_path(base)}
+        conf = dict(_DEFAULTS)
         master = self._master()
         if is_local := is_local_master(master):
             if find_connection(self.conn_id, "spark") is None:
                 log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
-            conf |= {**_ON_THIS_MACHINE, "spark.driver.extraJavaOptions": shlex.join(jvm_options(base))}
+            conf |= {**_ON_THIS_MACHINE, **driver_conf(base, jvm_options(base))}
         folder = spec_path.parent
         environment = {**step_environment(self.runtime, code_paths), **variables}
         runtime_archive = None
@@ -140,9 +140,7 @@ class SparkLauncher(Launcher):
                 # The user that Spark's own client would be, instead of the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
                 # A killed JVM leaves files, which are removed with the step's folder.
-                "spark.driver.extraJavaOptions": shlex.join(
-                    [*jvm_options(base), f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}"]
-                ),
+                **driver_conf(base, [*jvm_options(base), f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}"]),
             }
             spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
             if runtime_archive := self._runtime_archive(spec):

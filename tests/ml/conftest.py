@@ -315,7 +315,7 @@ def spark() -> Iterator[Any]:
     """
     from pyspark import SparkContext
 
-    from airflow_hops.environments.class_archive import class_path, jvm_options
+    from airflow_hops.environments.class_archive import driver_conf, jvm_options
     from airflow_hops.environments.java import find_java
 
     runtime, tests = Path(sys.prefix), Path(__file__).parent
@@ -323,8 +323,7 @@ def spark() -> Iterator[Any]:
     assert java is not None, "Spark needs a Java"
     conf = {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraClassPath": class_path(runtime),
-        "spark.driver.extraJavaOptions": shlex.join(jvm_options(runtime)),
+        **driver_conf(runtime, jvm_options(runtime)),
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "WARN",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

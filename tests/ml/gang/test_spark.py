@@ -18,7 +18,7 @@ import pytest
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.environments.class_archive import class_path, jvm_options
+from airflow_hops.environments.class_archive import driver_conf, jvm_options
 from airflow_hops.environments.java import find_java
 from airflow_hops.ml.training.gang import RankJob, run_gang
 from airflow_hops.ml.training.gang.spark import SparkRanks
@@ -75,8 +75,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     discovery.chmod(0o700)
     conf = {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraClassPath": class_path(Path(sys.prefix)),
-        "spark.driver.extraJavaOptions": shlex.join(jvm_options(Path(sys.prefix))),
+        **driver_conf(Path(sys.prefix), jvm_options(Path(sys.prefix))),
         "spark.driver.host": "127.0.0.1",
         "spark.executor.extraJavaOptions": shlex.join(jvm_options(Path(sys.prefix))),
         "spark.executor.resource.gpu.amount": "1",
