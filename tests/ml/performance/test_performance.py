@@ -411,9 +411,7 @@ def test_labels_of_a_topic_and_of_a_table_say_the_same(
     mock_kafka: Broker,
     tmp_path: Path,
     run_shared_stage: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
     served, us = serve(), 1_000_000
     rows = served.rows.iloc[: 2 * ROWS]
     labels = [
@@ -433,9 +431,7 @@ def test_predictions_of_a_topic_and_of_files_say_the_same(
     mock_kafka: Broker,
     tmp_path: Path,
     run_shared_stage: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
     served = serve()
     snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [pq.read_table(file) for file in served.files])
     of_files, of_topic = served.measured(served.rows), served.measured(served.rows, inputs={"captured": snapshot})

@@ -108,9 +108,7 @@ def test_rows_of_a_topic_are_compared_like_those_of_files(
     mock_kafka: Broker,
     tmp_path: Path,
     flights_raw: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
     july = flights_examples.months(flights_raw, 7, 7).iloc[::8]
     files = [captured.add(july.iloc[:1500]), captured.add(july.iloc[1500:], version=4)]
     tables = [pq.read_table(file) for file in files]
