@@ -25,7 +25,7 @@ from airflow_hops.core.sharing.settings import SharingFolder
 from airflow_hops.core.sharing.statements import load_key
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.sharing.exchange import read_catalogue
-from airflow_hops.ml.sharing.transfers import Others, Transfers, start
+from airflow_hops.ml.sharing.transfers import Others, Transfers
 from airflow_hops.ml.sharing.transport import Session, resolve
 
 log = logging.getLogger("airflow_hops.sharing")
@@ -108,7 +108,7 @@ class SharingDaemon:
             task.result()
         asked = (self.records.read("refresh.json") or {}).get("at", 0.0)
         if max(asked, time.time() - self.settings.exchange_s) > self.exchanged_at:
-            self._exchange = start(self._exchange_catalogues())
+            self._exchange = asyncio.create_task(self._exchange_catalogues())
 
     async def _exchange_catalogues(self) -> None:
         began, of = time.time(), self.others

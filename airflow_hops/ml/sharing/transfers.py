@@ -7,7 +7,6 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -163,7 +162,7 @@ class Transfers:
             fetch.preview = None if torrent is None else self.records.preview(dataset)
             fetch.torrent = torrent or b""
         if fetch.preview is None:
-            fetch.storing = start(self._fetch_documents(dataset))
+            fetch.storing = asyncio.create_task(self._fetch_documents(dataset))
         elif fetch.request.wants != DATA:
             fetch.state = "previewed"
         elif fetch.state in ("fetched", "seeding") or (fetch.state == "waiting" and self.records.fetched(ref)):
@@ -235,7 +234,7 @@ class Transfers:
                 )
         files = [entry for entry in made.complete_files() if entry.path not in fetch.stored]
         if files:
-            fetch.storing = start(self._store(fetch, files))
+            fetch.storing = asyncio.create_task(self._store(fetch, files))
             fetch.state = "storing" if status.is_seeding else "downloading"
         elif status.is_seeding:
             text = json.dumps(fetch.dataset.to_dict())
@@ -339,8 +338,3 @@ class Transfers:
             if self._written.get(dataset.entry.info_hash) != value:
                 self._written[dataset.entry.info_hash] = value
                 self.records.write(transfer, "transfers", f"{dataset.entry.info_hash}.json")
-
-
-def start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Runs a coroutine in the running loop."""
-    return asyncio.get_running_loop().create_task(work)

@@ -20,7 +20,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import is_local_master
-from airflow_hops.core.processes.periodic import calling_periodically as calling_periodically
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.step.context import StepContext

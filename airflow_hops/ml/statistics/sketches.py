@@ -59,7 +59,7 @@ class CountedQuantiles:
         """Adds values, each with the weight 1 or its own."""
         if weights is None and _repeats(values):
             values, weights = values.value_counts().flatten()
-        elif weights is None and len(values):
+        elif weights is None:
             numbers = np.sort(values.to_numpy(zero_copy_only=False))
             first = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
             if len(first) > self._most:
