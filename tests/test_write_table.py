@@ -312,6 +312,31 @@ def test_postgres_refuses(target: Target, artifact: Any, postgres: Any) -> None:
     assert postgres.execute("SELECT id FROM shop.late").fetchall() == [(1,)]
 
 
+@pytest.mark.parametrize("target", ["postgres", "sqlite"], indirect=True)
+def test_rows_that_the_database_changes_are_refused(target: Target, artifact: Any, request: Any) -> None:
+    target.write(artifact({"train": ids([1, 2])}))
+    before, table = target.ids(), '"late ""rows"""'
+    if target.table.conn_id and "postgres" in request.node.name:
+        database = request.getfixturevalue("postgres")
+        body = "BEGIN IF NEW.id = 3 THEN RETURN NULL; END IF; RETURN NEW; END"
+        database.execute(f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+        database.execute(f"CREATE TRIGGER t BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION f()")
+        forbid = f"CREATE RULE r AS ON DELETE TO {table} DO INSTEAD NOTHING"
+    else:
+        database = request.getfixturevalue("sqlite")
+        body = "BEGIN SELECT RAISE(IGNORE); END"
+        database.execute(f"CREATE TRIGGER t BEFORE INSERT ON {table} WHEN NEW.id = 3 {body}")
+        forbid = f"CREATE TRIGGER d BEFORE DELETE ON {table} {body}"
+    message = target.refused(artifact({"train": ids([3, 4, 5])}))
+    assert "holds 2 rows of batch 'shop/monday/predict/predictions' after 3 were written" in message
+    assert target.ids() == before
+    target.write(artifact({"train": ids([4])}, run="tuesday"))
+    database.execute(forbid)
+    message = target.refused(artifact({"train": ids([3, 3])}))
+    assert "holds 2 rows of batch 'shop/monday/predict/predictions' after 0 were written" in message
+    assert [id for _, _, id in target.ids()] == [1, 2, 4]
+
+
 @pytest.mark.parametrize("target", ["delta"], indirect=True)
 def test_delta_refuses(target: Target, artifact: Any, lake_runtime: Path) -> None:
     assert "Duplicate field name" in target.refused(artifact({"train": pa.table({"a": [1], "A": [2]})}))

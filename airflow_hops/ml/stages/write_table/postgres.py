@@ -11,7 +11,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.tables import Table
 from airflow_hops.ml.stages.ingest.open_table import quoted
 from airflow_hops.ml.stages.ingest.postgres import Session
-from airflow_hops.ml.stages.write_table.table_writer import BATCH, TableWriter
+from airflow_hops.ml.stages.write_table.table_writer import BATCH, TableWriter, check_count
 
 _TYPES = {
     pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",
@@ -74,8 +74,18 @@ class _PostgresTable:
 
     def replace(self, batch: str, schema: pa.Schema | None, rows: Iterator[pa.RecordBatch]) -> None:
         self._session.rows(f"DELETE FROM {self._quoted} WHERE {quoted(BATCH)} = $1", batch)
+        self._check_count(batch, 0)
+        written = 0
         for each in rows:
             self._session.append(each, self._name, self._schema)
+            written += each.num_rows
+        self._session.rows("SET CONSTRAINTS ALL IMMEDIATE")  # their triggers may change rows, too
+        self._check_count(batch, written)
+
+    def _check_count(self, batch: str, written: int) -> None:
+        query = f"SELECT count(*) FROM {self._quoted} WHERE {quoted(BATCH)} = $1"
+        [[rows]] = self._session.rows(query, batch)
+        check_count(self._uri, batch, rows, written)
 
     def _identifier(self, name: str) -> str:
         if len(name.encode()) > _MOST_BYTES:

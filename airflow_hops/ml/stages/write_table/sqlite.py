@@ -15,7 +15,7 @@ from airflow_hops.core.contract.tables import Table
 from airflow_hops.ml.readers.types import converted
 from airflow_hops.ml.stages.ingest.open_table import quoted
 from airflow_hops.ml.stages.ingest.sqlite import session
-from airflow_hops.ml.stages.write_table.table_writer import BATCH, TableWriter
+from airflow_hops.ml.stages.write_table.table_writer import BATCH, TableWriter, check_count
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +63,25 @@ class _SqliteTable:
     def replace(self, batch: str, schema: pa.Schema | None, rows: Iterator[pa.RecordBatch]) -> None:
         table = quoted(self._name)
         self._connection.execute(f"DELETE FROM {table} WHERE {quoted(BATCH)} = ?", (batch,))
+        self._check_count(batch, 0)
         names = [] if schema is None else schema.names
         insert = f"INSERT INTO {table} ({', '.join(map(quoted, names))}) VALUES ({', '.join('?' * len(names))})"
         nans: Counter[str] = Counter()
+        written = 0
         for each in rows:
             for name, array in zip(names, each.columns, strict=True):
                 if pa.types.is_floating(array.type):
                     nans[name] += pc.sum(pc.is_nan(array)).as_py() or 0
             self._connection.executemany(insert, zip(*map(self._values, each.columns), strict=True))
+            written += each.num_rows
+        self._check_count(batch, written)
         if nans := +nans:
             log.warning("%s: SQLite has no NaN, and stores NULL instead; values by column: %s", self._uri, dict(nans))
+
+    def _check_count(self, batch: str, written: int) -> None:
+        query = f"SELECT count(*) FROM {quoted(self._name)} WHERE {quoted(BATCH)} = ?"
+        [rows] = self._connection.execute(query, (batch,)).fetchone()
+        check_count(self._uri, batch, rows, written)
 
     def _values(self, array: pa.Array) -> list[object]:
         is_text = self.type_of(array.type) == "TEXT"

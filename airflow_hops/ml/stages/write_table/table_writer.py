@@ -7,6 +7,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from airflow_hops.core.contract.artifacts import BadInput
+
 BATCH, FOLDER = "hops_batch", "hops_folder"
 """Columns with the batch that a row was written in, and the folder of the artifact that it comes from."""
 
@@ -30,4 +32,17 @@ class TableWriter(Protocol):
         """Creates the table, unless writing to it does."""
 
     def replace(self, batch: str, schema: pa.Schema | None, rows: Iterator[pa.RecordBatch]) -> None:
-        """Writes rows instead of those of the same batch; without a schema, only deletes the latter."""
+        """Writes rows instead of those of the same batch; without a schema, only deletes the latter.
+
+        Raises:
+            BadInput: the table then holds another number of rows of the batch.
+        """
+
+
+def check_count(uri: str, batch: str, rows: int, written: int) -> None:
+    """Raises BadInput if a database holds another number of rows of a batch than were written."""
+    if rows != written:
+        raise BadInput(
+            f"table {uri!r} holds {rows} rows of batch {batch!r} after {written} were written; a trigger, rule or "
+            "conflict clause of the table keeps, drops or changes rows: remove it, or write to another table"
+        )
