@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from airflow.configuration import conf
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
 
+from airflow_hops.airflow_internals.tasks import AirflowNotFoundException, conf, mask_secret, secrets_backends
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import json_object
@@ -23,7 +21,6 @@ _TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-ty
 _OPTIONS = PROVIDER_INFO["config"]["hops"]["options"]
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
-_ENVIRONMENT = "airflow.secrets.environment_variables.EnvironmentVariablesBackend"
 
 S = TypeVar("S", Source, FileSource, ImageSource)
 
@@ -225,15 +222,9 @@ def check_options() -> None:
 
 def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
     """Asks each secrets backend, since Airflow treats a backend that fails like one without the connection."""
-    from airflow.sdk.configuration import ensure_secrets_loaded
-    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
-
-    backends = ensure_secrets_backend_loaded()
-    if _in_command:  # a task's worker asks this backend first
-        backends = [*ensure_secrets_loaded([_ENVIRONMENT]), *backends]
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     failure: HopsError | None = None
-    for backend in backends:
+    for backend in secrets_backends(in_command=_in_command):
         name = type(backend).__name__
         try:
             connection = backend.get_connection(conn_id=conn_id)
@@ -267,9 +258,10 @@ def _source(backend: str, variable: str) -> str:
 
 def _has_tables() -> bool:
     """Returns False only if Airflow's database has no tables yet (before ``airflow db migrate``)."""
-    from airflow import settings
     from sqlalchemy import inspect
     from sqlalchemy.exc import SQLAlchemyError
+
+    from airflow_hops.airflow_internals.database import settings
 
     try:
         return inspect(settings.engine).has_table("connection")

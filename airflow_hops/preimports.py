@@ -9,20 +9,14 @@ import importlib
 import sys
 from typing import Any
 
-from airflow.listeners import hookimpl
+from airflow_hops.airflow_internals.tasks import FORKING_JOBS, TASK_PROCESS, hookimpl
 
-_FORKING = frozenset({"airflow.jobs.scheduler_job_runner", "airflow.jobs.dag_processor_job_runner"})
-_MODULES = (
-    "airflow.sdk.execution_time.supervisor",
-    "airflow.sdk.execution_time.task_runner",
-    "airflow_hops.operators",
-    "airflow_hops.user_code.files",
-)
+_MODULES = (*TASK_PROCESS, "airflow_hops.operators", "airflow_hops.user_code.files")
 
 
 @hookimpl
 def on_starting(component: Any) -> None:
     """Imports the modules in the scheduler and the DAG processor only."""
-    if _FORKING & sys.modules.keys():
+    if FORKING_JOBS & sys.modules.keys():
         for module in _MODULES:
             importlib.import_module(module)

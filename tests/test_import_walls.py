@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
+import pytest
 
 from airflow_hops.core import contract
 from airflow_hops.user_code import fingerprints as code
@@ -22,6 +25,63 @@ ML_SIDE = "The ML side and core never import Airflow"
 LAYERS = "No import points upwards"
 CORE = "Contract, store and processes need no library but fsspec"
 CYCLES = "No cycles among packages"
+AIRFLOW_INTERNALS = {
+    "airflow": ["plugins_manager", "settings"],
+    "airflow.api_fastapi.app": ["get_auth_manager"],
+    "airflow.api_fastapi.auth.managers.base_auth_manager": ["ResourceMethod"],
+    "airflow.api_fastapi.auth.managers.models.resource_details": ["DagAccessEntity", "DagDetails"],
+    "airflow.api_fastapi.core_api.security": ["GetUserDep", "requires_access_dag"],
+    "airflow.cli.cli_config": [
+        "ARG_OUTPUT",
+        "ARG_VERBOSE",
+        "ActionCommand",
+        "Arg",
+        "CLICommand",
+        "GroupCommand",
+        "lazy_load_command",
+    ],
+    "airflow.cli.simple_table": ["AirflowConsole"],
+    "airflow.configuration": ["conf"],
+    "airflow.jobs.dag_processor_job_runner": [],
+    "airflow.jobs.scheduler_job_runner": [],
+    "airflow.listeners": ["hookimpl"],
+    "airflow.models.asset": ["AssetEvent"],
+    "airflow.models.dag": ["DagModel"],
+    "airflow.models.dag_version": ["DagVersion"],
+    "airflow.models.dagrun": ["DagRun"],
+    "airflow.models.hitl": ["HITLDetail"],
+    "airflow.models.serialized_dag": ["SerializedDagModel"],
+    "airflow.models.taskinstance": ["TaskInstance"],
+    "airflow.models.xcom": ["XCOM_RETURN_KEY", "XComModel"],
+    "airflow.plugins_manager": ["AirflowPlugin"],
+    "airflow.providers_manager": ["ProvidersManager"],
+    "airflow.sdk.bases.decorator": ["DecoratedOperator", "TaskDecorator", "task_decorator_factory"],
+    "airflow.sdk.configuration": ["ensure_secrets_loaded"],
+    "airflow.sdk.definitions.context": ["KNOWN_CONTEXT_KEYS"],
+    "airflow.sdk.definitions.param": ["ParamsDict"],
+    "airflow.sdk.exceptions": [
+        "AirflowException",
+        "AirflowFailException",
+        "AirflowNotFoundException",
+        "AirflowSkipException",
+        "TaskAwaitingInput",
+    ],
+    "airflow.sdk.execution_time": ["task_runner"],
+    "airflow.sdk.execution_time.comms": ["ErrorResponse", "GetAssetByUri"],
+    "airflow.sdk.execution_time.hitl": ["HITLUser", "upsert_hitl_detail"],
+    "airflow.sdk.execution_time.supervisor": ["ensure_secrets_backend_loaded"],
+    "airflow.sdk.execution_time.task_runner": [],
+    "airflow.sdk.log": ["mask_secret", "redact"],
+    "airflow.sdk.observability.stats": ["gauge", "normalize_name_for_stats"],
+    "airflow.sdk.types": ["RuntimeTaskInstanceProtocol", "TaskInstanceKey"],
+    "airflow.secrets.environment_variables.EnvironmentVariablesBackend": [],
+    "airflow.triggers.base": ["BaseEventTrigger", "BaseTrigger", "TriggerEvent"],
+    "airflow.utils": ["yaml"],
+    "airflow.utils.cli": ["suppress_logs_and_warning"],
+    "airflow.utils.session": ["create_session"],
+    "airflow.utils.state": ["State", "TaskInstanceState"],
+}
+"""Modules outside ``airflow.sdk`` and the providers, and their names that the package uses."""
 
 
 def test_every_package_stands_on_one_side() -> None:
@@ -86,3 +146,57 @@ def test_contract_and_store_need_nothing_but_the_standard_library() -> None:
     command = [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {program}"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+def test_only_airflow_internals_reads_internals_of_airflow() -> None:
+    found: dict[str, dict[str, set[str]]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for module, names in airflow_internals_in(path.read_text()):
+            part = path.relative_to(PACKAGE).parts[0]
+            found.setdefault(part, {}).setdefault(module, set()).update(names)
+    used = {module: sorted(names) for module, names in found.pop("airflow_internals").items()}
+    assert found == {}
+    assert used == AIRFLOW_INTERNALS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import airflow.models",
+        "import airflow",
+        "from airflow import settings",
+        "from airflow.models.dagrun import DagRun",
+        "from airflow.sdk.log import redact",
+        "def f():\n    from airflow.utils import yaml",
+        "importlib.import_module('airflow.models')",
+    ],
+)
+def test_internals_of_airflow_are_found(line: str) -> None:
+    assert list(airflow_internals_in(line))
+
+
+def test_public_names_of_airflow_are_no_internals() -> None:
+    public = [
+        "from airflow.sdk import DAG",
+        "from airflow.providers.ftp.hooks.ftp import FTPHook",
+        "import airflow_hops",
+    ]
+    assert not list(airflow_internals_in("\n".join(public)))
+
+
+def airflow_internals_in(source: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the modules of Airflow, outside its SDK and providers, that are imported or named in a string."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0):
+                names = [name.name for name in node.names]
+            case ast.Import():
+                module, names = node.names[0].name, []
+            case ast.Constant(value=str(module)):
+                names = []
+            case _:
+                continue
+        if re.fullmatch(r"airflow(\.\w+)*", module) and not re.match(r"airflow\.(sdk$|providers\.)", module):
+            if module == "airflow" and isinstance(node, ast.Constant):
+                continue  # the program's name
+            yield module, names

@@ -12,11 +12,11 @@ from argparse import Namespace
 from datetime import timedelta
 from pathlib import Path
 
-from airflow.configuration import conf
-from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console
 from rich.table import Table
 
+from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.backtest import POLICY_FILE, BacktestReport
 from airflow_hops.core.contract.performance import Interval

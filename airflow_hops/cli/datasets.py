@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.configuration import conf
-from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.files import write_atomically

@@ -1,11 +1,11 @@
-"""Commands of ``airflow hops``. Airflow imports this at each start of its CLI, so it imports nothing else."""
+"""Commands of ``airflow hops``. Airflow imports this at each start of its CLI, so it imports nothing slow."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from typing import Any
 
-from airflow.cli.cli_config import (
+from airflow_hops.airflow_internals.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
     ActionCommand,

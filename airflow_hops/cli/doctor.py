@@ -17,11 +17,15 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 import psutil
-from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.cli import suppress_logs_and_warning
 from rich.markup import escape
 from rich.table import Table
 
+from airflow_hops.airflow_internals.cli import (
+    AirflowConsole,
+    ProvidersManager,
+    plugins_manager,
+    suppress_logs_and_warning,
+)
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.named_environment import base_of
@@ -117,8 +121,6 @@ def check_airflow() -> Check:
 
 def check_provider() -> Check:
     """Checks whether Airflow has found the provider, its connection type and its decorator."""
-    from airflow.providers_manager import ProvidersManager
-
     manager = ProvidersManager()
     provider = manager.providers.get("airflow-hops")
     advice = "install the package into the environment that runs Airflow: pip install airflow-hops"
@@ -136,8 +138,6 @@ def check_provider() -> Check:
 
 def check_plugin() -> Check:
     """Checks whether Airflow has loaded the plugin."""
-    from airflow import plugins_manager
-
     for source, error in plugins_manager.get_import_errors().items():
         if "hops" in source:
             return Check("plugin", "fail", f"{source}: {error}", "airflow plugins shows the whole error")

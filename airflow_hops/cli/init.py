@@ -13,9 +13,8 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from airflow.configuration import conf
-from airflow.utils.cli import suppress_logs_and_warning
-
+from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.project import project_files
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepSpec

@@ -8,8 +8,7 @@ import uuid
 from argparse import Namespace
 from pathlib import Path
 
-from airflow.utils.cli import suppress_logs_and_warning
-
+from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services

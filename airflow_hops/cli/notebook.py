@@ -14,8 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from airflow.configuration import conf
-
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.runtime import find_uv, say
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.named_environment import base_of

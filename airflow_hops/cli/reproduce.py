@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from airflow.configuration import conf
-from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.cli.runtime import find_uv
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, StepResult

@@ -7,9 +7,8 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.configuration import conf
-
+from airflow_hops.airflow_internals.cli import AirflowConsole
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.connections import check_options
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, locked_packages

@@ -10,9 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.utils.cli import suppress_logs_and_warning
-
+from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store.schema_history import (

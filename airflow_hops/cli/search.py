@@ -10,9 +10,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.utils import yaml
-from airflow.utils.cli import suppress_logs_and_warning
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -20,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning, yaml
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.search import StudyRecord, TrialRecord

@@ -6,16 +6,13 @@ import sys
 from argparse import Namespace
 from functools import partial
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.models.dagrun import DagRun
-from airflow.utils.cli import suppress_logs_and_warning
-from airflow.utils.session import create_session
-from airflow.utils.state import State
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
 from sqlalchemy import select
 
+from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
+from airflow_hops.airflow_internals.database import DagRun, State, create_session
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput, HopsError
 from airflow_hops.core.contract.retention import RetentionRule
 from airflow_hops.core.store.integrity import Damage

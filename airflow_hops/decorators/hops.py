@@ -12,9 +12,7 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
-from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
-
+from airflow_hops.airflow_internals.tasks import KNOWN_CONTEXT_KEYS, DecoratedOperator, task_decorator_factory
 from airflow_hops.core.contract.protocol import check_json
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
@@ -23,7 +21,8 @@ from airflow_hops.operators.statistics import StatisticsOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.bases.decorator import TaskDecorator
+
+    from airflow_hops.airflow_internals.tasks import TaskDecorator
 
 _CONTEXT = "context"
 

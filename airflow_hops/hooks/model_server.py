@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
 from asgiref.sync import sync_to_async
 
+from airflow_hops.airflow_internals.tasks import mask_secret
 from airflow_hops.connections import field_names, find_connection, read_extra
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, cast
 
-from airflow.configuration import conf
-
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, cache_key
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.processes.ending import GRACE_S

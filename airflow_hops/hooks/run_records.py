@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk.log import redact  # type: ignore[attr-defined]
-
 import airflow_hops
+from airflow_hops.airflow_internals.tasks import redact
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.profiles import profile_of
 from airflow_hops.core.contract.protocol import StepSpec

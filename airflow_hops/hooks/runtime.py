@@ -17,10 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow.configuration import conf
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.log import mask_secret
 
+from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.connections import check_options, database_options_of, find_connection, read_extra, storage_options_of
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
-from airflow.utils.state import State
 from sqlalchemy import select
 
+from airflow_hops.airflow_internals.database import State, TaskInstance, create_session
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.search import StudyRecord
 from airflow_hops.core.store.studies import StudyFolder

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from airflow.configuration import conf
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
-from airflow.sdk.definitions.param import ParamsDict
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
-from airflow.sdk.observability.stats import gauge, normalize_name_for_stats
 
+from airflow_hops.airflow_internals.tasks import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    ParamsDict,
+    conf,
+    gauge,
+    normalize_name_for_stats,
+)
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec

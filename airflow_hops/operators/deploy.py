@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.contract.properties import BlessingProperties
 from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink

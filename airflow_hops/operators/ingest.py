@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.configuration import conf
 from airflow.sdk import XComArg
 
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, StepSpec

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.web import URL_PREFIX
 
 _PAGES = "/plugin/hops"
@@ -15,7 +15,7 @@ _OF_ROWS = {"examples", "transformed_examples", "predictions"}
 """Kinds of artifacts whose rows the Data page shows."""
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import RuntimeTaskInstanceProtocol, TaskInstanceKey
+    from airflow_hops.airflow_internals.tasks import RuntimeTaskInstanceProtocol, TaskInstanceKey
 
 
 class TensorBoardLink(BaseOperatorLink):

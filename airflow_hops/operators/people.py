@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Param
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
-from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+
+from airflow_hops.airflow_internals.tasks import AirflowFailException, TaskAwaitingInput, upsert_hitl_detail
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.execution_time.hitl import HITLUser
+
+    from airflow_hops.airflow_internals.tasks import HITLUser
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, XComArg
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.model_record import by_whom

@@ -9,8 +9,7 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow.configuration import conf
-
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.core.contract.protocol import StepResult
@@ -23,7 +22,8 @@ from airflow_hops.operators.people import Answer, Notifier, ask, notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.sdk.execution_time.hitl import HITLUser
+
+    from airflow_hops.airflow_internals.tasks import HITLUser
 
 Duration = timedelta | float
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_hops.airflow_internals.tasks import asset_exists
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import StepResult
@@ -181,10 +182,7 @@ def skip_until_served(store: ArtifactStore, model_name: str, context: Context) -
 
 def _check_some_dag_deploys(store: ArtifactStore, model_name: str) -> None:
     """Raises BadInput unless some DAG has a ``DeployModelOperator`` for a model that has no record yet."""
-    from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetByUri
-    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
-    if not isinstance(SUPERVISOR_COMMS.send(GetAssetByUri(uri=model_asset(model_name).uri)), ErrorResponse):
+    if asset_exists(model_asset(model_name).uri):
         return
     known = recorded_models(store)
     raise BadInput(

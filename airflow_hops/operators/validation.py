@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk.bases.branch import BranchMixIn
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import BranchMixIn
 
+from airflow_hops.airflow_internals.tasks import AirflowFailException
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import StepSpec
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow.sdk import Context
-    from airflow.sdk.execution_time.hitl import HITLUser
+
+    from airflow_hops.airflow_internals.tasks import HITLUser
 
 Action = Literal["fail", "warn", "branch", "ask"]
 _ACTIONS = ("fail", "warn", "branch", "ask")

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from airflow_hops.airflow_internals.tasks import BaseTrigger, TriggerEvent
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.sharing.records import SharingRecords
 from airflow_hops.core.sharing.waiting import Wait

@@ -9,9 +9,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from airflow.configuration import conf
 from pathspec import GitIgnoreSpec, PathSpec
 from pathspec.pattern import RegexPattern
+
+from airflow_hops.airflow_internals.tasks import conf
 
 _NAMES = (".gitignore", ".airflowignore")
 

@@ -12,13 +12,18 @@ from functools import cache
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
-from airflow.configuration import conf
-from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request
+
+from airflow_hops.airflow_internals.api_server import (
+    DagAccessEntity,
+    DagDetails,
+    GetUserDep,
+    ResourceMethod,
+    get_auth_manager,
+    requires_access_dag,
+)
+from airflow_hops.airflow_internals.database import DagModel
+from airflow_hops.airflow_internals.tasks import conf
 
 READS_DAG = Depends(requires_access_dag("GET"))
 """Requires read access to the DAG itself."""

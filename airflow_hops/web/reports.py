@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.reports.page import Chart, Image, Report, Section, Table
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.answers import send_report

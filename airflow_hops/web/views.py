@@ -11,12 +11,12 @@ import logging
 from datetime import UTC, datetime
 from typing import Annotated
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 from pydantic import Field, StringConstraints, ValidationError
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_DAG, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching

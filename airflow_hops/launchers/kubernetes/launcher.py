@@ -12,8 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.configuration import conf
-
+from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.connections import find_connection
 from airflow_hops.core.contract.artifacts import BadInput, cache_key
 from airflow_hops.core.contract.protocol import GANG_VARIABLE, StepSpec

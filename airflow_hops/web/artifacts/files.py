@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 import airflow_hops
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.contract.properties import NOTEBOOK_PAGE
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching

@@ -7,17 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dagrun import DagRun
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
-from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, DagRun, TaskInstance, XComModel, create_session
 from airflow_hops.core.contract.artifacts import (
     Artifact,
     BadInput,

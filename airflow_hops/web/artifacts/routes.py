@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dagrun import DagRun
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import String, cast, func, select
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, DagRun, TaskInstance, XComModel, create_session
 from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query, Response
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.web.access import may_read
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, find_artifact
 from airflow_hops.web.queries import ask, ask_bytes

@@ -9,12 +9,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from airflow.models.dag_version import DagVersion
-from airflow.models.serialized_dag import SerializedDagModel
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from sqlalchemy import and_, func, select, tuple_
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, DagVersion, SerializedDagModel, XComModel
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import RuntimeHook
 

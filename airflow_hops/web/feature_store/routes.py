@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.features import (
     AUDIT_NAME,
     DEFINITIONS_NAME,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.features import STATISTICS_NAME, MaterializationProperties, WindowStatistics
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import open_returned, pipeline_of

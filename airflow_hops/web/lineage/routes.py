@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Literal
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import Manifest, total_rows
 from airflow_hops.core.contract.lineage import links_of
 from airflow_hops.core.contract.model_record import ModelRecord

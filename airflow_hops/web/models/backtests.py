@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, HTTPException, Response
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse
 from pydantic import ValidationError
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.backtest import POLICY_FILE, REPORT_FILE, BacktestReport, PolicyOutcome
 from airflow_hops.core.contract.performance import Interval

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import Annotated
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
 from fastapi.responses import HTMLResponse, Response
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.reports.kept_cards import find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.model_card import model_card
 from airflow_hops.reports.model_sources import Registration, VersionSources

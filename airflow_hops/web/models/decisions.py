@@ -10,11 +10,11 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from pydantic import Field, StringConstraints
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import HopsError, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.hooks.model_server import model_server_services

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport, LabelReport
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import FoundArtifact

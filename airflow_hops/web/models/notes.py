@@ -15,11 +15,11 @@ import posixpath
 from datetime import UTC, datetime
 from typing import Annotated
 
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException
 from fastapi.params import Path as PathParameter
 from pydantic import AwareDatetime, Field, StringConstraints
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.reports.model_sources import DECISION_NOTE
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of

@@ -6,12 +6,11 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
-from airflow.utils.session import create_session
 from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, XComModel, create_session
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
 from airflow_hops.core.contract.model_record import ModelRecord

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from datetime import UTC, datetime
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.reports.model_sources import DECISION_NOTE
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, Query
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together

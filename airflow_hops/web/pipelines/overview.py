@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
-from airflow.models.hitl import HITLDetail
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
-from airflow.utils.state import TaskInstanceState
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import (
+    DagModel,
+    HITLDetail,
+    TaskInstance,
+    TaskInstanceState,
+    create_session,
+)
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
 from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address

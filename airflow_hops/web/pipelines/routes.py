@@ -10,14 +10,12 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
-from airflow.utils.session import create_session
 from fastapi import APIRouter, Query
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session, selectinload
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import DagModel, DagRun, create_session
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address

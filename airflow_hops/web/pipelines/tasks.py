@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
 
+from airflow_hops.airflow_internals.database import TaskInstance, create_session
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS

@@ -6,13 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from airflow.models.dagrun import DagRun
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.xcom import XComModel
 from fastapi import HTTPException
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.database import DagRun, TaskInstance, XComModel
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.core.contract.web import REFUSED_KEY

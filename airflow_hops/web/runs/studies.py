@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.utils.session import create_session
 from fastapi import APIRouter, Depends, HTTPException, Query
 from pydantic import Field
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.search import StudyRecord

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 import httpx
-from airflow.models.dagrun import DagRun
-from airflow.models.serialized_dag import SerializedDagModel
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 
+from airflow_hops.airflow_internals.database import (
+    XCOM_RETURN_KEY,
+    DagRun,
+    SerializedDagModel,
+    XComModel,
+    create_session,
+)
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles

@@ -8,13 +8,12 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dagrun import DagRun
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import DagRun, create_session
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
-from airflow.utils.state import TaskInstanceState
 from fastapi import APIRouter, Depends, HTTPException
 from pydantic import Field, StringConstraints
 from sqlalchemy import select
 
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import TaskInstance, TaskInstanceState, create_session
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, publish_schema, schema_history
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query, Response
 
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import SchemaProperties
 from airflow_hops.core.store import ArtifactStore

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Annotated
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, HTTPException, Query
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
 from airflow_hops.core.store.schema_history import SCHEMA_FILE, schema_history
 from airflow_hops.web.access import may_read

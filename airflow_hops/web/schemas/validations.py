@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dagrun import DagRun
-from airflow.models.hitl import HITLDetail
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
-from airflow.utils.state import TaskInstanceState
 from fastapi import APIRouter, Depends, HTTPException
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep, get_auth_manager
+from airflow_hops.airflow_internals.database import DagRun, HITLDetail, TaskInstance, TaskInstanceState, create_session
 from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_change, may_read

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal
 
-from airflow.models.asset import AssetEvent
-from airflow.models.taskinstance import TaskInstance
-from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
+from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, AssetEvent, TaskInstance, XComModel
 from airflow_hops.core.contract.retraining.conditions import Finding
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.web import REFUSED_KEY

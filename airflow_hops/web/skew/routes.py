@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session
 from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
+from airflow_hops.airflow_internals.database import TaskInstance, create_session
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore

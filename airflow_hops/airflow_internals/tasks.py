@@ -1,0 +1,84 @@
+"""Names that DAG files, tasks, triggers and the plugin use; cheap to import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.listeners import hookimpl
+from airflow.plugins_manager import AirflowPlugin
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+    TaskAwaitingInput,
+)
+from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
+from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
+from airflow.sdk.observability.stats import gauge, normalize_name_for_stats
+from airflow.sdk.types import RuntimeTaskInstanceProtocol, TaskInstanceKey
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+__all__ = [
+    "FORKING_JOBS",
+    "KNOWN_CONTEXT_KEYS",
+    "TASK_PROCESS",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowPlugin",
+    "AirflowSkipException",
+    "BaseEventTrigger",
+    "BaseTrigger",
+    "DecoratedOperator",
+    "HITLUser",
+    "ParamsDict",
+    "RuntimeTaskInstanceProtocol",
+    "TaskAwaitingInput",
+    "TaskDecorator",
+    "TaskInstanceKey",
+    "TriggerEvent",
+    "asset_exists",
+    "conf",
+    "gauge",
+    "hookimpl",
+    "mask_secret",
+    "normalize_name_for_stats",
+    "redact",
+    "secrets_backends",
+    "task_decorator_factory",
+    "upsert_hitl_detail",
+]
+
+FORKING_JOBS = frozenset({"airflow.jobs.scheduler_job_runner", "airflow.jobs.dag_processor_job_runner"})
+"""Modules of the processes that fork others."""
+
+TASK_PROCESS = ("airflow.sdk.execution_time.supervisor", "airflow.sdk.execution_time.task_runner")
+"""Modules that each task's process imports."""
+
+_ENVIRONMENT = "airflow.secrets.environment_variables.EnvironmentVariablesBackend"
+
+
+def secrets_backends(*, in_command: bool) -> list[Any]:
+    """Returns the backends that are asked for connections and variables, in the order of a task's worker.
+
+    Args:
+        in_command: whether this is a command of ``airflow``, which lacks the worker's first backend.
+    """
+    from airflow.sdk.configuration import ensure_secrets_loaded
+    from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
+
+    first = ensure_secrets_loaded([_ENVIRONMENT]) if in_command else []
+    return [*first, *ensure_secrets_backend_loaded()]
+
+
+def asset_exists(uri: str) -> bool:
+    """Returns whether a DAG has the asset as an inlet, outlet or schedule; for a running task."""
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetAssetByUri
+
+    return not isinstance(task_runner.SUPERVISOR_COMMS.send(GetAssetByUri(uri=uri)), ErrorResponse)
