@@ -28,7 +28,8 @@ def code(tmp_path: Path) -> Path:
     (folder / "shop").mkdir(parents=True)
     (folder / "shop" / "__init__.py").write_text("")
     (folder / "shop" / "steps.py").write_text(
-        "import currencies\n\ndef run(context):\n    with context.output() as writer:\n        return writer.commit()\n"
+        "import currencies\nQUERY = 'query.sql'\n"
+        "def run(context):\n    with context.output() as writer:\n        return writer.commit()\n"
     )
     (folder / "shop" / "query.sql").write_text("select 1")
     (folder / "currencies.py").write_text("from rates import EURO\n")
@@ -64,6 +65,7 @@ def test_a_step_runs_again_when_code_that_it_may_use_has_changed(cached: Run, co
     assert not cached()
     assert cached()
     (code / "unrelated.py").write_text("x = 2\n")
+    (code / "shop" / "training.py").write_text("from shop import steps\n")
     (code / "shop" / "__pycache__").mkdir(exist_ok=True)
     (code / "shop" / "__pycache__" / "steps.cpython-399.pyc").write_bytes(b"bytecode")
     assert cached()
@@ -121,6 +123,13 @@ def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:
     assert not cached(tables=snapshot("2013-04-01"))
     assert cached(tables=snapshot("2013-04-01"))
     assert not cached(tables=snapshot("2013-05-01"))
+
+
+def test_equal_rows_of_another_state_of_a_table_are_the_same_input(cached: Run) -> None:
+    def snapshot(state: str) -> Artifact:
+        return Artifact("file:///s", "snapshot", "f" * 64, properties={"states": {"sales": state}})
+
+    assert [cached(tables=snapshot("one")), cached(tables=snapshot("two"))] == [False, True]
 
 
 def test_other_spark_properties_are_another_key() -> None:

@@ -128,7 +128,7 @@ def test_links_that_lead_out_of_the_code_are_not_kept_but_named(dags: Path) -> N
     (dags / "a" / "inside.txt").symlink_to(dags / "b" / "train.py")
     (dags / "linked").symlink_to(dags.parent / "elsewhere")
     (dags.parent / "elsewhere").mkdir()
-    (dags / "linked" / "model.py").write_text("import a\n")
+    (dags / "linked" / "model.py").write_text("import a.train\nfiles = ['a/inside.txt', 'a/outside.txt']\n")
     spec = StepSpec("train", TRAIN_ENTRY, {"train": "linked.model:train"}, code_paths=(str(dags),))
     code = user_code(spec)
     assert set(code.files) == {"0/a/inside.txt", "0/a/train.py", "0/linked/model.py"}

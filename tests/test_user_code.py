@@ -105,18 +105,85 @@ def test_bytecode_beside_its_source_does_not_count(dags: Path, key: Key) -> None
         ("import importlib\ndef load(name):\n    importlib.import_module(f'late.{name}')", "late/one.py"),
         ("import runpy\nrunpy.run_path('late.py')", "late.py"),
         ("from . import late", "shop/late.py"),
+        ("from .. import late", "late.py"),
+        ("from .late import one", "shop/late.py"),
+        ("import late.deep.one", "late/__init__.py"),
+        ("import late.deep.one", "late/deep/__init__.py"),
+        ("import shop.parts", "shop/parts/loaded.py"),
+        ("from shop.listed import *", "shop/listed/late.py"),
+        ("from shop import lazy", "shop/lazy/late.py"),
+        ("from shop import found", "shop/found/late.py"),
+        ("import importlib\nimportlib.import_module('.late', __package__)", "shop/late.py"),
+        ("import importlib\nimportlib.import_module('.late', 'other')", "other/late.py"),
+        ("import importlib\ndef f(name):\n    importlib.import_module(f'.{name}', __package__)", "shop/late.py"),
+        ("import importlib\ndef f(name, of):\n    importlib.import_module(f'.{name}', of)", "other/late.py"),
+        ("from pathlib import Path\ndef f(name):\n    return Path(__file__).parent / name", "shop/sql/late"),
+        ("import os\ndef f(name):\n    return open(os.path.join(os.path.dirname(__file__), name))", "shop/late.sql"),
+        ("def f(name):\n    return open(f'{__file__}/../{name}')", "shop/late.sql"),
+        ("from pathlib import Path\ntexts = [*Path(__file__).parent.rglob('*.sql')]", "shop/sql/deep/late.sql"),
+        ("from pathlib import Path\ntext = Path(__file__).with_suffix('.sql').read_text()", "shop/model.sql"),
+        ("from importlib import resources\ntext = resources.read_text('shop.sql', 'late.sql')", "shop/sql/late.sql"),
+        ("from importlib.resources import files\nfrom other import sql\npath = files(sql)", "other/sql/late.sql"),
+        ("import pkgutil\ntext = pkgutil.get_data(__name__, 'sql/late.sql')", "shop/sql/late.sql"),
+        ("from shop import reading\nreading.text('late')", "shop/sql/late.sql"),
         ("import sys\nsys.path.insert(0, 'libs.egg')\nimport hidden", "libs.egg"),
         ("from late.deep import one", "late/deep/one.py"),
     ],
 )
 def test_file_that_the_code_leads_to_counts(dags: Path, key: Key, source: str, file: str) -> None:
-    (dags / "shop" / "model.py").write_text(source)
-    (dags / file).parent.mkdir(exist_ok=True, parents=True)
-    (dags / file).write_text("")
+    write(
+        dags,
+        {
+            "shop/model.py": source,
+            "shop/parts/__init__.py": "from .loaded import one",
+            "shop/listed/__init__.py": "__all__ = ['late']",
+            "shop/lazy/__init__.py": "__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, ['late'])",
+            "shop/found/__init__.py": "import pkgutil\nmodules = [*pkgutil.iter_modules(__path__)]",
+            "shop/reading.py": "from pathlib import Path\ntext = lambda n: (Path(__file__).parent / n).read_text()",
+            "late/deep/one.py": "",
+            "other/sql/__init__.py": "",
+            file: "",
+        },
+    )
     before = key()
     assert key() == before
     (dags / file).write_text("# changed")
     assert key() != before
+
+
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        ("import rates", "shop/training.py"),
+        ("from shop.parts import loaded", "shop/training.py"),
+        ("from shop.parts import loaded", "shop/parts/other.py"),
+        ("import rates", "shop/notes.md"),
+        ("import rates\nprint(__file__)", "shop/explore.ipynb"),
+        ("from pathlib import Path\nq = Path(__file__).parent / 'q.sql'", "shop/other.sql"),
+        ("from pathlib import Path\ndef f(name):\n    return Path(__file__).parent / name", "shop/training.py"),
+        ("def f(count):\n    return f'{count}y'", "shop/training.py"),
+    ],
+)
+def test_file_that_the_code_does_not_lead_to_does_not_count(dags: Path, key: Key, source: str, file: str) -> None:
+    write(dags, {"shop/__init__.py": "", "shop/model.py": source, "shop/parts/loaded.py": "", "shop/q.sql": ""})
+    before = key()
+    write(dags, {file: "from shop.model import train"})
+    assert key() == before
+
+
+def test_dag_file_counts_only_for_its_own_functions(dags: Path) -> None:
+    write(dags, {"shop/__init__.py": "", "shop/training.py": "from shop import model\ndef train(): ...\n"})
+    keys = []
+    for text in ("", "# changed"):
+        write(dags, {"shop/training.py": f"from shop import model\ndef train(): ...\n{text}"})
+        keys.append(
+            [
+                user_code(spec_of(dags / "shop", dags, train=each)).fingerprint
+                for each in ("shop.model:train", "shop.training:train")
+            ]
+        )
+    assert keys[0][0] == keys[1][0]
+    assert keys[0][1] != keys[1][1]
 
 
 def test_notebook_magic_that_runs_a_file_counts_with_the_file(dags: Path) -> None:
@@ -139,13 +206,15 @@ def test_path_of_the_bundle_does_not_count(dags: Path, key: Key) -> None:
 
 def test_excluded_files_are_left_out_unless_the_code_imports_them(dags: Path) -> None:
     write(dags, {"shop/.gitignore": "node_modules\n*.csv\nmade.py\n", ".airflowignore": "shop/\n"})
-    write(dags, {"shop/model.py": "from . import made\n", "shop/made.py": "", "shop/query.sql": ""})
+    source = "from pathlib import Path\nfrom . import made\ndef f(name):\n    return Path(__file__).parent / name\n"
+    write(dags, {"shop/model.py": source, "shop/made.py": "", "shop/query.sql": ""})
     write(dags, {"shop/scratch.csv": "", "shop/node_modules/big.js": "", "ui/node_modules/big.js": ""})
     assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/shop/made.py", "0/shop/query.sql"}
 
 
 def test_ignore_rules_that_are_none_are_left_out(dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(dags, {"shop/.gitignore": "!\n/\n*.csv\n", "shop/a.csv": "", "shop/b.txt": ""})
+    write(dags, {"shop/model.py": "import rates, pkgutil", "shop/.gitignore": "!\n/\n*.csv\n"})
+    write(dags, {"shop/a.csv": "", "shop/b.txt": ""})
     assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/shop/b.txt", "0/rates.py"}
     monkeypatch.setenv("AIRFLOW__CORE__DAG_IGNORE_FILE_SYNTAX", "regexp")
     write(dags, {"shop/.airflowignore": "b.*t$  # a note\n(\n"})

@@ -231,8 +231,10 @@ class RuntimeHook(BaseHook):
             "user code": code.fingerprint,
         }
         for role, artifacts in spec.inputs.items():
-            # Properties count: equal rows may be of different windows.
-            parts[f"input {role}"] = _fingerprint_of_json([[a.fingerprint, a.properties] for a in artifacts])
+            # Properties count: equal rows may be of different windows. States do not: the rows show what they changed.
+            parts[f"input {role}"] = _fingerprint_of_json(
+                [[a.fingerprint, {**a.properties, "states": None}] for a in artifacts]
+            )
         with reaching_store(self.settings.store):
             record_uses(self.store, spec.producer, _inputs(spec))
         return replace(spec, cache_key_parts={**parts, **spec.cache_key_parts})

@@ -33,8 +33,10 @@ _MAX_TEXT = 1 << 20
 class UserFiles:
     """The files of user code that a step depends on, by the paths that they are recorded under.
 
-    A module counts with its imports, the files that its strings name, and its package, except files that
-    ``.gitignore`` and ``.airflowignore`` exclude. A folder of user code may be an archive. Nothing is imported.
+    A module counts with its imports, which include the ``__init__`` of each package that it is in, and with the files
+    that its strings name. If it finds files by computed names, all files of its package count that are not modules,
+    except those that ``.gitignore`` and ``.airflowignore`` exclude. A folder of user code may be an archive. Nothing is
+    imported.
 
     Args:
         spec: The step.
@@ -56,7 +58,7 @@ class UserFiles:
         self._search = dict(self._roots)
         self._rules = IgnoreRules([root for root in self._roots.values() if isinstance(root, Path)])
         self._listings: dict[str, dict[str, Traversable]] = {}
-        self._trees: set[str] = set()
+        self._trees: set[tuple[str, bool]] = set()
         self._waiting, self._seen = set(_module_names(spec.params)), set[str]()
         self._imports_anything = False
         self._sources: list[str] = []
@@ -117,39 +119,56 @@ class UserFiles:
         return self._libraries.has_module(top)
 
     def _add_module(self, place: str, folder: Traversable, parts: Sequence[str]) -> bool:
-        """Adds the files of a module, and the packages that it is in; returns whether the module exists."""
-        packages: list[tuple[Traversable, Sequence[str]]] = []
-        is_there, inside = True, folder
+        """Adds a module, and the ``__init__`` of each package that it is in; returns whether the module exists.
+
+        If the last part is ``*``, it adds all files of the package.
+        """
+        inside = folder
         for depth, part in enumerate(parts):
-            files = [file for file in self._entries(inside).values() if module_name(file.name) == part]
+            if part == "*":
+                self._add_tree(place, inside, parts[:depth], self._rules.around(inside))
+                break
+            files = self._modules(inside, part)
+            inside = inside / part
             for file in files:
                 self._add_file(place, file, parts[:depth])
-            inside = inside / part
-            if not inside.is_dir():
-                # The rest may be a name in the module; a folder without modules only has the same name.
-                is_there = bool(files) and depth + 1 == len(parts)
-                if not files and not any(self._is_package(package) for package, _ in packages):
-                    packages = []
-                break
-            packages.append((inside, parts[: depth + 1]))
-        for package, at in packages:
-            self._add_tree(place, package, at, self._rules.around(package))
-        return is_there
+            if not inside.is_dir():  # the rest may be a name in the module
+                return bool(files) and depth + 1 == len(parts)
+            for file in self._modules(inside, "__init__"):
+                self._add_file(place, file, parts[: depth + 1])
+        return True
 
-    def _add_tree(self, place: str, folder: Traversable, parts: Sequence[str], rules: IgnoreRules) -> None:
-        """Adds the files below a folder, except bytecode and hidden or excluded ones; skips links to folders."""
-        if str(folder) in self._trees or len(self.files) > _MAX_FILES:
+    def _add_data(self, name: str) -> None:
+        """Adds the files that are not modules of a package, or of the package that a module is in."""
+        for place, inside in {**self._roots, **self._search}.items():
+            parts: list[str] = []
+            for part in name.split("."):
+                if part and (inside / part).is_dir():
+                    inside, parts = inside / part, [*parts, part]
+                else:
+                    break
+            if parts or not name:
+                self._add_tree(place, inside, parts, self._rules.around(inside), data_only=True)
+
+    def _add_tree(
+        self, place: str, folder: Traversable, parts: Sequence[str], rules: IgnoreRules, data_only: bool = False
+    ) -> None:
+        """Adds the files below a folder, except bytecode and hidden or excluded ones; skips links to folders.
+
+        Of a folder of user code itself it adds only the files that lie directly in it.
+        """
+        if (str(folder), data_only) in self._trees or len(self.files) > _MAX_FILES:
             return
-        self._trees.add(str(folder))
+        self._trees.add((str(folder), data_only))
         rules = rules.within(folder)
         for entry in self._entries(folder).values():
             is_folder = entry.is_dir()
             if rules.exclude(entry, is_folder):
                 continue
-            if not is_folder:
+            if not is_folder and not (data_only and module_name(entry.name)):
                 self._add_file(place, entry, parts)
-            elif not (isinstance(entry, Path) and entry.is_symlink()):
-                self._add_tree(place, entry, [*parts, entry.name], rules)
+            elif is_folder and parts and not (isinstance(entry, Path) and entry.is_symlink()):
+                self._add_tree(place, entry, [*parts, entry.name], rules, data_only)
 
     def _add_everything(self) -> None:
         """Adds everything that can be imported, for code whose imports cannot be determined."""
@@ -166,7 +185,7 @@ class UserFiles:
                 continue
             if not is_folder and module_name(entry.name) is not None:
                 self._add_file(place, entry, parts)
-            elif is_folder and self._is_package(entry):
+            elif is_folder and self._modules(entry, "__init__"):
                 self._add_tree(place, entry, [*parts, entry.name], rules)
             elif is_folder and entry.name.isidentifier() and not (isinstance(entry, Path) and entry.is_symlink()):
                 self._add_modules(place, entry, [*parts, entry.name], rules.within(entry))
@@ -180,13 +199,15 @@ class UserFiles:
             return  # Python prefers the source
         self.files[name] = file
         if file.name.endswith(".py"):
-            self._follow(references(read_file(file) or b"", parts), place, parts)
+            self._follow(references(read_file(file) or b"", parts, module_name(file.name) == "__init__"), place, parts)
         elif module_name(file.name) is not None:
             self._add_everything()  # a compiled module may import anything
 
     def _follow(self, result: References, place: str | None = None, parts: Sequence[str] = ()) -> None:
         """Adds the references of a source: modules, and files by their paths from its folder or a parent."""
         self._waiting |= result.modules
+        for package in result.data:
+            self._add_data(package)
         if result.anything:
             self._add_everything()
         for at in self._search if place is None else (place,):
@@ -200,7 +221,10 @@ class UserFiles:
     ) -> None:
         head, *rest = [part for part in path if part not in ("", ".", "..")] or [""]
         entries = self._entries(folder)
-        names = fnmatch.filter(entries, head) if set(head) & set("*?[") else [head] if head in entries else []
+        names = [head] if head in entries else []
+        if set(head) & set("*?["):
+            # A text such as f"{count}y" names data, if any file.
+            names = [n for n in fnmatch.filter(entries, head) if head == "*" or "." in head or module_name(n) is None]
         for name in names:
             entry, inner = entries[name], [*parts, name]
             if not entry.is_dir():
@@ -272,8 +296,8 @@ class UserFiles:
             self._listings[str(folder)] = listing
         return listing
 
-    def _is_package(self, folder: Traversable) -> bool:
-        return any(module_name(name) == "__init__" for name in self._entries(folder))
+    def _modules(self, folder: Traversable, name: str) -> list[Traversable]:
+        return [file for file in self._entries(folder).values() if module_name(file.name) == name]
 
 
 def _open_place(folder: str) -> Traversable:

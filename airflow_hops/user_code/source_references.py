@@ -14,11 +14,16 @@ _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 """A line of IPython's syntax in a notebook's cell."""
 
 _MODULE_FILE = re.compile(r"(\w+)(\.pyc?|(\.[\w-]+)*\.so)")
-_MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\.\*)?")
 _FILE_NAME = re.compile(r"(?=.*\w)[\w.*?][\w.*? /-]{0,199}")
 _BY_NAME = {"__import__", "import_module", "run_module"}
 _BY_PATH = {"run_path", "spec_from_file_location"}
-_JOINING = {"join", "joinpath", "with_name"}
+_JOINING = {"join", "joinpath", "with_name", "glob", "iglob"}
+_SEARCHING = {"iterdir", "listdir", "scandir", "walk", "rglob", "with_suffix", "with_stem"}
+_PLACE = {"__file__", "__path__", "__spec__", "getfile", "getsourcefile"}
+_RESOURCES = {"importlib.resources", "importlib_resources", "pkgutil", "pkg_resources"}
+"""Modules that find files by the names of packages."""
+_COMPUTED = re.compile(r"[*?./ -]*[*?][*?./ -]*")
 _PLACEHOLDER = re.compile(r"%[sd]|\{[^{}]*\}")
 _COMMENTED_MAGIC = re.compile(r"^# [%!?](.*)$", re.MULTILINE)
 
@@ -28,22 +33,26 @@ class References:
     """References of a source.
 
     Attributes:
-        modules: Dotted names of modules; the last part may be a name in the module before it.
+        modules: Dotted names of modules; the last part may be a name in the module before it, or ``*`` for all
+            modules of a package.
         files: Strings that may be paths of files, with ``*`` for computed parts.
         folders: Those of them that may be paths of folders.
+        data: Dotted names of packages, and of modules in them, of which it may find files by computed names; empty for
+            the folder of user code.
         anything: Whether an import's name cannot be determined.
     """
 
     modules: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     folders: frozenset[str] = frozenset()
+    data: frozenset[str] = frozenset()
     anything: bool = False
 
 
-def references(source: bytes | str, package: Sequence[str] = ()) -> References:
+def references(source: bytes | str, package: Sequence[str] = (), is_init: bool = False) -> References:
     """Returns the references of a source; none if it does not parse, since then it cannot be imported either.
 
-    ``package`` names the packages that the module is in.
+    ``package`` names the packages that the module is in; ``is_init`` says that it is the ``__init__`` of the last one.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # the user's code shows its warnings when it runs
@@ -53,11 +62,19 @@ def references(source: bytes | str, package: Sequence[str] = ()) -> References:
     called = [_imported_by_call(node, package) for node in nodes if isinstance(node, ast.Call)]
     text = source if isinstance(source, str) else ""
     words = {word for magic in _COMMENTED_MAGIC.findall(text) for word in magic.split()}
-    modules = {name for name in (*_imported(nodes, package), *called, *words) if name and _MODULE_NAME.fullmatch(name)}
-    files = {name for name in (*map(_pattern, nodes), *words) if name and _FILE_NAME.fullmatch(name)}
-    uses_file = any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes)
-    folders = files.intersection(_joined(nodes)) if uses_file else ()
-    return References(frozenset(modules), frozenset(files), frozenset(folders), None in called)
+    imported = {*_imported(nodes, package), *(_imported_by_init(nodes, package) if is_init else ())}
+    modules = {name for name in (*imported, *called, *words) if name and _MODULE_NAME.fullmatch(name)}
+    texts = {text for text in map(_pattern, nodes) if text}
+    files = {name for name in (*texts, *words) if _FILE_NAME.fullmatch(name)}
+    knows_its_place = not _PLACE.isdisjoint(_names(nodes))
+    joined = {"*" if text is None else text for text in _joined(nodes)} if knows_its_place else set()
+    folders = files & joined
+    data: set[str] = set()
+    if any(name == each or name.startswith(f"{each}.") for name in imported for each in _RESOURCES):
+        data = {*package[:1], *modules, *filter(_MODULE_NAME.fullmatch, texts)}
+    elif any(_COMPUTED.fullmatch(text) for text in (*joined, *(text for text in texts if "/" in text))):
+        data = {"".join(package[:1])} if knows_its_place else set()
+    return References(frozenset(modules), frozenset(files), frozenset(folders), frozenset(data), None in called)
 
 
 def notebook_cells(text: str) -> list[str] | None:
@@ -103,8 +120,31 @@ def _imported(nodes: Iterable[ast.AST], package: Sequence[str]) -> Iterator[str]
                 yield ".".join([*above, *([node.module] if node.module else []), *name])
 
 
+def _imported_by_init(nodes: Iterable[ast.AST], package: Sequence[str]) -> Iterator[str]:
+    """Yields the modules of a package that its ``__init__`` may import without an import statement.
+
+    These are the names in ``__all__``, which ``from package import *`` imports, and all modules if ``__init__`` imports
+    them when they are used (``__getattr__``) or looks for them.
+    """
+    for node in nodes:
+        names = {node.id} if isinstance(node, ast.Name) else {getattr(node, "name", "")}
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and "__all__" in _names(ast.walk(node)):
+            yield from (".".join([*package, text]) for each in ast.walk(node) if (text := _pattern(each)))
+        if names & {"__getattr__", "__path__"}:
+            yield ".".join([*package, "*"])
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Returns the names of variables and attributes."""
+    names = (getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes)
+    return {name for name in names if isinstance(name, str)}
+
+
 def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
-    """Returns the module that a call imports, or its package; empty if it imports none, None if unknown."""
+    """Returns the module that a call imports; empty if it imports none, None if unknown.
+
+    A computed name stands for all modules of its package.
+    """
     function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if function in _BY_PATH:
@@ -113,10 +153,18 @@ def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
     if function not in _BY_NAME:
         return ""
     name = (_pattern(arguments[0]) if arguments else None) or "*"
+    if name.startswith("."):
+        anchor = _pattern(arguments[1]) if len(arguments) > 1 else "."
+        package = package if anchor == "." else anchor.split(".") if anchor else ()
+        if not package:
+            return None if anchor is None else ""
+        # More than one point: of a package around it, or below `__name__`.
+        name = f"{package[0]}.*" if name.startswith("..") else ".".join([*package, name[1:]])
     first, is_computed, _ = name.partition("*")
-    if name.startswith(".") and package:  # in its own package, which counts as a whole
-        return ""
-    return (first.rpartition(".")[0] or None) if is_computed else first
+    parent = first.rpartition(".")[0]
+    if is_computed:
+        return f"{parent}.*" if parent else None
+    return first
 
 
 def _pattern(node: ast.AST) -> str | None:
@@ -135,12 +183,15 @@ def _pattern(node: ast.AST) -> str | None:
     return None
 
 
-def _joined(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yields texts that are joined to a path."""
+def _joined(nodes: Iterable[ast.AST]) -> Iterator[str | None]:
+    """Yields what is joined to a path: texts, and None for a computed name or any file of a folder."""
     for node in nodes:
-        parts: Sequence[ast.AST] = ()
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            parts = (node.right,)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _JOINING:
-            parts = node.args
-        yield from (text for part in parts if (text := _pattern(part)) is not None)
+            yield _pattern(node.right)
+        elif isinstance(node, ast.Call):
+            function, owner = _names([node.func]), _names([getattr(node.func, "value", node.func)])
+            if function & _JOINING:
+                # The first argument of os.path.join() is the path itself.
+                yield from map(_pattern, node.args[bool(owner & {"path", "join"}) :])
+            elif function & _SEARCHING:
+                yield None
