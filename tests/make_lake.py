@@ -1,7 +1,8 @@
 """Makes an Iceberg table and a Delta table below a folder, in the environment that reads them; one more row each time.
 
 The rows are ``{id, at, price, name, epoch, tags}``, one an hour. With ``equality``, the Iceberg table gets an equality
-delete; with ``vectors`` or ``mapping``, the Delta table may have deletion vectors or has column mapping.
+delete, and with ``columns`` other columns, two of which swap their names; with ``vectors`` or ``mapping``, the Delta
+table may have deletion vectors or has column mapping.
 """
 
 import shutil
@@ -14,6 +15,7 @@ from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, TimestamptzType
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -54,5 +56,13 @@ elif what == "equality":
     table = catalog.load_table("shop.rows")
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         append.append_data_file(deletes)
+elif what == "columns":
+    with catalog.load_table("shop.rows").update_schema() as update:
+        update.delete_column("name")
+        update.add_column("when", TimestamptzType())
+        update.update_column("epoch", LongType())
+    for old, new in (("id", "old"), ("epoch", "id"), ("old", "epoch")):
+        with catalog.load_table("shop.rows").update_schema() as update:
+            update.rename_column(old, new)
 elif what == "gone":
     catalog.drop_table("shop.rows")

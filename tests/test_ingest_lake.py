@@ -134,6 +134,37 @@ def test_iceberg_names_what_is_wrong(name: str, message: str, ingest: Any, sourc
     assert not failure.value.retryable
 
 
+def test_iceberg_schema_is_that_of_the_table(source: Any, change: Any, run_step: Any, lake_runtime: Path) -> None:
+    launcher = LocalLauncher(lake_runtime, None)
+
+    def state(**fields: Any) -> str:
+        params = {"sources": {"rows": source("iceberg", **fields).to_dict()}}
+        return str(run_step(STATES, params=params, launcher=launcher)["rows"])
+
+    before = state()
+    change("columns")
+    now = state()
+    assert now != before
+    sources = {
+        "old": source("iceberg", version=before, time_column="epoch", columns=("id", "name")),
+        "new": source("iceberg", version=now, time_column="id"),
+    }
+    params = {
+        "sources": {name: each.to_dict() for name, each in sources.items()},
+        "window_start": "2013-01-01T01:30:00Z",
+    }
+    artifact = run_step(RUN, params=params, kind="snapshot", launcher=launcher)
+    old, new = (pq.read_table(run_step.store.local(artifact) / name) for name in sources)
+    assert old.schema.names == ["id", "name"]
+    assert new.schema.names == ["epoch", "at", "price", "id", "tags", "when"]
+    assert sorted(old["id"].to_pylist()) == sorted(new["epoch"].to_pylist()) == list(range(2, 1000))
+    assert str(new.schema.field("id").type) == "int64"
+    assert new["when"].null_count == 998
+    with pytest.raises(StepFailed, match=r"there is no schema 77; its schemas are 0, 1, 2, 3, 4") as failure:
+        state(version=f"{before}@77")
+    assert not failure.value.retryable
+
+
 def test_each_run_reads_the_newest_version(run_dag: Any, change: Any, tmp_path: Path) -> None:
     def states() -> dict[str, str]:
         (task,) = run_dag("ingest_lake", {"table": str(tmp_path / "delta")}).get_task_instances()
