@@ -213,6 +213,7 @@ class StepRunner:
         code_paths: tuple[str, ...] = (),
         launcher: Any = None,
         services: Mapping[str, str] | None = None,
+        dag_id: str = "tests",
         task_id: str | None = None,
         run_id: str | None = None,
     ) -> Any:
@@ -230,7 +231,7 @@ class StepRunner:
         settings = replace(settings, services={**own, **(services or {})})
         hook.__dict__["settings"] = settings
         run_id = run_id or f"run-{self.count}"
-        producer = Producer("tests", run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
+        producer = Producer(dag_id, run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
         self.last_uri = self.store.address(producer, kind) if kind else None
         spec = StepSpec(
             step=producer.task_id,

@@ -17,6 +17,9 @@ from conftest import StepRunner
 from server_process import ServerProcess
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
+from airflow_hops.core.contract.properties import BlessingProperties
+from airflow_hops.core.store.model_records import read_record
 from airflow_hops.launchers.local import LocalLauncher
 
 EPOCHS = [{"loss": 0.7, "val_auc": 0.6}, {"loss": 0.6, "val_auc": 0.7}]
@@ -179,17 +182,29 @@ class Pipeline:
             )
 
     def verdict(self, kind: str, model: Artifact, *, blessed: bool = True) -> Artifact:
-        """An evaluation or infra_blessing of a model."""
+        """An evaluation or infra_blessing of a model; the evaluation compares it with the present champion."""
+        properties = BlessingProperties(blessed, () if blessed else ("auc 0.5 is below 0.6",))
+        if kind == "evaluation":
+            champion = read_record(self.store, self.name).champion
+            compared = ModelReference(champion.model.uri, champion.fingerprint, champion.version) if champion else None
+            candidate = ModelReference(model.uri, model.fingerprint)
+            properties = EvaluationProperties(blessed, properties.reasons, candidate, compared, self.name)
         uri = self.store.uri("training", f"run-{uuid.uuid4().hex[:6]}", kind, kind)
         with self.store.create(uri, kind, Producer(), inputs={"model": (model,)}) as writer:
             (writer.path / f"{kind}.json").write_text(json.dumps({"blessed": blessed, "uuid": uuid.uuid4().hex}))
             return writer.commit(
                 metrics={"auc": 0.71, "accuracy": 0.8},
-                properties={"blessed": blessed, "reasons": [] if blessed else ["auc 0.5 is below 0.6"]},
+                properties=properties.to_dict(),
             )
 
     def deploy(
-        self, model: Artifact, *, services: dict[str, str] | None = None, killed_before: str = "", **params: Any
+        self,
+        model: Artifact,
+        *,
+        services: dict[str, str] | None = None,
+        killed_before: str = "",
+        dag_id: str = "tests",
+        **params: Any,
     ) -> Artifact:
         """Runs the deploy step; evaluation and infra_blessing may be among the parameters."""
         roles = {role: params.pop(role) for role in ("evaluation", "infra_blessing") if role in params}
@@ -200,6 +215,7 @@ class Pipeline:
             inputs={"model": model, **roles},
             kind="deployment",
             services=services,
+            dag_id=dag_id,
             task_id="deploy",
         )
         return artifact

@@ -172,7 +172,7 @@ def test_fuel_drifts_is_learnt_again_and_a_worse_model_is_rolled_back(
     after = np.abs(hook.predict("fuel", asked).outputs["prediction"] - gallons).mean()
     assert after < before / 2, "it knows them by now"
 
-    deployment = fuel.deploy(worse(fuel, second["train"], 10.0), canary_percent=50)
+    deployment = fuel.deploy(worse(fuel, second["train"], 10.0), canary_percent=50, dag_id="fuel_training")
     assert deployment.properties["traffic"] == {"2": 50, "3": 50}
     labels = []
     for version in (2, 3):

@@ -151,7 +151,7 @@ def test_the_report_of_an_evaluation_of_an_earlier_version_is_read_and_written_a
     (figures,) = report.splits.values()
     assert figures.gain is not None and figures.gain.metric == report.metric == "auc"
     assert report.properties.to_dict() == {
-        name: value[name] for name in ("blessed", "reasons", "candidate", "champion")
+        name: value[name] for name in ("blessed", "reasons", "candidate", "champion", "model_name")
     }
 
 

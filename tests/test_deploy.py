@@ -335,6 +335,50 @@ def test_blessing_of_another_model_is_refused(pipeline: Pipeline) -> None:
         pipeline.deploy(second, evaluation=pipeline.verdict("evaluation", first))
     with pytest.raises(StepFailed, match="blessed is False; expected true"):
         pipeline.deploy(second, infra_blessing=pipeline.verdict("infra_blessing", second, blessed=False))
+    with pytest.raises(StepFailed, match="is an artifact of kind 'infra_blessing'; expected 'evaluation'"):
+        pipeline.deploy(second, evaluation=pipeline.verdict("infra_blessing", second))
+
+
+def test_blessing_for_another_name_or_champion_is_refused(pipeline: Pipeline) -> None:
+    first, second = pipeline.model("first"), pipeline.model("second")
+    elsewhere = replace(pipeline, name=f"{pipeline.name}-elsewhere").verdict("evaluation", first)
+    with pytest.raises(StepFailed, match=rf"as '{pipeline.name}-elsewhere', but it is to be deployed as") as caught:
+        pipeline.deploy(first, evaluation=elsewhere)
+    assert not caught.value.retryable
+    alone, of_second = pipeline.verdict("evaluation", first), pipeline.verdict("evaluation", second)
+    pipeline.deploy(first, evaluation=alone)
+    with pytest.raises(StepFailed, match=r"with no champion, but now version 1 is the champion.*clear") as caught:
+        pipeline.deploy(second, evaluation=of_second)
+    assert not caught.value.retryable
+    assert pipeline.events() == [("deployed", 1)]
+    assert pipeline.deploy(first, evaluation=alone).properties["mode"] == "champion", "a cleared task"
+
+    third, compared = pipeline.model("third"), pipeline.verdict("evaluation", second)
+    before = pipeline.verdict("evaluation", third)
+    pipeline.deploy(second, evaluation=compared)
+    pipeline.decide("promote", version=None)
+    with pytest.raises(StepFailed, match="with champion 1, but now version 2 is the champion"):
+        pipeline.deploy(third, evaluation=before)
+    pipeline.decide("undeploy", version=None, force=True)
+    with pytest.raises(StepFailed, match="with champion 1, but now there is no champion"):
+        pipeline.deploy(third, evaluation=before)
+
+
+def test_another_dag_replaces_a_champion_only_if_it_takes_over(pipeline: Pipeline) -> None:
+    pipeline.deploy(pipeline.model("first"))
+    second = pipeline.model("second")
+    with pytest.raises(StepFailed, match=r"version 1, was deployed by DAG 'tests', and this is DAG 'others'") as caught:
+        pipeline.deploy(second, dag_id="others")
+    assert not caught.value.retryable
+    assert pipeline.events() == [("deployed", 1)]
+    assert [entry["version"] for entry in pipeline.registry("versions")] == [1]
+
+    assert pipeline.deploy(second, dag_id="others", takes_over=True).properties["mode"] == "canary"
+    pipeline.decide("promote", version=None)
+    with pytest.raises(StepFailed, match="was deployed by DAG 'others', and this is DAG 'tests'"):
+        pipeline.deploy(pipeline.model("third"))
+    pipeline.decide("roll_back", to_version=None)
+    assert pipeline.deploy(pipeline.model("third")).properties["mode"] == "canary"
 
 
 def test_artifact_without_saved_model_and_folder_of_another_model_are_refused(pipeline: Pipeline) -> None:

@@ -37,7 +37,8 @@ class DeployModelOperator(HopsOperator):
     Args:
         model: Output of the training task. (templated)
         model_name: Name of the model in MLflow's registry and on the server. (templated)
-        evaluation: Output of the evaluation task; the task is skipped if it did not bless the model. (templated)
+        evaluation: Output of the evaluation task; the task is skipped if it did not bless the model. It must have the
+            same ``model_name``, and the champion must be the one that it compared the model with. (templated)
         infra_blessing: Output of the infra-validation task; the task is skipped if it did not bless the model.
             (templated)
         canary_percent: Share of the traffic that the canary gets, 1 to 100.
@@ -46,6 +47,7 @@ class DeployModelOperator(HopsOperator):
             so that clearing a task of an old run does not deploy its model again.
         allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
             training does not deploy it again with every run.
+        takes_over: Whether the model may replace a champion that another DAG deployed.
         features: Output of ``TrainingDatasetOperator``: the server looks its feature-store columns up by the keys in
             the request. None if requests hold all features. (templated)
         feature_options: For these: ``defaults`` (value by column), ``max_age_s``, ``timeout_s`` and
@@ -57,7 +59,8 @@ class DeployModelOperator(HopsOperator):
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.stage:run"
     output_kind = "deployment"
     param_arguments = (
-        "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back", "feature_options"
+        "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back", "takes_over",
+        "feature_options",
     )  # fmt: skip
     input_arguments = ("model", "evaluation", "infra_blessing", "features")
     operator_extra_links = (ModelsLink(), LineageLink())
@@ -75,6 +78,7 @@ class DeployModelOperator(HopsOperator):
         available_timeout_s: float = 120.0,
         allow_older: bool = False,
         allow_rolled_back: bool = False,
+        takes_over: bool = False,
         features: Any = None,
         feature_options: Mapping[str, Any] | None = None,
         model_server_conn_id: str | None = None,

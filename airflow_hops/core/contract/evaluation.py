@@ -23,14 +23,16 @@ class ModelReference(JsonFields):
 
 @dataclass(frozen=True)
 class EvaluationProperties(BlessingProperties):
-    """Properties of an ``evaluation``.
+    """Properties of an ``evaluation``. A blessing is for this name, this candidate and this champion only.
 
     Attributes:
         champion: The champion that the candidate was compared with; None if there was none.
+        model_name: Name under which the model is served; None in evaluations of older versions.
     """
 
     candidate: ModelReference = field(default_factory=ModelReference)
     champion: ModelReference | None = None
+    model_name: str | None = omit_if_none()
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,6 @@ class EvaluationReport(EvaluationProperties):
     """The content of ``evaluation.json``.
 
     Attributes:
-        model_name: Name under which the model is served.
         rule: Requirements on the candidate; ``metric`` is the metric of the comparison.
         splits: Metrics on each split, in the order of the arguments.
         problem: Kind of problem; None in reports of older versions.
@@ -96,7 +97,6 @@ class EvaluationReport(EvaluationProperties):
         more_labels: Evaluations of further labels, by column.
     """
 
-    model_name: str = ""
     rule: Mapping[str, Any] = field(default_factory=dict)
     splits: Mapping[str, Figures] = field(kw_only=True)
     problem: str | None = omit_if_none()
@@ -111,4 +111,4 @@ class EvaluationReport(EvaluationProperties):
     @property
     def properties(self) -> EvaluationProperties:
         """Returns the properties of the artifact."""
-        return EvaluationProperties(self.blessed, self.reasons, self.candidate, self.champion)
+        return EvaluationProperties(self.blessed, self.reasons, self.candidate, self.champion, self.model_name)

@@ -185,6 +185,15 @@ class ModelRecord(JsonFields):
         """Returns the newest event by which a version started to serve, as champion or canary; None if not recorded."""
         return self._last(version, _BEGINS)
 
+    @property
+    def champion_dag(self) -> str | None:
+        """Returns the DAG that deployed the champion; None if there is no champion, or if it is not recorded."""
+        if self.champion is None:
+            return None
+        # One that a person made the champion may never have been deployed by a task.
+        event = self.began(self.champion.version) or self.last_event(self.champion.version)
+        return event.made_by.get("dag_id") if event else None
+
     def _last(self, version: int, events: Iterable[str] | None = None) -> ModelEvent | None:
         of_it = (entry for entry in reversed(self.history) if entry.version == version)
         return next((entry for entry in of_it if events is None or entry.event in events), None)

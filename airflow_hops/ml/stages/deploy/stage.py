@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.evaluation import EvaluationProperties
 from airflow_hops.core.contract.features import OnlineFeatures
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, Mode
@@ -48,12 +49,14 @@ def run(
     available_timeout_s: float = 120.0,
     allow_older: bool = False,
     allow_rolled_back: bool = False,
+    takes_over: bool = False,
     feature_options: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """Deploys the input ``model``.
 
     Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing`` are optional; if
-    present, they must bless this model. So is ``features``, the examples whose stored features the server looks up.
+    present, they must bless this model, the evaluation also under this name and against this champion. So is
+    ``features``, the examples whose stored features the server looks up.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -61,20 +64,7 @@ def run(
     model = context.input("model")
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
-            verdict = context.input(role)
-            if not BlessingProperties.of(verdict).blessed:
-                raise BadInput(f"{role} {verdict.uri}: blessed is {verdict.properties.get('blessed')!r}; expected true")
-            judged = [
-                artifact
-                for artifacts in context.store.manifest(verdict.uri).inputs.values()
-                for artifact in artifacts
-                if artifact.kind == "model"
-            ]
-            if judged and model.fingerprint not in {artifact.fingerprint for artifact in judged}:
-                raise BadInput(
-                    f"{role} {verdict.uri}: judges {', '.join(artifact.uri for artifact in judged)}, but the model to "
-                    f"deploy is {model.uri}; pass the {role} of the same model"
-                )
+            _check_blessed(context, role, model, model_name)
     features = online_features(context, model, feature_options or {})
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
@@ -87,6 +77,7 @@ def run(
                 canary_percent,
                 allow_older=allow_older,
                 allow_rolled_back=allow_rolled_back,
+                takes_over=takes_over,
             )
     except ConfigError as error:
         raise BadInput(str(error)) from error
@@ -101,22 +92,69 @@ def run(
         )
 
 
-def _deploy(step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool) -> Outcome:
+def _check_blessed(context: StepContext, role: str, model: Artifact, model_name: str) -> None:
+    """Raises BadInput unless an evaluation or infra-validation blesses this model, the evaluation under this name."""
+    verdict = context.input(role)
+    manifest = context.store.manifest(verdict.uri)
+    if manifest.kind != role:
+        raise BadInput(f"{role} {verdict.uri} is an artifact of kind {manifest.kind!r}; expected {role!r}")
+    if not BlessingProperties.of(manifest).blessed:
+        raise BadInput(f"{role} {verdict.uri}: blessed is {manifest.properties.get('blessed')!r}; expected true")
+    judged = manifest.inputs.get("model", ())
+    if model.fingerprint not in {artifact.fingerprint for artifact in judged}:
+        raise BadInput(
+            f"{role} {verdict.uri}: judges {', '.join(artifact.uri for artifact in judged) or 'no model'}, but the "
+            f"model to deploy is {model.uri}; pass the {role} of the same model"
+        )
+    if role == "evaluation" and (name := EvaluationProperties.of(manifest).model_name) != model_name:
+        raise BadInput(
+            f"evaluation {verdict.uri}: blesses the model as {name!r}, but it is to be deployed as {model_name!r}, "
+            "whose champion it was not compared with; give EvaluateOperator and DeployModelOperator the same model_name"
+        )
+
+
+def _check_compared(context: StepContext, champion: ServedVersion | None, model_name: str) -> None:
+    """Raises BadInput if the champion is not the one that the evaluation compared the model with."""
+    if not context.has_input("evaluation"):
+        return
+    uri = context.input("evaluation").uri
+    compared = EvaluationProperties.of(context.store.manifest(uri)).champion
+    if (compared and compared.fingerprint) != (champion and champion.fingerprint):
+        before = f"champion {compared.version or compared.uri}" if compared else "no champion"
+        present = f"version {champion.version} is the champion" if champion else "there is no champion"
+        raise BadInput(
+            f"evaluation {uri}: compared the model with {before}, but now {present} of model {model_name!r}; clear the "
+            "evaluation's task and those after it"
+        )
+
+
+def _deploy(
+    step: _Steps, canary_percent: int, *, allow_older: bool, allow_rolled_back: bool, takes_over: bool
+) -> Outcome:
     """Deploys a model; the caller holds :meth:`ModelServer.exclusive`.
 
     Raises:
-        BadInput: the model is older than the champion, was rolled back, does not accept the champion's requests, or the
-            server cannot give it the share; or the server does not load it.
+        BadInput: another DAG deployed the champion; the model was compared with another champion, is older than the
+            champion, was rolled back, does not accept the champion's requests, or the server cannot give it the share;
+            or the server does not load it.
         HopsError: the server does not answer in time. If loading fails or times out, config, folder and record are
             unchanged.
     """
     context, server, model, model_name = step.context, step.server, step.model, step.model_name
     record = read_record(context.store, model_name)
     champion = record.champion
+    dag_id = context.spec.producer.dag_id
+    if champion is not None and not takes_over and record.champion_dag not in (None, dag_id):
+        raise BadInput(
+            f"model {model_name!r}: its champion, version {champion.version}, was deployed by DAG "
+            f"{record.champion_dag!r}, and this is DAG {dag_id!r}; use another model_name, or, if this DAG is to "
+            "deploy the model from now on, takes_over=True"
+        )
     registry = ModelRegistry(context.spec.services.get("tracking_uri", ""), model_name)
     if champion is not None and champion.fingerprint == model.fingerprint:
         deployment = step.keep_champion(record)
     else:
+        _check_compared(context, champion, model_name)
         if champion is not None and canary_percent < 100:
             # Refuses a canary on a server that cannot give it a share
             if not server.splits_traffic:
