@@ -187,7 +187,7 @@ def start_worker(runner: Runner, spec: StepSpec, line: str) -> Any:
 
     def work() -> None:
         os.setsid()
-        runner.run(spec, on_line=lambda each: heard.set() if each.text == line else None)
+        runner.run(spec, on_line=lambda each: heard.set() if line in each.text else None)
 
     worker = multiprocessing.get_context("fork").Process(target=work, daemon=True)
     worker.start()
@@ -251,6 +251,24 @@ def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.runtime
+def test_pod_that_starts_after_its_worker_died(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "4")
+    marker = tmp_path / "store" / "marker"
+    runner.pods.cluster.kubectl("cordon", "test-node")
+    try:
+        spec = runner.spec("end_slowly", marker=str(marker), seconds=0)
+        worker = start_worker(runner, spec, "waits: Unschedulable")
+        kill_worker(worker)
+    finally:
+        runner.pods.cluster.kubectl("uncordon", "test-node")
+    pod = runner.pods.wait_for("Failed")
+    (container,) = pod["status"]["containerStatuses"]
+    assert "no worker waits for this pod any longer" in container["state"]["terminated"]["message"]
+    log = runner.pods.cluster.kubectl("logs", "-n", runner.pods.namespace, pod["metadata"]["name"])
+    assert "waiting" not in log and not marker.exists()
+
+
+@pytest.mark.runtime
 def test_out_of_memory(runner: Runner) -> None:
     limits = {"resources": {"limits": {"memory": "96Mi"}}}
     with pytest.raises(HopsError, match=r"was killed because it used more memory than 96Mi; raise resources") as raised:
@@ -276,8 +294,43 @@ def test_pending_for_lack_of_memory(runner: Runner) -> None:
 
 @pytest.mark.runtime
 def test_image_cannot_be_pulled(runner: Runner) -> None:
-    with pytest.raises(BadInput, match=r"the image 127.0.0.1:1/hops:1 cannot be pulled .*; correct its name"):
-        runner.run(runner.spec("where"), image="127.0.0.1:1/hops:1")
+    with pytest.raises(BadInput, match=r"the image Hops:1 cannot be pulled \(InvalidImageName: .*; correct its name"):
+        runner.run(runner.spec("where"), image="Hops:1")
+
+
+@pytest.mark.runtime
+def test_registry_that_does_not_answer_may_come_back(runner: Runner) -> None:
+    match = r"has not started within 5 s \(.*connection refused.*\); check that the cluster's nodes reach"
+    with pytest.raises(HopsError, match=match) as raised:
+        runner.run(runner.spec("where"), image="127.0.0.1:1/hops:1", startup_timeout_s=5)
+    assert raised.value.retryable
+
+
+@pytest.mark.runtime
+def test_missing_secret_is_named(runner: Runner) -> None:
+    pod = override()(runner.pods)
+    pod["spec"]["volumes"].append({"name": "login", "secret": {"secretName": "no-such"}})
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "login", "mountPath": "/run/login"})
+    with pytest.raises(BadInput, match=r'secret "no-such" not found\); create it, or correct'):
+        runner.run(runner.spec("where"), pod_override=pod, startup_timeout_s=4)
+
+
+@pytest.mark.runtime
+def test_failed_init_container_is_named(runner: Runner) -> None:
+    init = {"name": "fetch", "image": BUSYBOX, "command": ["sh", "-c", "echo no such bucket; exit 3"]}
+    match = r"init container 'fetch' ended with exit code 3 \(Error\).*\n  no such bucket"
+    with pytest.raises(HopsError, match=match) as raised:
+        runner.run(runner.spec("where"), pod_override=override(initContainers=[init])(runner.pods))
+    assert raised.value.retryable
+
+
+@pytest.mark.runtime
+def test_airflows_with_equal_ids_leave_each_others_pods_alone(runner: Runner, tmp_path: Path) -> None:
+    first = Background(lambda: runner.run(runner.spec("wait_long", seconds=6)))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    other = Runner(str(tmp_path / "store" / "other"), runner.runtime)
+    other.pods, other.code = runner.pods, runner.code
+    assert other.run(other.spec("wait_long", seconds=0)) != first.result(60)
 
 
 @pytest.mark.runtime

@@ -17,6 +17,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.kubernetes import manifests
 from airflow_hops.launchers.kubernetes.archives import store_code
+from airflow_hops.launchers.kubernetes.failures import not_started, why_it_cannot_start
 from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
 from airflow_hops.operators import InfraValidateOperator, PrepareOperator
 
@@ -39,7 +40,7 @@ def step_pod(user: client.V1Pod | None = None) -> client.V1Pod:
         namespace="ml",
         python=Path("/opt/hops-runtime/bin/python"),
         folder=Path("/tmp/hops-step-1"),
-        labels=manifests.labels_of(producer),
+        labels=manifests.labels_of(producer, "f00"),
     )
 
 
@@ -77,13 +78,38 @@ def test_kueue_starts_a_gang_as_a_whole() -> None:
 def test_names_are_legal(dag_id: str) -> None:
     producer = Producer(dag_id, "manual__2026-01-01T00:00:00+00:00", "t" * 200)
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name := manifests.pod_name(producer)) and len(name) <= 60
-    for value in manifests.labels_of(producer).values():
+    for value in manifests.labels_of(producer, "f00").values():
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", value) and len(value) <= 63
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+        {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}], "containers": None}},
+        {"metadata": {"labels": {"team": "a"}}, "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+    ],
+)
+def test_override_without_containers(value: Any) -> None:
+    template = manifests.read_pod(OVERRIDE, "pod_template_file")
+    template.spec.tolerations = None
+    pod = step_pod(manifests.merge(template, manifests.read_pod(value, "pod_override")))
+    assert [each.key for each in pod.spec.tolerations] == ["gpu"]
+    assert [each.image for each in pod.spec.containers] == ["hops:1"]
+
+
+def test_container_without_name() -> None:
+    value = {"spec": {"containers": [{"resources": {"limits": {"memory": "1Gi"}}}]}}
+    pod = step_pod(manifests.merge(manifests.read_pod(OVERRIDE, ""), manifests.read_pod(value, "pod_override")))
+    (container,) = pod.spec.containers
+    assert (container.image, container.resources.limits) == ("hops:1", {"memory": "1Gi"})
 
 
 @pytest.mark.parametrize(
     ("value", "error"),
     [
+        ({"spec": ["tolerations"]}, "pod_override: it is not a pod"),
+        ({"spec": {"containers": ["base"]}}, "pod_override: it is not a pod"),
         (
             {"spec": {"containers": [{"name": "base", "resource": {}, "command": []}], "nodeselector": {"a": "b"}}},
             "no field 'spec.nodeselector'",
@@ -103,6 +129,46 @@ def test_bad_template_and_image(tmp_path: Path) -> None:
         KubernetesLauncher(tmp_path, pod_template_file=str(tmp_path / "missing.yaml"))
     with pytest.raises(BadInput, match="there is no image for the step's pod"):
         KubernetesLauncher(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "is_final"),
+    [
+        ("ErrImagePull", 'failed to do request: Head "https://r.example.org": connect: connection refused', False),
+        ("ErrImagePull", "unexpected status code 503 Service Unavailable", False),
+        ("ImagePullBackOff", 'Back-off pulling image "r.example.org/not-found/denied:1"', False),
+        ("ErrImagePull", 'failed to resolve reference "r.example.org/not-found/denied:1": not found', True),
+        ("ErrImagePull", "pull access denied, repository does not exist or may require authorization", True),
+        ("CreateContainerConfigError", 'secret "login" not found', True),
+        ("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition", False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["container_statuses", "init_container_statuses"])
+def test_only_what_cannot_pass_is_given_up_at_once(reason: str, message: str, is_final: bool, kind: str) -> None:
+    waiting = client.V1ContainerState(waiting=client.V1ContainerStateWaiting(reason=reason, message=message))
+    image = "r.example.org/not-found/denied:1"
+    status = client.V1ContainerStatus(
+        name="base", image=image, image_id="", ready=False, restart_count=0, state=waiting
+    )
+    pod = step_pod()
+    pod.status = client.V1PodStatus(phase="Pending", **{kind: [status]})
+    error = why_it_cannot_start(pod)
+    assert (error is not None) == is_final and not (error and error.retryable)
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("Unschedulable: 0/1 nodes are available: 1 Insufficient memory.", "ask for less in resources"),
+        ("Unschedulable: 1 node(s) had taint {gpu: }, that the pod didn't tolerate.", "tolerations"),
+        ('Unschedulable: persistentvolumeclaim "data" not found', "create it, or correct"),
+        ('FailedMount: MountVolume.SetUp failed for volume "x" : configmap "c" not found', "create it, or correct"),
+        ("ErrImagePull: dial tcp 127.0.0.1:1: connect: connection refused", "reach the image's registry"),
+    ],
+)
+def test_advice_fits_the_reason(reason: str, advice: str) -> None:
+    message = str(not_started(step_pod(), reason, 5))
+    assert advice in message and ("ask for less" in message) == ("Insufficient" in reason)
 
 
 def test_order_larger_than_secret() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from airflow.providers.cncf.kubernetes.utils.pod_manager import detect_pod_terminate_early_issues
 from kubernetes import client
 from kubernetes.client.rest import ApiException
 from kubernetes.config import ConfigException
@@ -17,8 +17,23 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.launchers.kubernetes.manifests import BASE
 
 _RIGHTS = "docs/howto/kubernetes.md lists the rights that steps as pods need"
-_NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName")
+_NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_PASSES = re.compile("timed out|deadline exceeded|failed to reserve", re.IGNORECASE)
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
+_NO_SUCH_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
+_PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable")
+# All else, such as a registry that does not answer, may pass: the node tries again.
+_REFUSED = re.compile(
+    "not found|manifest unknown|does not exist|denied|unauthorized|forbidden|authorization failed|authentication "
+    "required|no match for platform|x509|server gave http response",
+    re.IGNORECASE,
+)
+_ADVICE = {
+    r"Insufficient|Too many pods": "ask for less in resources, or give the cluster more nodes",
+    r"taint|affinity|selector|unschedulable": "correct nodeSelector, affinity and tolerations, or uncordon nodes",
+    r"FailedMount|FailedAttachVolume|volume": "correct the volumes in pod_template_file or pod_override",
+    "|".join(_PULLS): "check that the cluster's nodes reach the image's registry",
+}
 
 
 @contextmanager
@@ -58,17 +73,20 @@ def calling_api(what: str) -> Iterator[None]:
 def why_it_cannot_start(pod: client.V1Pod) -> HopsError | None:
     """Returns the error of a pod that will not start, however long one waits; None if it may."""
     name = full_name(pod)
-    if issue := detect_pod_terminate_early_issues(pod):
-        images = ", ".join(container.image or "(none)" for container in pod.spec.containers)
-        return BadInput(
-            f"{name}: the image {images} cannot be pulled ({_one_line(issue)}); correct its name, or imagePullSecrets"
-        )
     for status in _statuses(pod):
         waiting = status.state.waiting if status.state else None
-        if waiting is not None and waiting.reason in _NEVER_STARTS:
+        if waiting is None:
+            continue
+        problem = f"{waiting.reason}: {_one_line(waiting.message)}"
+        is_refused = waiting.reason in _PULLS and _REFUSED.search(problem.replace(status.image, ""))
+        if is_refused or waiting.reason in _NO_SUCH_IMAGE:
             return BadInput(
-                f"{name}: container {status.name!r} cannot be started ({waiting.reason}: "
-                f"{_one_line(waiting.message)}); correct pod_template_file or pod_override"
+                f"{name}: the image {status.image} cannot be pulled ({problem}); correct its name, or imagePullSecrets"
+            )
+        if waiting.reason in _NEVER_STARTS and not _PASSES.search(problem):
+            return BadInput(
+                f"{name}: container {status.name!r} cannot be started ({problem}); create what it needs, or correct "
+                "pod_template_file or pod_override"
             )
     return None
 
@@ -78,23 +96,52 @@ def why_it_waits(pod: client.V1Pod, events: Iterable[Any]) -> str:
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             return _one_line(f"{condition.reason}: {condition.message or ''}")
-    warnings = [_one_line(f"{event.reason}: {event.message}") for event in events if event.type == "Warning"]
-    if warnings:
-        return warnings[-1]
-    reasons = [status.state.waiting.reason for status in _statuses(pod) if status.state and status.state.waiting]
-    return ", ".join(filter(None, reasons)) or "it is not scheduled yet"
+    waiting = [status.state.waiting for status in _statuses(pod) if status.state and status.state.waiting]
+    warnings = [event for event in events if event.type == "Warning"]
+    if pulls := [each for each in waiting if each.reason in _PULLS]:
+        # Between two attempts, only the event tells why the last one failed.
+        messages = [event.message for event in warnings if "Failed to pull image" in (event.message or "")]
+        return _one_line(f"{pulls[0].reason}: {(messages or [pulls[0].message])[-1]}")
+    reasons = [_one_line(f"{each.reason}: {each.message}") for each in (*warnings[-1:], *waiting) if each.message]
+    reasons += [each.reason for each in waiting if each.reason]
+    return reasons[0] if reasons else "it is not scheduled yet"
 
 
-def why_it_ended(pod: client.V1Pod, node: client.V1Node | None, *, is_gone: bool) -> HopsError | None:
+def not_started(pod: client.V1Pod, reason: str, timeout_s: float) -> HopsError:
+    """Returns the error of a pod that is given up after some seconds, by :func:`why_it_waits`."""
+    advice = [advice for pattern, advice in _ADVICE.items() if re.search(pattern, reason)]
+    message = f"{full_name(pod)} has not started within {timeout_s:g} s ({reason})"
+    if "not found" in reason:
+        return BadInput(f"{message}; create it, or correct pod_template_file or pod_override")
+    return HopsError("; ".join([message, *advice, "or raise startup_timeout_s in launcher_options"]))
+
+
+def why_it_ended(
+    pod: client.V1Pod,
+    node: client.V1Node | None,
+    *,
+    is_gone: bool,
+    last_lines: Callable[[str], str] = lambda container: "",
+) -> HopsError | None:
     """Returns the error of a pod that ended without a result; None if only its exit code says anything.
 
     Args:
         pod: The pod as it was last seen.
         node: Its node; None if unknown.
         is_gone: Whether it was deleted, but not by this worker.
+        last_lines: Returns the last lines of the log of a container.
     """
     name, where = full_name(pod), pod.spec.node_name
     state = base_state(pod)
+    has_begun = state is not None and (state.running is not None or state.terminated is not None)
+    for status in () if has_begun else pod.status.init_container_statuses or ():
+        failed = status.state.terminated if status.state else None
+        if failed is not None and failed.exit_code:
+            return HopsError(
+                f"{name}: the init container {status.name!r} ended with exit code {failed.exit_code} "
+                f"({failed.reason or 'Error'}), so the step has not begun; correct it in pod_template_file or "
+                f"pod_override. Its last lines:\n{last_lines(status.name)}"
+            )
     ended = state.terminated if state else None
     if ended is not None and ended.message:
         with suppress(ValueError, KeyError, TypeError):

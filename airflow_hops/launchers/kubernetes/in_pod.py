@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,14 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.protocol import StepResult, format_record
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import Watch
 from airflow_hops.launchers.kubernetes.start import leave_error
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.launchers.process import StepProcess
+
+_START_S = 60.0
+"""Seconds within which a worker that waits for the pod beats; it does so every half second while the pod starts."""
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,9 @@ class PodOrder:
         code_paths: Folders of user code in the archive ``code``.
         variables: Variables of the step.
         result: Address for the step's result.
-        followed: Address of a file that the worker changes while it follows the pod.
-        beat_s: Seconds between two changes.
-        orphan_timeout_s: Seconds without a change after which the step ends.
+        followed: Address of the file in which the worker beats (:mod:`airflow_hops.core.store.leases`).
+        beat_s: Seconds between two beats.
+        orphan_timeout_s: Seconds without a beat after which the step ends.
         grace_s: Seconds between SIGTERM and SIGKILL of the pod.
         gang: Of ranks as pods: ``host``, ``port`` and ``secret`` of the step that they connect to.
     """
@@ -61,10 +67,27 @@ class PodOrder:
 
 
 def main(here: Path) -> int:
-    """Runs the step whose Secret is mounted at ``here``; returns the exit code of the pod."""
+    """Runs the step whose Secret is mounted at ``here``; returns the exit code of the pod.
+
+    A pod may have waited for a node for so long that its worker died or the task was given up. So the step begins
+    only after a beat that a worker has written while the pod was running.
+    """
     order = PodOrder(**json.loads((here / "pod.json").read_text()))
     folder = Path(order.folder)
     store = ArtifactStore(order.store, storage_options=order.storage_options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as process 1, it would be ignored
+    try:
+        worker = Watch(_beats(store, order))
+    except Exception as error:  # of the store's client
+        leave_error(f"the pod cannot read its worker's beats ({type(error).__name__}: {error}); the step has not begun")
+        return 1
+    while not worker.has_changed:
+        if worker.silent_s > min(_START_S, order.orphan_timeout_s):
+            leave_error("no worker waits for this pod any longer; the step has not begun")
+            return 1
+        time.sleep(_LOOK_S)
+        worker.look()
+    print(format_record("the step begins", level=logging.DEBUG), flush=True)
     spec = json.loads((here / "spec.json").read_text())
     spec["code_paths"] = [str(folder / "code" / path) for path in order.code_paths]
     (folder / "spec.json").write_text(json.dumps(spec))
@@ -75,31 +98,45 @@ def main(here: Path) -> int:
     except HopsError as error:
         result = StepResult(error=f"in the pod's image: {error}", retryable=error.retryable)
         return _leave(store, order, result, 1)
-    code = _follow(process, store, order)
+    code = _follow(process, worker, order)
     try:
         return _leave(store, order, StepResult.read(folder / "result.json"), code)
     finally:
         process.kill()
 
 
-def _follow(process: StepProcess, store: ArtifactStore, order: PodOrder) -> int:
+def _beats(store: ArtifactStore, order: PodOrder) -> Callable[[], str]:
+    """Returns a function that reads the worker's newest beat, or the last one while the store cannot be reached.
+
+    Raises:
+        Exception: of the store's client, at the first read.
+    """
+    last = store.read_text(order.followed)
+
+    def read() -> str:
+        nonlocal last
+        with contextlib.suppress(Exception):  # of the store's client; it counts like a missing worker
+            last = store.read_text(order.followed)
+        return last
+
+    return read
+
+
+def _follow(process: StepProcess, worker: Watch[str], order: PodOrder) -> int:
     """Passes on the step's output until it ends; ends it on SIGTERM, or if no worker follows the pod any longer."""
     grace_s = max(order.grace_s - 1, 0.1)
     signal.signal(signal.SIGTERM, lambda *_: process.kill(grace_s))
-    threading.Thread(target=_watch_worker, args=(process, store, order, grace_s), daemon=True).start()
+    threading.Thread(target=_watch_worker, args=(process, worker, order, grace_s), daemon=True).start()
     for line in process.lines():
         print(line, flush=True)
     code = process.wait()
     return 128 - code if code < 0 else code
 
 
-def _watch_worker(process: StepProcess, store: ArtifactStore, order: PodOrder, grace_s: float) -> None:
-    last, changed_at = "", time.monotonic()
-    while time.monotonic() - changed_at < order.orphan_timeout_s:
+def _watch_worker(process: StepProcess, worker: Watch[str], order: PodOrder, grace_s: float) -> None:
+    while worker.silent_s < order.orphan_timeout_s:
         time.sleep(order.beat_s)
-        with contextlib.suppress(Exception):  # a store that cannot be reached counts like a missing worker
-            if (now := store.read_text(order.followed)) != last:
-                last, changed_at = now, time.monotonic()
+        worker.look()
     message = f"no worker has followed this pod for {order.orphan_timeout_s:g} s: the step ends"
     print(format_record(message, level=logging.ERROR), flush=True)
     process.kill(grace_s)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import secrets
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -116,6 +117,7 @@ class KubernetesLauncher(Launcher):
             BadInput: Kubernetes denies or rejects the pod.
             HopsError: the quota is exhausted, or the API or the store cannot be reached.
         """
+        from airflow_hops.launchers.kubernetes import manifests
         from airflow_hops.launchers.kubernetes.failures import calling_api, full_name
         from airflow_hops.launchers.kubernetes.process import PodProcess
 
@@ -124,30 +126,34 @@ class KubernetesLauncher(Launcher):
         with calling_api("connect to Kubernetes"):
             api = self._hook.core_v1_client
             self._namespace = self._namespace or self._hook.get_namespace() or "default"
-        pod = self._find(api, spec)
+        with reaching_store(store.root):
+            labels = manifests.labels_of(spec.producer, _installation(store))
+        pod = self._find(api, spec, labels)
         if pod is not None:
             log.info("An earlier try left %s: this try follows it", full_name(pod))
             files = self._files(spec, store, pod.metadata.name)
         else:
-            pod, files = self._create(api, spec, store, spec_path, code_paths, variables)
+            pod, files = self._create(api, spec, labels, store, spec_path, code_paths, variables)
             log.info("The step is %s", full_name(pod))
         return PodProcess(
             api, pod, files, spec_path.parent, **self._timeouts, log_file=detached.log if detached else None
         )
 
-    def _find(self, api: client.CoreV1Api, spec: StepSpec) -> client.V1Pod | None:
+    def _find(self, api: client.CoreV1Api, spec: StepSpec, labels: Mapping[str, str]) -> client.V1Pod | None:
         """Returns the pod that an earlier try of the task left, if this try can follow it; deletes the others.
 
-        Pods of other tasks are deleted, too, if they ended long ago and no worker has fetched their results.
+        Pods of other tasks are deleted, too, if they ended long ago and no worker has fetched their results. Pods of
+        another Airflow are left alone.
         """
         import pendulum
 
         from airflow_hops.launchers.kubernetes import manifests
         from airflow_hops.launchers.kubernetes.failures import base_state, calling_api
 
-        labels, fingerprint = manifests.labels_of(spec.producer), _fingerprint(spec)
+        fingerprint = _fingerprint(spec)
         with calling_api(f"list pods of the namespace {self._namespace}"):
-            selector = f"{manifests.MANAGED_BY}={labels[manifests.MANAGED_BY]},{manifests.ROLE}=step"
+            common = (manifests.MANAGED_BY, manifests.INSTALLATION)
+            selector = ",".join([*(f"{name}={labels[name]}" for name in common), f"{manifests.ROLE}=step"])
             pods = api.list_namespaced_pod(self._namespace, label_selector=selector).items
         result = None
         for pod in pods:
@@ -171,6 +177,7 @@ class KubernetesLauncher(Launcher):
         self,
         api: client.CoreV1Api,
         spec: StepSpec,
+        labels: Mapping[str, str],
         store: ArtifactStore,
         spec_path: Path,
         code_paths: Sequence[str],
@@ -183,7 +190,7 @@ class KubernetesLauncher(Launcher):
         name = manifests.pod_name(spec.producer)
         namespace = str(self._namespace)
         labels = {
-            **manifests.labels_of(spec.producer),
+            **labels,
             manifests.FINGERPRINT: _fingerprint(spec),
             "try_number": str(spec.producer.try_number),
         }
@@ -262,6 +269,16 @@ class KubernetesLauncher(Launcher):
 def orphan_timeout_s() -> float:
     """Returns the seconds after which a pod that no worker follows ends."""
     return conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S)
+
+
+def _installation(store: ArtifactStore) -> str:
+    """Returns the id of the store, which tells the pods of one Airflow from those of another with another store."""
+    uri = store.uri("_state", "installation")
+    with contextlib.suppress(FileNotFoundError):
+        return store.read_text(uri)
+    with contextlib.suppress(FileExistsError):  # another step of this store was faster
+        store.create_text(uri, uuid.uuid4().hex)
+    return store.read_text(uri)
 
 
 def _fingerprint(spec: StepSpec) -> str:

@@ -18,6 +18,7 @@ BASE = "base"
 """Name of the container of the step."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
+INSTALLATION = "airflow-hops/installation"
 FINGERPRINT = "airflow-hops/fingerprint"
 FOLLOWER = "airflow-hops/follower"
 ROLE = "airflow-hops/role"
@@ -46,7 +47,7 @@ def read_pod(value: Any, source: str) -> client.V1Pod:
         pod = copy.deepcopy(value)
     elif isinstance(value, Mapping):
         try:
-            pod = PodGenerator.deserialize_model_dict({"spec": {"containers": []}, **value})
+            pod = PodGenerator.deserialize_model_dict({**value, "spec": _complete(value.get("spec"))})
         except Exception as error:  # whatever the client raises for a wrong type
             raise BadInput(f"{source}: it is not a pod ({type(error).__name__}: {error})") from error
         if unknown := _lost(dict(value), client.ApiClient().sanitize_for_serialization(pod)):
@@ -86,8 +87,11 @@ def merge(*pods: client.V1Pod) -> client.V1Pod:
     return result
 
 
-def labels_of(producer: Producer) -> dict[str, str]:
-    """Returns the labels by which a retry finds its task's pod; values that are not legal end with a hash."""
+def labels_of(producer: Producer, installation: str) -> dict[str, str]:
+    """Returns the labels by which a retry finds its task's pod; values that are not legal end with a hash.
+
+    Another Airflow may have a task of the same ids in the same namespace; its pods have another ``installation``.
+    """
     values = {
         "dag_id": producer.dag_id,
         "run_id": producer.run_id,
@@ -96,7 +100,7 @@ def labels_of(producer: Producer) -> dict[str, str]:
     }
     # Of a value without any legal character, the provider's function returns "-" and a hash.
     legal = {name: make_safe_label_value(value).lstrip("-") for name, value in values.items()}
-    return {MANAGED_BY: "airflow-hops", **legal}
+    return {MANAGED_BY: "airflow-hops", INSTALLATION: installation, **legal}
 
 
 def pod_name(producer: Producer) -> str:
@@ -208,6 +212,15 @@ def rank_pod(pod: client.V1Pod, user: client.V1Pod, rank: int) -> client.V1Pod:
         ),
     )
     return merge(pod, user, own)
+
+
+def _complete(spec: Any) -> Any:
+    """Returns the spec of an override with what it may leave out: the containers, and the name of the first one."""
+    if not isinstance(spec, Mapping | None):
+        return spec
+    first, *others = (spec or {}).get("containers") or [{}]
+    containers = [{"name": BASE, **first}, *others] if first and isinstance(first, Mapping) else [first, *others]
+    return {**(spec or {}), "containers": [each for each in containers if each != {}]}
 
 
 def _lost(value: Any, result: Any, path: str = "") -> str | None:

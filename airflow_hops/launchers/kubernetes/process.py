@@ -31,6 +31,7 @@ from airflow_hops.launchers.kubernetes.failures import (
     calling_api,
     full_name,
     is_unreachable,
+    not_started,
     why_it_cannot_start,
     why_it_ended,
     why_it_waits,
@@ -43,8 +44,11 @@ log = logging.getLogger(__name__)
 _read_pod_logs = PodManager.read_pod_logs.retry_with(stop=stop_after_attempt(1))
 # :meth:`PodProcess.lines` repeats it, and reads the pod's state in between.
 _POLL_S = 0.2
+_STARTING_BEAT_S = 0.5
+"""Seconds between two beats from the start of the pod to its first line: the step waits for one of them."""
 _SILENT_S = 30
 _FOREVER_S = 10**9
+_LAST_LINES = 10
 _GONE_S = 10.0
 
 
@@ -54,7 +58,9 @@ class PodFiles:
 
     Attributes:
         result: The step's result.
-        followed: A file that the worker changes every ``beat_s`` seconds, with the time of the last shown line.
+        followed: The file in which the worker beats (:mod:`airflow_hops.core.store.leases`), with the time of the last
+            shown line.
+        beat_s: Seconds between two beats.
     """
 
     store: ArtifactStore
@@ -179,10 +185,7 @@ class PodProcess(StepProcess):
             if self._pod.spec.scheduling_gates:  # a queue, such as Kueue's, decides when it starts
                 deadline = time.monotonic() + self._startup_timeout_s
             if time.monotonic() > deadline:
-                raise HopsError(
-                    f"{full_name(self._pod)} has not started within {self._startup_timeout_s:g} s ({reason}); ask for "
-                    "less in resources, give the cluster more nodes, or raise startup_timeout_s in launcher_options"
-                )
+                raise not_started(self._pod, reason, self._startup_timeout_s)
             time.sleep(_POLL_S)
 
     def _read_log(self) -> Iterator[str]:
@@ -247,14 +250,29 @@ class PodProcess(StepProcess):
         try:
             result = StepResult.from_dict(self._files.store.read_json(self._files.result))
         except FileNotFoundError:
-            error = None if self._killed else why_it_ended(self._pod, self._node(), is_gone=self._was_deleted())
-            if error is not None:
+            if not self._killed and (error := self._why_it_ended()) is not None:
                 raise error from None
             return
         if result.error is not None:
             reasons = [why_it_ended(rank, None, is_gone=_is_deleted(rank)) for rank in self._ranks()]
             result = replace(result, error="\n".join([result.error, *map(str, filter(None, reasons))]))
         result.write(self._folder / "result.json")
+
+    def _why_it_ended(self) -> HopsError | None:
+        def last_lines(container: str) -> str:
+            with contextlib.suppress(ApiException, HTTPError):
+                metadata = self._pod.metadata
+                answer = self._api.read_namespaced_pod_log(
+                    metadata.name,
+                    metadata.namespace,
+                    container=container,
+                    tail_lines=_LAST_LINES,
+                    _preload_content=False,  # else the client returns the repr of bytes
+                )
+                return "\n".join(f"  {line}" for line in answer.data.decode(errors="replace").splitlines())
+            return ""
+
+        return why_it_ended(self._pod, self._node(), is_gone=self._was_deleted(), last_lines=last_lines)
 
     def _was_deleted(self) -> bool:
         return self._is_gone or _is_deleted(self._pod)
@@ -288,11 +306,13 @@ class PodProcess(StepProcess):
         self._files.store.write_text(self._files.followed, f"{self._token}-{number} {shown}")
 
     def _keep_beating(self) -> None:
-        number = 0
-        while not self._over.wait(self._files.beat_s):
-            number += 1
-            with contextlib.suppress(Exception):  # the next one may succeed
-                self._beat(number)
+        number, beaten_at = 0, time.monotonic()
+        while not self._over.wait(_STARTING_BEAT_S):
+            is_starting = self._shown is None and self._pod.status.phase == "Running"
+            if is_starting or time.monotonic() - beaten_at > self._files.beat_s - _STARTING_BEAT_S:
+                number, beaten_at = number + 1, time.monotonic()
+                with contextlib.suppress(Exception):  # the next one may succeed
+                    self._beat(number)
 
 
 def _is_deleted(pod: client.V1Pod) -> bool:
