@@ -9,6 +9,7 @@ import json
 import shutil
 import threading
 import time
+import uuid
 import zipfile
 from collections.abc import Callable
 from decimal import Decimal
@@ -22,13 +23,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import write_record
+from airflow_hops.core.store.retraining import claim_request, found_no_new_rows
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import StepFailed
-from airflow_hops.operators.ingest import _claim_requests
+from airflow_hops.operators.base import producer_of
+from airflow_hops.operators.ingest import _claim_requests, _skip_without_new_rows
 
 pytestmark = pytest.mark.runtime
 
@@ -459,6 +464,43 @@ def test_a_triggering_asset_event_moves_the_window(extras: list[dict[str, Any]],
         "{{ window_start(events, '2013-01-01') }} {{ window_end(events, '2013-04-01') }}"
     )
     assert template.render(events=context["triggering_asset_events"], **macros) == f"{start} {end}"
+
+
+def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    store = ArtifactStore(str(tmp_path))
+
+    def made(kind: str, content: str = "", **inputs: Artifact) -> Artifact:
+        by = Producer("training", f"run-{uuid.uuid4().hex}", kind)
+        given = {role: (artifact,) for role, artifact in inputs.items()}
+        with store.create(store.address(by, kind), kind, by, inputs=given) as writer:
+            (writer.path / "rows").write_text(content)
+            return writer.commit()
+
+    def request(cause: str, snapshot: Artifact, model_name: str | None = "m") -> None:
+        context = triggered_by({"cause": cause, "model_name": model_name})
+        claim_request(store, cause, producer_of(context))
+        _skip_without_new_rows(store, context, snapshot)
+
+    old, same, new = made("snapshot", "rows"), made("snapshot", "rows"), made("snapshot", "more rows")
+    examples = made("examples", tables=old)
+    schema = made("schema", statistics=made("statistics", examples=made("examples", tables=new)))
+    model = made("model", examples=examples, statistics=made("statistics", examples=examples), schema=schema)
+    request("before the first deployment", same)
+    write_record(store, "m", ModelRecord(ServedVersion.of(model, 3, "", 100)))
+    with pytest.raises(AirflowSkipException, match="on which version 3 of model 'm' was not trained"):
+        request("unchanged", same)
+    request("changed", new)
+    request("of two spans", same, None)
+    found = {cause: found_no_new_rows(store, cause) for cause in ("unchanged", "changed", "of two spans", "unclaimed")}
+    assert found == {"unchanged": True, "changed": False, "of two spans": False, "unclaimed": False}
+    request("unchanged", new)  # its task was cleared
+    assert not found_no_new_rows(store, "unchanged")
+
+    joined = made("model", examples=made("examples", tables=old, labels=new))
+    write_record(store, "m", ModelRecord(ServedVersion.of(joined, 4, "", 100)))
+    request("of two snapshots", same)
 
 
 def test_a_request_is_claimed_by_one_run(tmp_path: Path) -> None:

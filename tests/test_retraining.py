@@ -25,9 +25,13 @@ from airflow_hops.core.contract.retraining.decision import Decision, decide
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation
+from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
+from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.retraining import DecisionLog, claim_request, newest_request
+from airflow_hops.core.store.run_records import write_record as write_run_record
+from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.operators import RolloutOperator, retraining_loop
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.retraining import NOT_NOW, RETRAIN, RequestRetrainingOperator
@@ -99,6 +103,7 @@ def test_drift_makes_an_event_with_the_window_and_the_reason(request_retraining:
     assert [each["condition"] for each in decision["findings"]] == ["drift", "any_of"]
     assert event == {
         "window_end": "2013-07-01T00:00:00+00:00",
+        "model_name": "flights",
         "drifted": ["temp", "dewp"],
         "skew": "file:///store/monitoring/run/skew/skew",
         "reason": "temp, dewp drifted from the training data of version 1",
@@ -229,6 +234,39 @@ def test_a_request_costs_what_the_run_that_took_it_up_has_made(request_retrainin
     situation = operator._situation(context, store, Artifact.from_dict(skew(day="2013-07-09")), previous, None)
     decision = decide(policy, situation, previous)
     assert (decision.why, decision.limits) == ("budget", ("budget 2 of 2 core hours spent in 90 days",))
+
+
+def test_no_retraining_is_requested_for_unchanged_files(
+    request_retraining: Requests, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store, file = request_retraining.store, tmp_path / "flights.csv"
+    file.write_text("a\n1\n")
+
+    def train(window_end: str | None, **source: str) -> None:
+        sources = {"flights": Source(str(file), **source)}
+        parts = {"sources": fingerprint_of_sources(sources), "params": f"{window_end} {source}"}
+        params = {"sources": {"flights": sources["flights"].to_dict()}, "window_end": window_end}
+        record = RunRecord("training", "ingest", INGEST_ENTRY, params, {}, parts, "", "", {}, "")
+        write_run_record(store, record_key(parts, {}), record, None)
+        inputs: dict[str, tuple[Artifact, ...]] = {}
+        for kind in ("snapshot", "examples", "model"):
+            by = Producer("training", f"until-{window_end}", kind)
+            with store.create(store.address(by, kind), kind, by, inputs=inputs, cache_key_parts=parts) as writer:
+                (writer.path / "rows").write_text(str(window_end))
+                inputs = {"from": (writer.commit(),)}
+        write_record(store, "flights", ModelRecord(ServedVersion.of(inputs["from"][0], 1, "", 100)))
+
+    train(None, time_column="time")
+    assert request_retraining(skew()) == ("skipped", [])
+    assert "no file of the sources has changed since version 1 was trained" in "".join(capfd.readouterr())
+    file.write_text("a\n1\n2\n")
+    assert request_retraining(skew(day="2013-08-01"))[0] == "success"
+    request_retraining.claim_request()
+    train("2013-07-01", time_column="time")  # the files may have later rows
+    assert request_retraining(skew(day="2013-08-02"))[0] == "success"
+    request_retraining.claim_request()
+    train("2013-07-01")
+    assert request_retraining(skew(day="2013-08-03")) == ("skipped", [])
 
 
 def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:

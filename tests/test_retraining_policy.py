@@ -121,6 +121,7 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
          "cooldown until 2013-05-04 (requested at 2013-04-27)"),
         (RetrainingPolicy(cooldown=7 * DAY),
          [situation(1, "temp"), situation(2, "temp", reference="v2")], "cooldown", ""),
+        (OPEN, [situation(1, "temp", no_new_rows="no file has changed")], "no_new_rows", "; no file has changed"),
         (RetrainingPolicy(cooldown=7 * DAY, champion_ends_cooldown=True),
          [situation(1, "temp"), situation(2, "temp", reference="v2")], "", ""),
         (on(budget=Budget(1, 9 * DAY)), [situation(1, "temp"), situation(9, "temp")], "budget",
@@ -285,6 +286,18 @@ def test_a_persons_no_cools_down_and_spends_no_budget() -> None:
     after = decide(CAREFUL_DRIFT, situation(3, "temp"), no)
     assert (after.why, after.limits[-1]) == ("cooldown", "budget 0 of 6 trainings, 0 of 40 GPU hours spent in 90 days")
     assert "refused by a person" in after.reason
+
+
+def test_request_without_new_rows_spends_nothing() -> None:
+    policy = replace(CAREFUL_DRIFT, budget=Budget(1, 90 * DAY), unless=Rejected(1))
+    first = chain(policy, situation(1, "temp"))[-1]
+    assert decide(policy, situation(3, "temp"), first).why == "rejected"
+    after = decide(policy, situation(3, "temp", fruitless={first.cause: True}), first)
+    assert (after.requested, after.reason.partition("; ")[2]) == (True, "budget 0 of 1 trainings spent in 90 days")
+    assert "the request of 2013-04-02 found no new rows, and does not count" in after.limits
+    again = Decision.from_dict(json.loads(json.dumps(after.to_dict())))
+    assert decide(policy, situation(5, "temp", fruitless={after.cause: True}), again).requested
+    assert decide(policy, situation(5, "temp", fruitless={after.cause: False}), again).why == "rejected"
 
 
 def test_budget_counts_what_requests_have_cost_also_once_their_artifacts_are_gone() -> None:

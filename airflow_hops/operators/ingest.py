@@ -13,17 +13,19 @@ from airflow.sdk import XComArg
 
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.contract.streams import REJECTED_FOLDER
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.retraining import claim_request
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.store.retraining import claim_request, note_no_new_rows
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import airflow_error, producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
+from airflow_hops.replay.new_rows import training_snapshot
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,7 +40,7 @@ class IngestOperator(SparkOperator):
 
     If the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as requests for retraining do,
     that and its ``window_start`` override the arguments. If another run has already claimed the request, the task is
-    skipped.
+    skipped; so it is, with all that follows, if the snapshot has the very rows on which the champion was trained.
 
     Example::
 
@@ -118,12 +120,18 @@ class IngestOperator(SparkOperator):
         return {**params, "ranges": self._ranges} if self._ranges else params
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
-        """Runs the step, unless other runs have claimed all requests that triggered this one."""
+        """Runs the step, unless other runs have claimed all requests that triggered this one.
+
+        Raises:
+            AirflowSkipException: they have; or the snapshot is that which the champion to retrain was trained on.
+        """
         _claim_requests(hook.store, context)
         self._fetch_datasets(hook.store)
         self._plan_ranges(hook.store, context)
         self._states = self._states_of_tables(hook, context)
-        return super().run_step(hook, context)
+        result = super().run_step(hook, context)
+        _skip_without_new_rows(hook.store, context, Artifact.from_dict(result.value))
+        return result
 
     def _plan_ranges(self, store: ArtifactStore, context: Context) -> None:
         """Plans the offsets of topics; as parameters of the step they are part of the cache key."""
@@ -216,3 +224,28 @@ def _claim_requests(store: ArtifactStore, context: Context) -> None:
     if takers and len(takers) == len(causes) and producer.run_id not in takers:
         names = " and ".join(sorted(set(takers)))
         raise skipped(context["ti"], f"the request for this retraining was claimed by run {names}")
+
+
+def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Artifact) -> None:
+    """Notes for the requests that triggered the run whether there are new rows for their models.
+
+    Raises:
+        AirflowSkipException: requests triggered it, and there are none for any of their champions.
+    """
+    events = list(extras(context.get("triggering_asset_events")))
+    causes = {extra["cause"]: extra.get("model_name") for extra in events if extra.get("cause")}
+    trained = []
+    for cause, model_name in causes.items():
+        champion = read_record(store, model_name).champion if model_name else None
+        trained_on = training_snapshot(store, champion.model) if champion else None
+        found = trained_on is not None and trained_on.fingerprint == snapshot.fingerprint
+        note_no_new_rows(store, cause, producer_of(context), found)
+        if champion is not None and found:
+            trained.append(f"version {champion.version} of model {model_name!r}")
+    if causes and len(trained) == len(causes) and all(extra.get("cause") for extra in events):
+        names = " and ".join(sorted(set(trained)))
+        raise skipped(
+            context["ti"],
+            f"the sources have no rows on which {names} was not trained: there is nothing new to learn. The request "
+            "counts neither for the cooldown nor for the budget; to train all the same, trigger the DAG yourself",
+        )

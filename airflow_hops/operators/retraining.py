@@ -28,6 +28,7 @@ from airflow_hops.core.store.retraining import (
     RecordedDecision,
     claimants,
     cost_of,
+    found_no_new_rows,
     newest_request,
     note_request,
 )
@@ -35,6 +36,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.people import Answer, Notifier, ask, notify
+from airflow_hops.replay.new_rows import has_unchanged_files
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,12 +62,13 @@ class RequestRetrainingOperator(HopsTask):
     event and not retried, the next decision repeats the request with the same ``cause``. A training DAG that begins
     with an ``IngestOperator`` handles each cause once.
 
-    The event's ``extra`` holds ``window_start`` and ``window_end`` (the data to train on), ``drifted``, ``skew`` (the
-    report's URI), ``reason``, ``cause`` and ``decision`` (its URI). The XCom holds the same, the results of the
-    conditions, and the notifications sent (``notified``: "drift", "request", "stop"). A skipped task pushes this as the
-    XCom ``refused``, with ``why``: "monitor", "verdict" (no reason), the kind of the condition that forbids it
-    ("pipeline_fault", "rollout", "rejected"), "in_flight", "cooldown", "budget" or "person". Without a comparison the
-    task fails.
+    The event's ``extra`` holds ``window_start`` and ``window_end`` (the data to train on), ``model_name`` (of captured
+    requests), ``drifted``, ``skew`` (URI of the report), ``reason``, ``cause`` and ``decision`` (its URI). The XCom
+    holds the same, the results of the conditions, and the notifications sent (``notified``: "drift", "request",
+    "stop"). A skipped task pushes this as the XCom ``refused``, with ``why``: "monitor", "verdict" (no reason), the
+    kind of the condition that forbids it ("pipeline_fault", "rollout", "rejected"), "in_flight", "no_new_rows" (the
+    files of the sources have not changed since the champion was trained), "cooldown", "budget" or "person". Without a
+    comparison the task fails.
 
     Args:
         skew: The output of ``SkewOperator``. (templated)
@@ -141,7 +144,8 @@ class RequestRetrainingOperator(HopsTask):
             informed.append("request")
         start, end = decision.window
         window = {"window_end": end} if start is None else {"window_start": start, "window_end": end}
-        extra: dict[str, Any] = {**window, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
+        model = {"model_name": skew.reference.model} if skew.reference.model else {}
+        extra: dict[str, Any] = {**window, **model, "drifted": list(skew.drifted), "reason": decision.reason, **facts}
         event = context["outlet_events"][self.asset]
         event.extra = extra
         if self.partition_by_window:
@@ -188,7 +192,10 @@ class RequestRetrainingOperator(HopsTask):
                     memory, requests = before.memory if before else Memory(), mine[0].decision.requests
                     previous = replace(before or mine[0].decision, memory=memory, requests=requests)
                 number, others = newest_request(store, self.asset.name, model)
-                decision = decide(self.policy, self._situation(context, store, report, previous, others), previous)
+                situation = self._situation(context, store, report, previous, others)
+                decision = decide(self.policy, situation, previous)
+                if decision.requested and (reason := _no_new_rows(store, model)):
+                    decision = decide(self.policy, replace(situation, no_new_rows=reason), previous)
                 began = _begins(report, before)
                 decision = self._answered(context, _made_by(decision, producer), began)
                 try:
@@ -240,6 +247,8 @@ class RequestRetrainingOperator(HopsTask):
         coming = _under_way(context, store, last) if last is not None and not last.refused else ""
         if coming is None and last is not None:
             known["unsent"] = frozenset([last.cause])
+        if last is not None:
+            known["fruitless"] = {last.cause: found_no_new_rows(store, last.cause)}
         if not coming and others is not None and others.cause != (last.cause if last else None):
             coming = _under_way(context, store, others)
         if coming:
@@ -285,6 +294,17 @@ class RequestRetrainingOperator(HopsTask):
 def _begins(report: Artifact, before: Decision | None) -> bool:
     """Returns whether drift begins with a comparison."""
     return SkewProperties.of(report).verdict == DRIFT and not (before and before.memory.drifting)
+
+
+def _no_new_rows(store: ArtifactStore, model: str | None) -> str:
+    """Returns that there is nothing new to learn, as far as that is known before a training; otherwise empty."""
+    champion = read_record(store, model).champion if model else None
+    if champion is None or not has_unchanged_files(store, champion.model):
+        return ""
+    return (
+        f"no file of the sources has changed since version {champion.version} was trained on all their rows: there is "
+        "nothing new to learn"
+    )
 
 
 def _made_by(decision: Decision, producer: Producer) -> Decision:

@@ -21,6 +21,7 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _REQUESTED = ("_state", "requested")
 _CLAIMS = ("_state", "claims")
+_NO_NEW_ROWS = "no_new_rows"
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,20 @@ def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mappi
         return by
     except FileExistsError:
         return dict(store.read_json(uri))
+
+
+def note_no_new_rows(store: ArtifactStore, cause: str, producer: Producer, found: bool) -> None:
+    """Records whether the run that claimed a request found no row that the champion was not trained on."""
+    uri = store.uri(*_CLAIMS, cause, f"{producer.dag_id}.json")
+    claim = dict(store.read_json(uri))
+    if claim["run_id"] == producer.run_id and claim.get(_NO_NEW_ROWS, False) != found:
+        store.write_text(uri, json.dumps({**claim, _NO_NEW_ROWS: found}) + "\n")
+
+
+def found_no_new_rows(store: ArtifactStore, cause: str) -> bool:
+    """Returns whether a request was claimed, and by runs that found no new rows only."""
+    claims = claimants(store, cause)
+    return bool(claims) and all(claim.get(_NO_NEW_ROWS, False) for claim in claims)
 
 
 def cost_of(store: ArtifactStore, cause: str) -> tuple[float, float]:

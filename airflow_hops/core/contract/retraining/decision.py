@@ -36,6 +36,7 @@ class Request(JsonFields):
         made: Wall-clock time, ISO 8601 UTC.
         by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of the requesting task.
         refused: Whether a person refused it.
+        no_new_rows: Whether its runs found no rows that the champion was not trained on; it then counts for nothing.
         clock: Clock of ``at``.
         core_s: Last known cost in CPU seconds.
         gpu_s: Last known cost in seconds times GPUs.
@@ -47,9 +48,15 @@ class Request(JsonFields):
     made: str = ""
     by: Mapping[str, Any] = field(default_factory=dict)
     refused: bool = False
+    no_new_rows: bool = False
     clock: Clock = "data"
     core_s: float = 0.0
     gpu_s: float = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Returns whether it led to a training."""
+        return not self.refused and not self.no_new_rows
 
     def costing(self, core_s: float, gpu_s: float) -> Request:
         """Returns the request with this cost, or the known one if higher, since artifacts may have been removed."""
@@ -71,7 +78,8 @@ class Decision(JsonFields):
         clock: Clock of ``at``.
         outcome: ``requested`` or ``refused``.
         why: Reason of a refusal in a word: ``monitor``, ``verdict`` (``when`` does not hold), the kind of the condition
-            of ``unless`` that holds, ``in_flight``, ``cooldown``, ``budget`` or ``person``; empty for a request.
+            of ``unless`` that holds, ``in_flight``, ``no_new_rows``, ``cooldown``, ``budget`` or ``person``; empty for
+            a request.
         reason: Reason in a sentence.
         cause: Cause of the retraining; a repeated request has the same cause.
         findings: Results of ``when`` and ``unless``.
@@ -120,11 +128,15 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     if situation.empty and previous:
         situation = replace(situation, at=as_utc(previous.at), clock=previous.clock)
     requests = tuple(
-        each.costing(*situation.costs.get(each.cause, (0.0, 0.0))) for each in (previous.requests if previous else ())
+        replace(
+            each.costing(*situation.costs.get(each.cause, (0.0, 0.0))),
+            no_new_rows=situation.fruitless.get(each.cause, each.no_new_rows),
+        )
+        for each in (previous.requests if previous else ())
     )
     sent = tuple(each for each in requests if each.cause not in situation.unsent)
     cause = _cause(situation, previous)
-    counted = [each for each in sent if each.reference == situation.reference and not each.refused]
+    counted = [each for each in sent if each.reference == situation.reference and each.counts]
     retained = _remembered(situation, previous)
     known = retained if retained.reference == situation.reference else Memory(situation.reference)
     memory = replace(known, requests=len(counted))
@@ -219,7 +231,16 @@ def _limits(
         limits["in_flight"] = (True, situation.in_flight)
     elif any(each.cause == cause for each in sent):
         limits["in_flight"] = (True, "requested for this comparison before")
-    mine = [each for each in sent if not policy.champion_ends_cooldown or each.reference == situation.reference]
+    if situation.no_new_rows:
+        limits["no_new_rows"] = (True, situation.no_new_rows)
+    elif sent and sent[-1].no_new_rows:
+        at = sent[-1].time(situation)
+        limits["no_new_rows"] = (False, f"the request of {_short(at)} found no new rows, and does not count")
+    mine = [
+        each
+        for each in sent
+        if not each.no_new_rows and (not policy.champion_ends_cooldown or each.reference == situation.reference)
+    ]
     # If a comparison is late, requests later in the data's time count like earlier ones.
     near = [each for each in mine if abs(situation.at - each.time(situation)) < policy.cooldown]
     if near:
@@ -229,7 +250,7 @@ def _limits(
         limits["cooldown"] = (True, f"cooldown until {_short(at + policy.cooldown)} ({what} at {_short(at)})")
     if policy.budget is not None:
         near = [each for each in sent if abs(situation.at - each.time(situation)) < policy.budget.per]
-        spent = [each for each in near if not each.refused]
+        spent = [each for each in near if each.counts]
         cost = (math.fsum(each.core_s for each in spent), math.fsum(each.gpu_s for each in spent))
         limits["budget"] = policy.budget.spent(len(spent), *cost)
     return limits

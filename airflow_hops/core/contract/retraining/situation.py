@@ -31,6 +31,8 @@ class Situation:
         in_flight: The pending retraining in words, or None.
         unsent: Causes of earlier requests without an event, since the task ended between record and event.
         unwell: Problems of the monitor itself, in words.
+        no_new_rows: Why the sources are known to have no rows that the champion was not trained on; empty otherwise.
+        fruitless: For earlier requests, by cause: whether their runs found no such rows.
         measured: The newest ``performance`` artifact, or None.
         unmeasured: Why the task for it made none, in words; empty otherwise.
         costs: Cost of earlier requests so far, by cause: CPU seconds, and seconds times GPUs.
@@ -48,6 +50,8 @@ class Situation:
     in_flight: str | None = None
     unsent: frozenset[str] = frozenset()
     unwell: tuple[str, ...] = field(default=())
+    no_new_rows: str = ""
+    fruitless: Mapping[str, bool] = field(default_factory=dict)
     measured: Artifact | None = None
     unmeasured: str = ""
     costs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
