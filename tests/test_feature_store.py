@@ -477,19 +477,34 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
     assert step("audit_features", "feature_audit", {"dataset": dataset}).properties["verdict"] == "equal"
 
 
-def test_pushed_rows_are_online_and_those_without_a_column_are_refused(step: Any) -> None:
+def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
     step("apply_features", "feature_definitions")
+    late = START + 300 * HOUR
     rows = pd.DataFrame({
-        "id": ["a", "b", "c"], "late": [0, 1, 1], "carrier_id": [1, 2, 3], "mean_delay": np.float32([1, 2, 3]),
-        "flights": [4, 5, 6], "at": [START] * 3, "created": [START] * 3,
+        "id": [*"abcd"], "late": [0, 1, 1, 0], "carrier_id": [1, 2, 1, 1], "mean_delay": np.float32([1, 2, 3, 4]),
+        "flights": [4, 5, 6, 7], "at": [late, late, late - HOUR, late], "created": [late + HOUR, late, late, late],
     })  # fmt: skip
 
     def push(rows: pd.DataFrame, source: str) -> Any:
         return step("push_features", "feature_push", {"rows": examples(step, rows)}, push_source=source, to="online")
 
+    def stored() -> list[list[tuple[float, Any]]]:
+        keys = tuple(entity_key({"carrier_id": ("INT64", carrier)}) for carrier in (1, 2))
+        [found] = open_online_store(sqlite_place(step), "flights", 1.0).read(
+            [Lookup("carrier_delays", ("flights",), keys)]
+        )
+        return [(each.event_s, each.values["flights"]) for each in found]
+
     pushed = push(rows, "delays_push")
     assert pushed.properties["views"] == ["carrier_delays"]
-    assert len(online(step)) == 3
+    assert stored() == [(late.timestamp(), 4), (late.timestamp(), 5)]
+    push(rows.assign(at=[late + HOUR, late - HOUR, late, late], flights=[8, 9, 10, 11])[:2], "delays_push")
+    assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
+    window = {"start": START.isoformat(), "end": (START + 200 * HOUR).isoformat(), "views": ["carrier_delays"]}
+    step("materialize", "materialization", **window)
+    assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
+    assert len(online(step)) == 12
     with pytest.raises(StepFailed, match="push_source is 'trains'; the registry has delays_push"):
         push(rows, "trains")
     with pytest.raises(StepFailed, match="view 'carrier_delays' needs the column 'flights'"):

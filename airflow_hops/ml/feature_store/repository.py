@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import sqlite3
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +29,7 @@ from airflow_hops.core.contract.features import Change, FeatureDefinitions, Feat
 from airflow_hops.ml.step.context import StepContext, find_file
 
 CONFIG_NAME = "feature_store.yaml"
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
     except (FeastConfigError, FeastError, ValueError) as error:
         raise BadInput(f"{folder / CONFIG_NAME}: {error}") from error
     _check_places(config, folder / CONFIG_NAME)
+    os.environ["TZ"] = "UTC"  # Feast's SQLite store takes times in UTC for local ones
+    time.tzset()
     with contextlib.chdir(folder):
         try:
             yield FeatureStore(config=config), folder
@@ -78,6 +84,25 @@ def _check_places(config: RepoConfig, file: Path) -> None:
             raise BadInput(
                 f"{file}: {field} is {place!r}, a path within the repository, of which each worker and version of the "
                 "DAG bundle has a copy; expected an absolute path, a URI or a database that all workers share"
+            )
+
+
+def keep_newer_values(store: FeatureStore) -> None:
+    """Makes an SQLite online store keep a value that is newer than one that is written, as Redis does."""
+    online_store = store.config.online_store
+    if online_store is None or online_store.type != "sqlite":
+        return
+    tables = (
+        "SELECT name FROM sqlite_master AS tables WHERE type = 'table' "
+        "AND EXISTS (SELECT * FROM pragma_table_info(tables.name) WHERE name = 'event_ts')"
+    )
+    is_older = "new.event_ts < old.event_ts OR (new.event_ts = old.event_ts AND new.created_ts < old.created_ts)"
+    with contextlib.closing(sqlite3.connect(online_store.path, timeout=_PATIENCE_S)) as connection, connection:
+        for (name,) in connection.execute(tables).fetchall():
+            table = name.replace('"', '""')
+            connection.execute(
+                f'CREATE TRIGGER IF NOT EXISTS "{table} keeps newer values" BEFORE UPDATE ON "{table}" '
+                f"WHEN {is_older} BEGIN SELECT RAISE(IGNORE); END"
             )
 
 

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.features import (
     ViewStatistics,
     WindowStatistics,
 )
-from airflow_hops.ml.feature_store.repository import check_definitions, open_repository
+from airflow_hops.ml.feature_store.repository import check_definitions, keep_newer_values, open_repository
 from airflow_hops.ml.feature_store.view_rows import window_statistics
 from airflow_hops.ml.step.context import StepContext
 
@@ -36,8 +36,7 @@ def run(
 ) -> Artifact:
     """Materializes each view once for the window; a retry goes on with the views that are not yet loaded.
 
-    The registry keeps a view's loaded windows. If a later window was loaded before, as in a backfill, the later values
-    are loaded again with this one: Feast's SQLite store would otherwise replace them by older ones.
+    The registry keeps a view's loaded windows. Values in the online store that are newer than the window's remain.
 
     Args:
         context: Step, optionally with the input ``definitions``.
@@ -56,6 +55,7 @@ def run(
     with open_repository(repository) as (store, _):
         check_definitions(context, store)
         chosen = _views(store, views)
+        keep_newer_values(store)
         loaded: dict[str, str] = {}
         figures: dict[str, ViewStatistics] = {}
         for number, view in enumerate(chosen):
@@ -75,16 +75,11 @@ def run(
 
 
 def _load(store: FeatureStore, view: FeatureView, begin: datetime, until: datetime) -> str:
-    windows = view.materialization_intervals
-    if (begin, until) in windows:
+    if (begin, until) in view.materialization_intervals:
         return "loaded already"
-    latest = max([until, *(stop for _, stop in windows)])
-    # Feast prints its progress.
-    with contextlib.redirect_stdout(sys.stderr):
-        store.materialize(begin, latest, [view.name])
-        if latest != until:
-            store.registry.apply_materialization(store.get_feature_view(view.name), store.project, begin, until)
-    return f"loaded to {latest.isoformat()}"
+    with contextlib.redirect_stdout(sys.stderr):  # Feast prints its progress
+        store.materialize(begin, until, [view.name])
+    return f"loaded to {until.isoformat()}"
 
 
 def _views(store: FeatureStore, names: Sequence[str] | None) -> list[FeatureView]:

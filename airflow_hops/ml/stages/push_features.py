@@ -6,12 +6,12 @@ import contextlib
 import sys
 
 import pyarrow.parquet as pq
-from feast import FeatureStore, PushSource
+from feast import FeatureStore, FeatureView, PushSource
 from feast.data_source import PushMode
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.features import PushProperties
-from airflow_hops.ml.feature_store.repository import check_definitions, open_repository
+from airflow_hops.ml.feature_store.repository import check_definitions, keep_newer_values, open_repository
 from airflow_hops.ml.step.context import StepContext
 
 _BATCH_ROWS = 100_000
@@ -40,10 +40,14 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
     with open_repository(repository) as (store, _), contextlib.redirect_stdout(sys.stderr):
         check_definitions(context, store)
         views = _check(store, push_source, pq.read_schema(files[0]).names)
+        keep_newer_values(store)
+        times = list(dict.fromkeys(column for view in views for column in _times(view)))
         for file in files:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
+                # Of one key and second, an SQLite store keeps the last row.
+                frame = batch.to_pandas().sort_values(times, kind="stable")
                 try:
-                    store.push(push_source, batch.to_pandas(), to=PushMode[to.upper()])
+                    store.push(push_source, frame, to=PushMode[to.upper()])
                 except ValueError as error:
                     raise BadInput(f"push source {push_source!r} does not take the rows: {error}") from error
                 pushed += len(batch)
@@ -51,11 +55,11 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
     with context.output() as writer:
         return writer.commit(
             rows={push_source: RowCounts(rows, pushed)},
-            properties=PushProperties(push_source=push_source, to=to, views=tuple(views)).to_dict(),
+            properties=PushProperties(push_source, to, tuple(view.name for view in views)).to_dict(),
         )
 
 
-def _check(store: FeatureStore, push_source: str, columns: list[str]) -> list[str]:
+def _check(store: FeatureStore, push_source: str, columns: list[str]) -> list[FeatureView]:
     """Returns the views of a push source; the rows must have all their columns."""
     sources = [source.name for source in store.list_data_sources() if isinstance(source, PushSource)]
     if push_source not in sources:
@@ -66,7 +70,12 @@ def _check(store: FeatureStore, push_source: str, columns: list[str]) -> list[st
         if view.stream_source is not None and view.stream_source.name == push_source
     ]
     for view in views:
-        needed = [*view.join_keys, *(field.name for field in view.features), view.batch_source.timestamp_field]
+        needed = [*view.join_keys, *(field.name for field in view.features), *_times(view)]
         if missing := [column for column in needed if column not in columns]:
             raise BadInput(f"view {view.name!r} needs the column {missing[0]!r}; the rows have {', '.join(columns)}")
-    return sorted(view.name for view in views)
+    return sorted(views, key=lambda view: view.name)
+
+
+def _times(view: FeatureView) -> list[str]:
+    source = view.batch_source
+    return [column for column in (source.timestamp_field, source.created_timestamp_column) if column]
