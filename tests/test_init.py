@@ -65,7 +65,7 @@ def load(sources: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict
     st.sampled_from([",", ";", "\t"]),
 )
 def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], uri: str, delimiter: str) -> None:
-    described = table(names, delimiter=delimiter, null_values=("", "NA", "?"))
+    described = table(names, delimiter=delimiter, null_values=("", "NA", "?"), quote="'", escape="\\")
     with pytest.MonkeyPatch.context() as patch:
         features, tasks = load(project_files("rows", uri, "latin-1", described), patch)
     assert features["NUMBERS"] == described.named("number")
@@ -76,6 +76,7 @@ def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], u
     ingest.render_template_fields({})
     source = Source.from_value("rows", ingest.sources["rows"])
     assert (source.uri, source.delimiter, source.encoding) == (uri, delimiter, "latin-1")
+    assert (source.quote, source.escape) == ("'", "\\")
     assert set(source.columns or ()) == set(names) and set(source.schema) == set(names) - {names[2]}
     assert source.null_values == ("", "NA", "?")
     columns = prepare.label_column, prepare.key_column, prepare.time_column, prepare.weight

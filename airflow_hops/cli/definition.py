@@ -341,6 +341,12 @@ _INIT_ARGUMENTS = (
     ),
     _option("--decimal", "Decimal mark of a CSV file (default: recognised)", choices=(".", ",")),
     _option("--thousands", "Mark between thousands in a CSV file (default: recognised)", metavar="MARK"),
+    _option("--quote", "Quote of a CSV file; empty if it has none (default: recognised)", metavar="MARK"),
+    _option(
+        "--escape",
+        "Character that escapes quotes in a CSV file; empty if they are doubled (default: recognised)",
+        metavar="MARK",
+    ),
     _option("--encoding", "Encoding of a CSV file (default: utf8)", default="utf8"),
     Arg(
         ("-o", "--output"),

@@ -24,7 +24,8 @@ from airflow_hops.hooks.runtime import RuntimeHook
 _STEP = "airflow_hops.ml.stages.init.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OPTIONS = (
-    "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "encoding",
+    "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "quote", "escape",
+    "encoding",
 )  # fmt: skip
 _WIDEST = 34
 

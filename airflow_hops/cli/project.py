@@ -76,6 +76,10 @@ def _csv_format(table: TableDescription, encoding: str) -> Iterable[tuple[str, A
     if table.format == "csv":
         if table.delimiter != ",":
             yield "delimiter", table.delimiter
+        if table.quote is not None:
+            yield "quote", table.quote
+        if table.escape is not None:
+            yield "escape", table.escape
         if tuple(table.null_values) != ("", "NA"):
             yield "null_values", tuple(table.null_values)
         if encoding != "utf8":
@@ -131,6 +135,9 @@ def _read_by_pandas(table: TableDescription, encoding: str) -> str:
         "found = pd.read_csv(",
         "    DATA,",
         *([f"    sep={_literal(values['delimiter'])},"] if "delimiter" in values else []),
+        *([f"    quotechar={_literal(table.quote)},"] if table.quote else []),
+        *(["    quoting=3,  # QUOTE_NONE"] if table.quote == "" else []),
+        *([f"    escapechar={_literal(table.escape)},"] if table.escape else []),
         *([f"    encoding={_literal(encoding)},"] if "encoding" in values else []),
         f"    dtype={'dict.fromkeys(CATEGORIES, str)' if is_plain else 'str'},",
         "    keep_default_na=False,",

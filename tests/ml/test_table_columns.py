@@ -361,6 +361,28 @@ def test_what_cannot_be_used_is_named(
         described(content, **told)
 
 
+@pytest.mark.parametrize(
+    ("cell", "setting", "value"),
+    [('"5\\", or ""', {"escape": "\\"}, '5", or "'), ('"5', {"quote": ""}, '"5'), ('"5""6"', {}, '5"6')],
+)
+def test_quotes_are_recognised(
+    described: Callable[..., TableDescription], cell: str, setting: dict[str, str], value: str
+) -> None:
+    cells = [cell.replace('or ""', 'or \\""'), "x"]
+    content = text(a=lambda row: cells[row // 2 % 2], bought=is_even).replace('"a","bought"', "a,bought")
+    table = described(content)
+    assert {name: getattr(table, name) for name in ("quote", "escape") if getattr(table, name) is not None} == setting
+    assert (table.rows, table.request["a"], len(table.notes)) == (ROWS, value, len(setting))
+
+
+def test_quotes_that_can_be_read_in_two_ways_need_an_option(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text(a=lambda row: ['"x\\\\"', "y"][row // 2 % 2], bought=is_even))
+    with pytest.raises(BadInput, match=r"line 2: .*; give --escape='\\' if .*, or --escape='' if"):
+        describe_table(Source(str(tmp_path / "t.csv")), Told("bought"))
+    for escape, value in (("\\", "x\\"), ("", "x\\\\")):
+        assert describe_table(Source(str(tmp_path / "t.csv"), escape=escape), Told("bought")).request["a"] == value
+
+
 NUMBERS_AS_WRITTEN = [
     # the cells, what is recognised, and a value of the request
     (["2,5", "2", "0,25"], {"decimal": ","}, 2.5),

@@ -126,6 +126,10 @@ class Source(_DeclaredSource):
             ``date32``, ``timestamp`` (UTC), any other Arrow alias, or in CSV and JSON the layout of times or dates for
             strptime, such as ``%d/%m/%Y``.
         delimiter: Delimiter of CSV files.
+        quote: Quote around values of CSV files; empty if quotes are plain characters. None is ``"``, and an error if
+            quotes may be plain characters as well.
+        escape: Character before quotes and before itself within quotes of CSV files, as Spark writes backslashes; empty
+            if quotes are doubled. None is empty, and an error if backslashes may be escapes as well.
         null_values: Strings that mean a missing value in CSV files.
         encoding: Encoding of CSV files.
         decimal: Decimal mark of numbers in CSV files.
@@ -152,6 +156,8 @@ class Source(_DeclaredSource):
     columns: tuple[str, ...] | None = None
     schema: Mapping[str, str] = field(default_factory=dict)
     delimiter: str = ","
+    quote: str | None = None
+    escape: str | None = None
     null_values: tuple[str, ...] = ("", "NA")
     encoding: str = "utf8"
     decimal: str = "."
@@ -194,6 +200,15 @@ class Source(_DeclaredSource):
                 f"source {self.uri!r}: decimal is {self.decimal!r} and thousands {self.thousands!r}; expected '.' or "
                 "',' as decimal mark, and another one for thousands, or none"
             )
+        marks = {"delimiter": self.delimiter, "quote": self.quote or '"', "escape": self.escape or "\\"}
+        for name, mark in marks.items():
+            if len(mark.encode()) != 1 or mark in "\r\n" or (name != "delimiter" and mark == self.delimiter):
+                raise BadInput(
+                    f"source {self.uri!r}: {name} is {mark!r}; expected one ASCII character, and another one than the "
+                    "delimiter"
+                )
+        if self.escape and self.quote == "":
+            raise BadInput(f"source {self.uri!r}: escape is {self.escape!r}, which needs a quote, but quote is empty")
         try:
             codecs.lookup(self.encoding)
             "".encode(self.encoding)
@@ -248,7 +263,7 @@ class Source(_DeclaredSource):
         return replace(self, storage_options=options[self.conn_id])
 
 
-_OF_FILES = ("format", "delimiter", "null_values", "encoding", "decimal", "thousands", "units")
+_OF_FILES = ("format", "delimiter", "quote", "escape", "null_values", "encoding", "decimal", "thousands", "units")
 _OF_QUERIES = ("conn_id", "sql", "partition_column", "num_partitions", "key", "version")
 
 

@@ -47,8 +47,8 @@ class TableDescription(JsonFields):
         minimum: Required values of a model by metric.
         request: The features of one row, in the form of a request.
         format: ``csv`` or ``parquet``.
-        delimiter: Delimiter of CSV; ``null_values``, ``decimal``, ``thousands`` and ``units`` are as in
-            :class:`~airflow_hops.core.contract.sources.Source`.
+        delimiter: Delimiter of CSV; ``null_values``, ``decimal``, ``thousands``, ``units``, ``quote`` and
+            ``escape`` are as in :class:`~airflow_hops.core.contract.sources.Source`.
         notes: Notes for the reader, one sentence each.
         newest_s: Length of the split of the newest rows, in seconds; None without a time, or if the split is
             unsuitable.
@@ -67,6 +67,8 @@ class TableDescription(JsonFields):
     decimal: str = "."
     thousands: str = ""
     units: Sequence[str] = ()
+    quote: str | None = None
+    escape: str | None = None
     notes: Sequence[str] = field(default=())
     newest_s: int | None = None
 

@@ -15,6 +15,14 @@ import pyarrow as pa
 from pyarrow import csv
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers.csv_quotes import (
+    RowCutter,
+    UncertainQuotes,
+    end_of_first_row,
+    other_readings,
+    quote_of,
+    with_doubled_quotes,
+)
 from airflow_hops.ml.readers.limits import check_row_bytes, check_width
 from airflow_hops.ml.readers.notation import as_given, plain_numbers
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
@@ -157,7 +165,9 @@ def parse(
             pa.BufferReader(block),
             # One Arrow block per block: Arrow then converts columns in parallel.
             read_options=csv.ReadOptions(block_size=len(block) + 1, column_names=header, use_threads=use_threads),
-            parse_options=csv.ParseOptions(delimiter=file.source.delimiter, newlines_in_values=True),
+            parse_options=csv.ParseOptions(
+                delimiter=file.source.delimiter, quote_char=quote_of(file.source) or False, newlines_in_values=True
+            ),
             convert_options=csv.ConvertOptions(
                 column_types=types or None,
                 include_columns=list(types) or None,
@@ -180,7 +190,9 @@ def parse(
         row = re.search(r"Row #(\d+): ", text)
         # Arrow counts the header as a row, messages do not.
         where = f", row {rows_before + int(row.group(1)) - (header is None)}" if row else ""
-        raise BadInput(f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}") from error
+        fault = f"{file.name}{where}: {text.replace(row.group(0), '') if row else text}"
+        settings = other_readings(block, file.source)
+        raise (UncertainQuotes(fault, settings) if settings else BadInput(fault)) from error
 
 
 def header_of(block: bytes, file: RawFile) -> list[str]:
@@ -192,7 +204,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")
     block = block.lstrip(b"\r\n")
-    first_row = block[: end_of_rows(block, file.source.delimiter, first=True) or None]
+    first_row = block[: end_of_first_row(block, file.source) or None]
     schema = parse(first_row.rstrip(b"\r\n") + b"\n", file, None, {}, 0).schema
     try:
         names: list[str] = schema.names
@@ -218,40 +230,26 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
 
 
 def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
-    """Streams blocks of whole rows in UTF-8, with the position in the raw file."""
+    """Streams blocks of whole rows in UTF-8, with quotes doubled instead of escaped, and the position in the raw file.
+
+    Raises:
+        UncertainQuotes: quotes cannot be read, or can be read in two ways.
+    """
     codec = codecs.lookup(file.source.encoding)
     decoder = None if codec.name == "utf-8" else codecs.getincrementaldecoder(codec.name)()
+    cutter = RowCutter(file.name, file.source)
     with file.stream() as (stream, raw):
         pending = b""
         while chunk := bytes(stream.read(BLOCK_BYTES)):
             pending += decoder.decode(chunk).encode() if decoder else chunk
-            if end := end_of_rows(pending, file.source.delimiter):
-                yield pending[:end], raw.tell()
+            if end := cutter.end_of_rows(pending):
+                yield with_doubled_quotes(pending[:end], file.source), raw.tell()
                 pending = pending[end:]
             else:
                 check_row_bytes(len(pending), file.name, "; is a quote open?")
         if pending:
-            if end_of_rows(pending + b"\n", file.source.delimiter) <= len(pending):
-                raise BadInput(f"{file.name}: a quote is open at the end, in the row that begins with {pending[:60]!r}")
             # Arrow ignores a header without a newline.
-            yield pending if pending.endswith((b"\n", b"\r")) else pending + b"\n", raw.tell()
-
-
-def end_of_rows(text: bytes, delimiter: str, *, first: bool = False) -> int:
-    """Returns the end of the last (or first) whole row, or 0; quoted newlines do not end a row."""
-    end = text.find(b"\n") + 1 if first else text.rfind(b"\n") + 1
-    if text.count(b'"', 0, end) % 2 == 0:
-        return end
-    end = 0
-    mark = re.escape(delimiter).encode()
-    # A quote opens a quoted value only at the start of a value; the most frequent alternatives come first.
-    # Possessive quantifiers prevent backtracking: an unclosed value would take a hundred times its bytes.
-    tokens = rb'[^"\n%b]++|%b|(\n)|(?<![^\n%b])"(?:[^"]++|"")*+(?:"|(\Z))|"' % (mark, mark, mark)
-    for token in re.finditer(tokens, text):
-        if token.group(2) is not None:
-            break  # a quoted value goes on in the next block
-        if token.group(1):
-            end = token.end()
-            if first:
-                break
-    return end
+            pending = pending if pending.endswith(b"\n") else pending + b"\n"
+            if end := cutter.end_of_rows(pending):
+                yield with_doubled_quotes(pending[:end], file.source), raw.tell()
+        cutter.check_end(pending[end:] if pending else b"")

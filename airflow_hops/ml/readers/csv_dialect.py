@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers.csv import DELIMITERS
+from airflow_hops.ml.readers.csv_quotes import quote_of
 from airflow_hops.ml.readers.notation import number_pattern, plain_numbers, times_fit
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.readers.text_types import (
@@ -56,7 +57,8 @@ def find_delimiter(file: RawFile) -> str:
     """Returns the delimiter that occurs most often in the header, outside quotes."""
     with file.stream() as (stream, _), explained(file.name):
         head = bytes(stream.read(_HEAD_BYTES)).decode(file.source.encoding, "replace")
-    header = (re.sub(r'"[^"]*"', "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
+    mark = re.escape(quote_of(file.source) or '"')
+    header = (re.sub(f"{mark}[^{mark}]*{mark}", "", head).lstrip("\ufeff\r\n").splitlines() or [""])[0]
     return max(DELIMITERS, key=header.count)
 
 

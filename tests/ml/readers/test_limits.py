@@ -44,10 +44,12 @@ def test_open_quote_costs_no_more_memory_than_the_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,"open\n' + "2,x\n" * (4 << 20))
     code = (
         "import resource, sys\n"
-        "from airflow_hops.ml.readers.csv import end_of_rows\n"
+        "from airflow_hops.core.contract.sources import Source\n"
+        "from airflow_hops.ml.readers.csv_quotes import RowCutter\n"
+        "cutter = RowCutter('t.csv', Source('/t.csv'))\n"
         "text = open(sys.argv[1], 'rb').read()\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "assert end_of_rows(text, ',') == 4\n"
+        "assert cutter.end_of_rows(text) == 4\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     grown = subprocess.run([sys.executable, "-c", code, tmp_path / "t.csv"], check=True, capture_output=True, text=True)

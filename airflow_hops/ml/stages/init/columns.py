@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from airflow_hops.core.store.source_files import list_files
 from airflow_hops.ml.monitoring.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
+from airflow_hops.ml.readers.csv_quotes import UncertainQuotes
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.text_types import TEXT
 from airflow_hops.ml.readers.types import Types, unify
@@ -50,6 +52,8 @@ def describe(
     encoding: str = "utf8",
     decimal: str | None = None,
     thousands: str | None = None,
+    quote: str | None = None,
+    escape: str | None = None,
     package: str | None = None,
     **told: Any,
 ) -> dict[str, Any]:
@@ -61,6 +65,8 @@ def describe(
         encoding: Encoding of CSV.
         decimal: Decimal mark of CSV; None to detect it.
         thousands: Thousands separator of CSV; None to detect it.
+        quote: Quote of CSV; None to detect it.
+        escape: Escape of CSV; None to detect it.
         package: Name of the Python package to create, if any.
         **told: Fields of :class:`Told`.
 
@@ -69,7 +75,9 @@ def describe(
     """
     if package is not None and importlib.util.find_spec(package) is not None:
         raise BadInput(f"name {package!r} is that of a module of the runtime environment; choose another one")
-    source = Source(uri, encoding=encoding, decimal=decimal or ".", thousands=thousands or "")
+    source = Source(
+        uri, encoding=encoding, quote=quote, escape=escape, decimal=decimal or ".", thousands=thousands or ""
+    )
     return describe_table(source, Told(**told)).to_dict()
 
 
@@ -92,9 +100,10 @@ def describe_table(source: Source, told: Told) -> TableDescription:
     file = replace(file, source=replace(source, schema=told.schema))
     if file.format == "csv":
         file = replace(file, source=replace(file.source, delimiter=find_delimiter(file)))
-        texts, _ = _read(file, dict.fromkeys(first_types(file), TEXT))
+        file, texts, notes = _read_texts(file)
         told.check(texts.column_names, source.uri)
-        noted, notes = with_notation(texts, file.source, told.drop)
+        noted, more = with_notation(texts, file.source, told.drop)
+        notes += more
         file = replace(file, source=noted)
     table, whole = _read(file, _types(file, told.label))
     told.check(table.column_names, source.uri)
@@ -130,6 +139,8 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         null_values=file.source.null_values,
         decimal=file.source.decimal,
         thousands=file.source.thousands,
+        quote=file.source.quote,
+        escape=file.source.escape,
         units=file.source.units,
         notes=(*notes, *_notes(table.num_rows, counts, told.label), *tail),
         newest_s=newest_s,
@@ -143,6 +154,23 @@ def _types(file: RawFile, label: str) -> Types:
         return types
     # Categories keep their spelling: TRUE is not True.
     return {n: TEXT if pa.types.is_boolean(t) and n != label else t for n, t in types.items()}
+
+
+def _read_texts(file: RawFile) -> tuple[RawFile, pa.Table, list[str]]:
+    """Returns a CSV file with the quotes and escapes that alone can read it, its columns as text, and notes."""
+    try:
+        return file, _read(file, dict.fromkeys(first_types(file), TEXT))[0], []
+    except UncertainQuotes as error:
+        readings = []
+        for name, value in error.settings:
+            setting: dict[str, Any] = {name: value}
+            other = replace(file, source=replace(file.source, **setting))
+            with suppress(BadInput):
+                texts, _ = _read(other, dict.fromkeys(first_types(other), TEXT))
+                readings.append((other, texts, [f"read with {name}={value!r}, as its quotes cannot be read otherwise"]))
+        if len(readings) != 1:
+            raise UncertainQuotes(error.fault, error.settings, as_flags=True) from None
+        return readings[0]
 
 
 def _read(file: RawFile, types: Types) -> tuple[pa.Table, bool]:
