@@ -18,6 +18,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import NotebookProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.stages.notebook import stage
+from airflow_hops.ml.stages.notebook.source import inject_parameters, read_notebook
 
 
 def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> Path:
@@ -213,6 +214,48 @@ def test_notebook_that_cannot_be_used_is_bad_input_that_names_it(
     (tmp_path / "bad.ipynb").write_text(content)
     with pytest.raises(BadInput, match=says):
         run_stage(stage.run, kind="notebook", notebook=str(tmp_path / "bad.ipynb"), params=params)
+
+
+@pytest.mark.parametrize("is_tagged", [True, False])
+@pytest.mark.parametrize(
+    ("cell", "is_lost"),
+    [
+        ("rate = 0.5", True),
+        ("other, rate = 1, 0.5\nprint(rate)", True),
+        ("import json as rate", True),
+        ("def rate():\n    return 1", True),
+        ("for rate in (1, 2):\n    print(rate)", True),
+        ("with open('x') as file:\n    rate = 0.5\n    print(rate)", True),
+        ("try:\n    rate = 0.5\nexcept ValueError:\n    pass", True),
+        ("rate = rate / 2", False),
+        ("rate += 1\nrate = 0.5", False),
+        ("if not rate:\n    rate = 0.5", False),
+        ("if True:\n    rate = 0.5", False),
+        ("rate: float", False),
+        ("[rate for rate in (1, 2)]", False),
+    ],
+)
+def test_cell_must_not_overwrite_an_unused_parameter(cell: str, is_lost: bool, is_tagged: bool, tmp_path: Path) -> None:
+    path = write_notebook(
+        tmp_path / "tuned.ipynb", "1", cell, "print(rate)", parameters="rate = 1" if is_tagged else None
+    )
+    notebook = read_notebook(path)
+    if not is_lost:
+        return inject_parameters(notebook, {"rate": 2}, path)
+    number, advice = (3, "delete that assignment") if is_tagged else (2, "tag that cell 'parameters'")
+    with pytest.raises(BadInput, match=f"cell {number} assigns 'rate', so that .* has no effect; {advice}"):
+        inject_parameters(notebook, {"rate": 2}, path)
+
+
+def test_executed_notebook_is_given_its_parameters_again(tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "tuned.ipynb", "print(rate)")
+    notebook = read_notebook(path)
+    for value in (1, 2):
+        inject_parameters(notebook, {"rate": value}, path)
+    assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == [
+        "# Parameters\nrate = 2",
+        "print(rate)",
+    ]
 
 
 def _nobody() -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,8 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
         path: Path of its file, for messages.
 
     Raises:
-        BadInput: a name is not a Python variable, the cell tagged ``parameters`` does not assign it, or, without such
-            a cell, another one assigns it before any uses it.
+        BadInput: a name is not a Python variable, the cell tagged ``parameters`` does not assign it, or another cell
+            assigns it before any uses it.
     """
     for name in params:
         if not name.isidentifier() or keyword.iskeyword(name):
@@ -95,11 +95,10 @@ def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any]
                     f"{path}: parameter {name!r} is not assigned in the cell tagged {PARAMETERS_TAG!r}, which assigns "
                     f"{', '.join(sorted(known)) or 'nothing'}; add it there with its default, or leave it out"
                 )
-    if position is None:
-        _check_effective(notebook, params, path)
     earlier = _position(notebook, INJECTED_TAG)  # if papermill or a step executed the notebook
     if earlier is not None:
         del notebook.cells[earlier]
+    _check_effective(notebook, params, path)
     if not params:
         return
     cell = new_code_cell(_assignments(params), metadata={"tags": [INJECTED_TAG]})
@@ -147,18 +146,46 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _check_effective(notebook: nbformat.NotebookNode, params: Collection[str], path: Path) -> None:
-    """Raises BadInput if a cell assigns a parameter before any uses it."""
-    unused = set(params)
+    """Raises BadInput if a cell after the one tagged ``parameters`` assigns a parameter before any uses it."""
+    unused, is_tagged = set(params), has_parameters(notebook)
+    is_after = not is_tagged
     for number, cell in code_cells(notebook):
-        for statement in _parsed(cell.source).body:
-            names = list(_names(statement))
-            unused -= {name.id for name in names if isinstance(name.ctx, ast.Load)}
-            lost = sorted(unused & {name.id for name in names if isinstance(name.ctx, ast.Store)})
-            if lost and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+        for used, assigned in _steps(_parsed(cell.source).body) if is_after else ():
+            unused -= used
+            for name in sorted(unused & assigned):
+                advice = "delete that assignment" if is_tagged else f"tag that cell {PARAMETERS_TAG!r}"
                 raise BadInput(
-                    f"{path}: cell {number} assigns {lost[0]!r}, so that the parameter of this name has no effect; tag "
-                    f"that cell {PARAMETERS_TAG!r}, or leave the parameter out"
+                    f"{path}: cell {number} assigns {name!r}, so that the parameter of this name has no effect; "
+                    f"{advice}, or leave the parameter out"
                 )
+        is_after = is_after or PARAMETERS_TAG in cell.metadata.get("tags", [])
+
+
+def _steps(statements: Iterable[ast.stmt]) -> Iterator[tuple[set[str], set[str]]]:
+    """Yields the global variables that statements use, and then assign unconditionally, in the order of execution."""
+    for each in statements:
+        body: list[ast.stmt] = []
+        parts: list[ast.AST] = [each]
+        assigned: set[str] = set()
+        if isinstance(each, ast.With | ast.AsyncWith):
+            parts, body = [*each.items], each.body
+        elif isinstance(each, ast.For | ast.AsyncFor):
+            parts, body = [each.iter, each.target], each.body
+        elif isinstance(each, ast.Try):
+            parts, body = [], [*each.body, *each.finalbody]
+        elif isinstance(each, ast.Import | ast.ImportFrom):
+            assigned = {alias.asname or alias.name.partition(".")[0] for alias in each.names}
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            assigned = {each.name}
+        names = [name for part in parts for name in _names(part)]
+        stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+        if isinstance(each, ast.AugAssign):
+            used |= stored
+        elif not isinstance(each, ast.If | ast.While | ast.Match) and getattr(each, "value", each) is not None:
+            assigned |= stored
+        yield used, assigned
+        yield from _steps(body)
 
 
 def _names(statement: ast.AST) -> Iterator[ast.Name]:
