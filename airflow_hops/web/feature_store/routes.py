@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from fastapi import APIRouter, HTTPException
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
@@ -12,13 +14,14 @@ from airflow_hops.core.contract.features import (
     AuditedColumn,
     FeatureAudit,
     FeatureDefinitions,
+    FeatureDefinitionsProperties,
     MaterializationProperties,
     StoredFeatures,
     ViewDefinition,
 )
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
-from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_returned, pipeline_of
+from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, open_returned, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
 from airflow_hops.web.types import Model, Number, Time
@@ -93,6 +96,8 @@ class FeatureStorePage(Model):
     """References ``view:feature`` by feature service."""
     audits: list[AuditEntry]
     """Newest first."""
+    problem: str | None = None
+    """Reason why the views are missing."""
 
 
 @router.get("")
@@ -107,7 +112,15 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
     audits = [_audit(user, each) for each in audited]
     if not applied:
         return FeatureStorePage(project=None, definitions=None, views=[], services={}, audits=audits)
-    text = open_returned(user, applied[0]).read_json(DEFINITIONS_NAME)
+    try:
+        text = open_returned(user, applied[0]).read_json(DEFINITIONS_NAME)
+    except HTTPException as error:
+        if error.status_code != 410:
+            raise
+        project = FeatureDefinitionsProperties.of(applied[0].artifact).project
+        return FeatureStorePage(
+            project=project, definitions=None, views=[], services={}, audits=audits, problem=str(error.detail)
+        )
     try:
         definitions = FeatureDefinitions.from_dict(text)
     except TypeError as error:
@@ -135,13 +148,16 @@ def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, 
     uses: dict[str, list[FeatureUse]] = {}
     for each in deployed:
         of = DeploymentProperties.of(each.artifact)
-        manifest = manifest_at(hook_of(pipeline.conn_id(each.task_id)).store, each.artifact.uri)
+        store = hook_of(pipeline.conn_id(each.task_id)).store
+        manifest = manifest_at(store, each.artifact.uri)
         if manifest is None or of.model_name is None or of.version is None:
             continue
-        for dataset in manifest.inputs.get("features", ()):
+        for reference in manifest.inputs.get("features", ()):
             views: dict[str, list[str]] = {}
-            for origin in StoredFeatures.from_dict(dataset.properties["stored_features"]).columns.values():
-                views.setdefault(origin.view, []).append(origin.feature)
+            with contextlib.suppress(HTTPException):  # the training set was deleted
+                dataset = open_artifact(store, reference)[1]  # a manifest's inputs have no properties
+                for origin in StoredFeatures.from_dict(dataset.properties["stored_features"]).columns.values():
+                    views.setdefault(origin.view, []).append(origin.feature)
             for view, features in views.items():
                 use = FeatureUse(model=of.model_name, version=of.version, features=sorted(features))
                 uses.setdefault(view, []).append(use)

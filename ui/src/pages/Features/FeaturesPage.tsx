@@ -133,6 +133,7 @@ function Views({ dagId, store }: { dagId: string; store: Store }) {
           </FilterBar>
         }
       />
+      {store.problem && <Text fontSize="sm">The views are not shown: {store.problem}</Text>}
       {Object.entries(store.services).map(([name, references]) => (
         <Text key={name} fontSize="sm" color="fg.muted">
           Feature service {name}: {references.join(", ")}
