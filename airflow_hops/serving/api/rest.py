@@ -58,7 +58,8 @@ class _RestApi:
             message = protocol.PredictRequest()
             target.fill(message.model_spec)
             message.model_spec.signature_name = parsed.signature
-            for alias, array in rest_tensors.read_tensors(parsed, _input_types(servable, parsed.signature)).items():
+            types = _input_types(servable, parsed.signature)
+            for alias, array in rest_tensors.read_tensors(parsed, types, servable.keys).items():
                 tensors.fill_proto(message.inputs[alias], array)
             return Call(Method.PREDICT, message.SerializeToString(), request.deadline_s)
 
@@ -228,7 +229,7 @@ def _fill_example(example: Any, row: Any) -> None:
     features = example.features.feature
     example.features.SetInParent()
     for name, content in row.items():
-        values = content if isinstance(content, list) else [content]
+        values = content if isinstance(content, list) else [] if content is None else [content]
         feature = features[name]
         if values:
             kind = _kind(name, values)
@@ -244,7 +245,7 @@ def _kind(name: str, values: list[Any]) -> str:
         if kind is None or (type(value) is dict and not rest_json.is_base64(value)):
             raise invalid_argument(
                 f"Feature: {name} has element with unexpected JSON type: {rest_json.type_name(value)}"
-                + (rest_json.null_hint(name, may_be_missing=True) if value is None else "")
+                + (". A missing value is null or an empty list in its place" if value is None else "")
             )
         if type(value) is int and not -(2**63) <= value < 2**64:
             kind = "float"

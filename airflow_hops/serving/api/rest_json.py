@@ -98,13 +98,6 @@ def type_name(value: Any) -> str:
     return str(value) if isinstance(value, bool) else _JSON_TYPE.get(type(value), "Unknown")
 
 
-def null_hint(kind: str, may_be_missing: bool) -> str:
-    """Returns the end of an error message, which says what to send instead of null."""
-    if may_be_missing:
-        return ". Send a missing number as NaN, without quotes"
-    return f". No {kind} can be missing: only an input of floats can, as NaN"
-
-
 def shown(value: Any) -> str:
     """Returns the value as TensorFlow Serving prints it in errors, cut to the maximum length of a message."""
     # Piece by piece, so that huge or deeply nested bodies are not formatted to their end.

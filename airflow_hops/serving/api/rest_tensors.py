@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from airflow_hops.core.serving_api.tensors import STRING, TensorType
 from airflow_hops.serving.api.rest_json import (
     base64_bytes,
     is_base64,
-    null_hint,
     parse_document,
     shown,
     signature_name,
@@ -64,8 +63,12 @@ def parse_body(body: bytes) -> PredictBody:
     raise invalid_argument("Missing 'inputs' or 'instances' key")
 
 
-def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]:
-    """Returns the tensors of a request by input alias; raises ServingError if the values do not fit the signature."""
+def read_tensors(body: PredictBody, inputs: InputTypes, keys: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Returns the tensors of a request by input alias; raises ServingError if the values do not fit the signature.
+
+    Null is NaN in an input of floats and empty in one of texts, as in training; ``keys`` are inputs without null.
+    """
+    _check_keys(body, inputs, keys)
     if not inputs:
         raise invalid_argument(f"Failed to get input map for signature: {body.signature or 'DEFAULT'}")
     if body.format == "row":
@@ -99,6 +102,18 @@ def read_tensors(body: PredictBody, inputs: InputTypes) -> dict[str, np.ndarray]
                 )
         return {name: _read_batch(name, [row[name] for row in instances], inputs[name], named=True) for name in inputs}
     return _read_columns(body.values, inputs)
+
+
+def _check_keys(body: PredictBody, inputs: InputTypes, keys: Collection[str]) -> None:
+    """Raises ServingError if a key is null: features of no entity would be looked up."""
+    for name in keys:
+        values = body.values
+        if body.format == "row":
+            values = [each.get(name) if _is_named(each) and name in each else each for each in values]
+        elif _is_named(values):
+            values = values.get(name, [])
+        if values is None or (isinstance(values, list) and None in values):
+            raise invalid_argument(f"input {name!r} is null; expected the key by which features are looked up")
 
 
 def _read_batch(name: str, values: list[Any], tensor_type: TensorType | None, named: bool) -> np.ndarray:
@@ -206,7 +221,7 @@ def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndar
     if tensor_type is STRING:
         return _read_strings(flat, kinds)
     kind = tensor_type.numpy.kind
-    by_kind: dict[str, set[type]] = {"f": {int, float}, "b": {bool}}
+    by_kind: dict[str, set[type]] = {"f": {int, float, type(None)}, "b": {bool}}
     allowed = by_kind.get(kind, {int})
     if not kinds <= allowed:
         raise _type_error(next(value for value in flat if type(value) not in allowed), tensor_type)
@@ -223,9 +238,9 @@ def _read_values(flat: list[Any], rank: int, tensor_type: TensorType) -> np.ndar
 
 def _read_floats(flat: list[Any], has_integers: bool, tensor_type: TensorType) -> np.ndarray:
     try:
-        wide = np.array(flat, np.float64)
+        wide = np.array(flat, np.float64)  # None becomes NaN
     except OverflowError:
-        raise _lossy(max(flat, key=abs), tensor_type) from None
+        raise _lossy(max(filter(None, flat), key=abs), tensor_type) from None
     if has_integers:
         retained = _INTEGERS_KEPT[tensor_type.name]
         for value in flat:
@@ -249,6 +264,8 @@ def _read_strings(flat: list[Any], kinds: set[type]) -> np.ndarray:
             array[index] = value.encode()
         elif isinstance(value, dict):
             array[index] = base64_bytes(value)
+        elif value is None:
+            array[index] = b""
         else:
             raise _type_error(value, STRING)
     return array
@@ -261,7 +278,7 @@ def _is_named(value: Any) -> bool:
 def _type_error(value: Any, tensor_type: TensorType) -> ServingError:
     return invalid_argument(
         f"JSON Value: {shown(value)} Type: {type_name(value)} is not of expected type: {tensor_type.name}"
-        + (null_hint(tensor_type.name, tensor_type.numpy.kind == "f") if value is None else "")
+        + (f". No {tensor_type.name} can be missing: only floats and texts can" if value is None else "")
     )
 
 

@@ -164,7 +164,7 @@ def read_columns(serialized: Sequence[bytes], inputs: EstimatorInputs) -> dict[s
     Args:
         serialized: The examples, ``[rows]``.
         inputs: Inputs of the estimator. A column is a feature with one value, and a vector is a feature with one value
-            for each element; if they hold floats, they may be missing, and are then NaN. A matrix is the feature
+            for each element; floats may be missing, and are then NaN, and texts, then empty. A matrix is the feature
             ``inputs``, with one value for each of its columns.
 
     Returns:
@@ -194,8 +194,8 @@ def _values(
 ) -> Sequence[Any]:
     kind = features[name].WhichOneof("kind") if name in features else None
     result = getattr(features[name], kind).value if kind else ()
-    if not result and may_be_missing and tensor_type.numpy.kind == "f":
-        return [np.nan] * width
+    if not result and may_be_missing and tensor_type.numpy.kind in "fO":
+        return [np.nan if tensor_type.numpy.kind == "f" else b""] * width
     lists = _LISTS.get(tensor_type.numpy.kind, ())
     if result and kind not in lists:
         raise ValueError(f"{where}: feature {name!r} is a {kind}; expected {' or '.join(lists) or tensor_type.name}")

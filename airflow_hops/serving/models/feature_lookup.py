@@ -61,7 +61,7 @@ class LookupServable(Servable):
         self._groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
         for column in columns:
             self._groups.setdefault(column.origin.group, []).append(column)
-        self._keys = features.key_types
+        self.keys = self._keys = features.key_types
         self._added = {name for name in self._keys if name not in inner.signature("").inputs}
         for name in list(definitions.signature_def):
             if name != "serving_default":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,9 +87,11 @@ class Servable(ABC):
         computes_here: Whether a request only computes in its own thread: it does not wait for other requests, processes
             or servers, and takes as long as other requests of its size.
         in_flight: Number of requests that hold the version open.
+        keys: Inputs that are keys of entities, whose features the version looks up.
     """
 
     computes_here = False
+    keys: Collection[str] = ()
 
     def __init__(self, model: str, version: int, path: str, signature_defs: bytes) -> None:
         self.model = model

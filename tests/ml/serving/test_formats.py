@@ -181,6 +181,9 @@ def test_an_estimator_classifies_and_regresses_examples(formats_server: ServerPr
     shared = {"context": {"carrier": "AA", "hour": 3, "tail": "N1"}, "examples": [{"distance": 3.0}]}
     _, again = formats_server.call("/v1/models/delays:classify", {"signature_name": "classify", **shared})
     assert again["results"] == body["results"][:1]
+    texts = [{"carrier": text, "hour": 3, "distance": 3.0} for text in (None, "")]
+    _, body = formats_server.call("/v1/models/delays:classify", {"signature_name": "classify", "examples": texts})
+    assert body["results"][0] == body["results"][1]
     examples = [{"inputs": [1.0, 2.0]}, {"inputs": [3.0, 4.0]}]
     _, body = formats_server.call("/v1/models/matrix:regress", {"examples": examples})
     assert body["results"] == pytest.approx([3, 7])

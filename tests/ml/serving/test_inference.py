@@ -81,7 +81,7 @@ def test_every_kind_of_feature_is_read(formats_server: ServerProcess) -> None:
             {"examples": [{}], "signature_name": 1},
             "not formatted correctly. 'signature_name' key must be a string value.",
         ),
-        ({"examples": [{"x": None}]}, "unexpected JSON type: Null. Send a missing number as NaN"),
+        ({"examples": [{"x": [1.0, None]}]}, "unexpected JSON type: Null. A missing value is null or an empty list"),
         ({"examples": [{"x": [[1.0]]}]}, "Feature: x has element with unexpected JSON type: Array"),
         ({"examples": [{"x": {"y": 1}}]}, "Feature: x has element with unexpected JSON type: Object"),
         ({"examples": [{"x": [1.0, 2]}]}, "Unexpected element type in feature: x expecting type: float"),
@@ -92,6 +92,7 @@ def test_every_kind_of_feature_is_read(formats_server: ServerProcess) -> None:
         ({"examples": [{"x": {"b64": "?"}}]}, "Unable to base64 decode"),
         ({"examples": [{"x": ["a"]}]}, "Data types don't match. Data type: string but expected type: float"),
         ({"examples": [{}]}, "Feature: x (data type: float) is required but could not be found."),
+        ({"examples": [{"x": None}]}, "Feature: x (data type: float) is required but could not be found."),
     ],
 )
 def test_wrong_body_gets_tensorflow_servings_message(formats_server: ServerProcess, body: object, message: str) -> None:

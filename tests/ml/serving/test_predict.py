@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -23,8 +24,9 @@ from tensorflow_serving.apis import (
 )
 
 from airflow_hops.core.serving_api import protocol
+from airflow_hops.core.serving_api.tensors import STRING
 from airflow_hops.serving.api.rest import write_outputs
-from airflow_hops.serving.api.rest_tensors import Format
+from airflow_hops.serving.api.rest_tensors import Format, parse_body, read_tensors
 from airflow_hops.serving.errors import ServingError
 
 ROWS = [{"carrier": "AA", "distance": [100.0], "hour": 5}, {"carrier": "ZZ", "distance": [0.5], "hour": 23}]
@@ -36,6 +38,33 @@ def test_rest_rows_and_columns_answer_from_the_latest_version(shared_server: Ser
     columns = shared_server.predict("flights", {"inputs": COLUMNS})
     assert rows == {"predictions": [{"carrier_id": 1, "score": [2105.0]}, {"carrier_id": -1, "score": [2023.5]}]}
     assert columns == {"outputs": {"carrier_id": [1, -1], "score": [[2105.0], [2023.5]]}}
+
+
+def test_null_is_a_missing_number_or_text(shared_server: ServerProcess) -> None:
+    divided = shared_server.predict("vectors", {"signature_name": "divide", "instances": [None, 2]})["predictions"]
+    assert divided[0] != divided[0] and divided[1] == 0.5
+    rows = [{"carrier": None, "distance": [None], "hour": 5}, {"carrier": "AA", "distance": [2], "hour": 5}]
+    missing, whole = shared_server.predict("flights", {"instances": rows})["predictions"]
+    assert missing["carrier_id"] == -1 and missing["score"][0] != missing["score"][0]
+    assert whole == {"carrier_id": 1, "score": [2007.0]}
+    columns = {name: [row[name] for row in rows] for name in ROWS[0]}
+    assert shared_server.predict("flights", {"inputs": columns})["outputs"]["carrier_id"] == [-1, 1]
+    texts = shared_server.predict("vectors", {"signature_name": "strings", "inputs": [None, "a"]})["outputs"]
+    assert texts["upper"] == ["", "A"]
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ({"instances": [{"tail": "N1"}, {"tail": None}]}, {"tail": STRING}),
+        ({"inputs": {"tail": ["N1", None]}}, {"tail": STRING}),
+        ({"inputs": {"tail": None}}, {"tail": STRING}),
+        ({"instances": [None]}, {"tail": STRING}),
+    ],
+)
+def test_null_key_of_a_look_up_is_refused(body: dict[str, Any], inputs: dict[str, Any]) -> None:
+    with pytest.raises(ServingError, match="input 'tail' is null; expected the key by which features are looked up"):
+        read_tensors(parse_body(json.dumps(body).encode()), inputs, keys=["tail"])
 
 
 @pytest.mark.parametrize(("path", "offset"), [("versions/1", 1000), ("labels/stable", 1000), ("labels/canary", 2000)])
@@ -140,19 +169,11 @@ TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
             "Failed to process element: 1 key: hour of 'instances' list. Error: INVALID_ARGUMENT: "
             "JSON Value: 1.5 Type: Number is not of expected type: int64",
         ),
-        ("flights", {"instances": [{**ROW, "carrier": None}]}, 400, "JSON Value: null Type: Null is not of expected"),
-        (
-            "flights",
-            {"instances": [{**ROW, "distance": None}]},
-            400,
-            "is not of expected type: float. Send a missing number as NaN, without quotes",
-        ),
-        ("flights", {"inputs": {"distance": [1.0, None], "hour": [1, 2], "carrier": ["a", "b"]}}, 400, "number as NaN"),
         (
             "flights",
             {"instances": [{**ROW, "hour": None}]},
             400,
-            "No int64 can be missing: only an input of floats can",
+            "No int64 can be missing: only floats and texts can",
         ),
         ("flights", {"instances": [{**ROW, "hour": 2**63}]}, 400, "is not of expected type: int64"),
         (
