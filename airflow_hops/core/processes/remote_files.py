@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,26 @@ def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     fsspec.register_implementation("webhdfs", webhdfs, clobber=True)
     fs, path = fsspec.url_to_fs(url, **(storage_options or {}))
     return fs, str(path)
+
+
+def without_markers(listed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns the entries of a listing with details, except empty objects that mark folders.
+
+    Consoles and tools of Hadoop write them into object stores: ``raw/``, ``raw_$folder$``, or ``raw`` over ``raw/a``.
+    """
+    entries, folders = list(listed), {""}
+    for entry in entries:
+        path = entry["name"] if entry["type"] == "directory" else entry["name"].rpartition("/")[0]
+        while path not in folders:
+            folders.add(path)
+            path = path.rpartition("/")[0]
+    return [
+        entry
+        for entry in entries
+        if entry["type"] != "file"
+        or entry.get("size") != 0
+        or not (entry["name"].endswith(("/", "_$folder$")) or entry["name"] in folders)
+    ]
 
 
 class RemoteFiles:
@@ -90,14 +110,13 @@ class RemoteFiles:
         self.fs.invalidate_cache()
         return bool(self.fs.exists(address))
 
-    def entries(self, folder: str) -> list[dict[str, Any]]:
-        """Lists the entries of a folder, as fsspec does; none if it does not exist."""
+    def entries(self, folder: str) -> list[Mapping[str, Any]]:
+        """Lists the entries of a folder, as fsspec does, except markers; none if it does not exist."""
         self.fs.invalidate_cache()
         try:
-            listed: list[dict[str, Any]] = self.fs.ls(folder, detail=True)
+            return without_markers(self.fs.ls(folder, detail=True))
         except FileNotFoundError:
             return []
-        return listed
 
     def publish(self, files: Mapping[str, Path], folder: str, last: Collection[str]) -> None:
         """Uploads files by their paths in a folder; last those in ``last``, by which readers recognize it."""

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, BadInput
 from airflow_hops.core.processes.files import create_atomically, make_private, write_atomically
 from airflow_hops.core.processes.locks import locked
-from airflow_hops.core.processes.remote_files import RemoteFiles
+from airflow_hops.core.processes.remote_files import RemoteFiles, without_markers
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder
 
 _AT_FDCWD = -100
@@ -242,7 +242,8 @@ class StoreFiles:
         fs = self.remote().fs
         fs.invalidate_cache()
         folder = fs._strip_protocol(uri)
-        return {path.removeprefix(f"{folder}/"): info["size"] for path, info in fs.find(folder, detail=True).items()}
+        listed = without_markers(fs.find(folder, detail=True).values())
+        return {entry["name"].removeprefix(f"{folder}/"): entry["size"] for entry in listed}
 
     def folders_with(self, uri: str, name: str) -> list[str]:
         """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""

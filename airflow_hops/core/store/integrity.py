@@ -111,8 +111,7 @@ def additions(manifest: Manifest, uri: str, paths: Iterable[str]) -> Iterator[Da
     check_paths(manifest, uri)
     listed = {MANIFEST_NAME, *(entry.path for entry in manifest.files)}
     for path in sorted(paths):
-        name = path.rpartition("/")[2]  # empty for an object that represents a folder
-        if name and path not in listed and not _LEFTOVER.fullmatch(name):
+        if path not in listed and not _LEFTOVER.fullmatch(path.rpartition("/")[2]):
             yield Damage(uri, path, None, "a file")
 
 

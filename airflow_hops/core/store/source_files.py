@@ -14,7 +14,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source, SourceFile
 from airflow_hops.core.contract.streams import TOPIC_SCHEME
-from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.processes.remote_files import open_url, without_markers
 
 _GLOB_CHARACTERS = frozenset("*?[")
 # Fields that identify an object's version, by file system: S3, GCS, Azure, HTTP, then plain modification times.
@@ -106,15 +106,19 @@ def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
     info: Mapping[str, Any] = {}
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         info = fs.info(path)  # not isfile() or isdir(), which are also False if the file system fails
-    if info.get("type") == "file":
+    # An empty object may mark a folder.
+    below = fs.find(path, detail=True) if info.get("type") == "directory" or info.get("size") == 0 else {}
+    if info.get("type") == "file" and below.keys() <= {path}:
         return {path: info}
-    if info.get("type") == "directory":
-        listed = fs.find(path, detail=True)
-        return {result: listed[result] for result in sorted(listed) if not _is_hidden(result, path)}
-    if _GLOB_CHARACTERS & set(path):
-        listed = fs.glob(path, detail=True)
-        return {result: listed[result] for result in sorted(listed) if listed[result].get("type") == "file"}
-    return {}
+    if info:
+        entries = without_markers(below.values())
+        listed = {entry["name"]: entry for entry in entries if not _is_hidden(entry["name"], path)}
+    elif _GLOB_CHARACTERS & set(path):
+        entries = without_markers(fs.glob(path, detail=True).values())
+        listed = {entry["name"]: entry for entry in entries if entry["type"] == "file"}
+    else:
+        listed = {}
+    return dict(sorted(listed.items()))
 
 
 def _is_hidden(path: str, folder: str) -> bool:

@@ -15,6 +15,7 @@ from typing import IO, Any, TypeVar
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.remote_files import without_markers
 from airflow_hops.ml.experiments.project import Project
 
 _R = TypeVar("_R")
@@ -64,8 +65,8 @@ class FileSystem:
             FileNotFoundError: the folder does not exist.
         """
         files, whole = self._project.files, self._project.path(path)
-        result = files.find(whole, withdirs=True) if recursive else files.ls(whole, detail=False)
-        return [each for each in self._addresses(result) if each != whole]
+        listed = files.find(whole, withdirs=True, detail=True).values() if recursive else files.ls(whole, detail=True)
+        return [each for each in self._addresses(e["name"] for e in without_markers(listed)) if each != whole]
 
     def glob(self, pattern: str, recursive: bool = False) -> list[str]:
         """Lists the addresses that match a shell pattern, sorted; with ``recursive``, also in subfolders."""
@@ -194,9 +195,10 @@ def _check_apart(source: str, target: str) -> None:
 def _copy(files: Any, source: str, others: Any, target: str, copy_file: Callable[[str, str], Any]) -> None:
     """Copies to a target that does not exist, file by file, because fsspec's ``copy`` takes names for patterns."""
     above = files._strip_protocol(source)
-    for path, info in files.find(source, withdirs=True, detail=True).items():
+    for entry in without_markers(files.find(source, withdirs=True, detail=True).values()):
+        path = entry["name"]
         there = f"{target}{path.removeprefix(above)}"
-        if info.get("type") == "directory":
+        if entry["type"] == "directory":
             others.makedirs(there, exist_ok=True)
         else:
             others.makedirs(there.rpartition("/")[0], exist_ok=True)

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.processes.remote_files import open_url, without_markers
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import model_files
 from airflow_hops.serving.models.model_cache import ModelCache
@@ -201,7 +201,7 @@ def _open(url: str) -> tuple[Any, str]:
     return store, root.rstrip("/")
 
 
-def _tree(store: Any, root: str) -> Iterable[dict[str, Any]]:
+def _tree(store: Any, root: str) -> Iterable[Mapping[str, Any]]:
     """Yields the entries of all files: in one listing if the store supports that, else folder by folder.
 
     fsspec's ``walk`` does not work here: it skips folders that cannot be listed, so their versions would seem deleted.
@@ -209,9 +209,9 @@ def _tree(store: Any, root: str) -> Iterable[dict[str, Any]]:
     from fsspec.asyn import AsyncFileSystem
 
     if getattr(type(store), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find:
-        yield from store.find(root, detail=True).values()
+        yield from without_markers(store.find(root, detail=True).values())
         return
-    for entry in store.ls(root, detail=True):
+    for entry in without_markers(store.ls(root, detail=True)):
         if entry["type"] == "directory":
             yield from _tree(store, entry["name"].rstrip("/"))
         else:

@@ -20,7 +20,7 @@ from airflow_hops.core.contract.properties import (
 )
 from airflow_hops.core.contract.redaction import redacted
 from airflow_hops.core.contract.target import Target
-from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.processes.remote_files import open_url, without_markers
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.readers.artifact_files import example_files
@@ -166,9 +166,13 @@ def fetch_source(source: str, context: StepContext, folder: Path) -> Path:
         files, path_there = open_url(source, options)
         if not files.exists(path_there):
             raise BadInput(f"source {source!r}: there is no such file or folder")
-        is_folder = files.isdir(path_there)
         folder.mkdir(parents=True)
-        files.get(path_there.rstrip("/") + ("/" if is_folder else ""), f"{folder}/", recursive=is_folder)
+        if files.isdir(path_there):
+            entries = without_markers(files.find(path_there, detail=True).values())
+            paths = {entry["name"]: entry["name"].removeprefix(path_there.rstrip("/")) for entry in entries}
+            files.get([*paths], [f"{folder}{path}" for path in paths.values()])
+        else:
+            files.get(path_there, f"{folder}/")
     except (OSError, ValueError, ImportError) as error:
         raise HopsError(f"source {source!r} cannot be read ({type(error).__name__}: {error})") from error
     return folder

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from airflow_hops.core.contract.artifacts import HopsError, cache_key
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.processes.remote_files import open_url, without_markers
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.training.checkpoints import (
     CHECKPOINT_GLOB,
@@ -58,8 +58,8 @@ class CheckpointState:
             target = folder / name
             target.mkdir(parents=True, exist_ok=True)
             try:
-                for file in self._fs.find(source):
-                    self._fs.get_file(file, str(target / file.rpartition("/")[2]))
+                for entry in without_markers(self._fs.find(source, detail=True).values()):
+                    self._fs.get_file(entry["name"], str(target / entry["name"].rpartition("/")[2]))
                 check_files(target)
                 return read_checkpoint(target)
             except HopsError as error:

@@ -1,0 +1,87 @@
+"""Empty objects by which consoles and tools of Hadoop mark folders in object stores: no listing returns them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.stages.import_model.stage import fetch_source
+from airflow_hops.ml.stages.ingest import Window, ingest_table
+from airflow_hops.ml.stages.pack.stage import run
+from airflow_hops.serving.models.model_cache import ModelCache
+from airflow_hops.serving.models.remote_storage import RemoteBasePath
+
+pytestmark = pytest.mark.runtime
+
+MARKERS = ("raw/", "raw/a/", "raw/a_$folder$", "raw/empty/", "raw/b", "raw/b/c", "raw_$folder$")
+FILES = ("raw/a/x.csv", "raw/b/c/y.csv", "raw/z.csv")
+Bucket = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket with three files of one row, and markers of all kinds."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    url, options = f"s3://markers-{uuid.uuid4().hex[:8]}", {"endpoint_url": s3_endpoint, "use_listings_cache": False}
+    fs, name = open_url(url, options)
+    fs.mkdir(name)
+    for key in (*MARKERS, *FILES):  # not by fsspec, which strips a slash at the end
+        fs.call_s3("put_object", Bucket=name, Key=key, Body=b"a\n1\n" if key in FILES else b"")
+    return url, options
+
+
+def test_markers_are_no_files_of_a_source(bucket: Bucket, tmp_path: Path) -> None:
+    url, options = bucket
+    for pattern, files in {
+        "raw": FILES,
+        "raw/": FILES,
+        "raw/**": FILES,
+        "r*/*": FILES[2:],
+        "raw/b": FILES[1:2],
+    }.items():
+        listed = list_files(Source(f"{url}/{pattern}", storage_options=options))[1]
+        assert [file.name for file in listed] == [f"{url}/{name}" for name in files], pattern
+    source = Source(f"{url}/raw", storage_options=options)
+    ingest_table("t", source, Window.parse(None, None), OutputFolder(str(tmp_path)))
+    assert pq.read_table(tmp_path / "t").num_rows == 3
+
+
+def test_markers_are_not_packed(bucket: Bucket, run_stage: Callable[..., Any]) -> None:
+    url, options = bucket
+    packed: Artifact = run_stage(
+        run, kind="packed_files", source={"uri": f"{url}/raw", "storage_options": options}, shard_mb=1
+    )
+    assert packed.metrics["files"] == 3
+
+
+def test_markers_are_no_files_of_a_store(bucket: Bucket) -> None:
+    url, options = bucket
+    store = ArtifactStore(url, storage_options=options)
+    assert store.names(f"{url}/raw") == ["a", "b", "empty", "z.csv"]
+    assert store.files.sizes(url) == dict.fromkeys(FILES, 4)
+
+
+def test_markers_are_no_files_of_a_model(bucket: Bucket, tmp_path: Path) -> None:
+    url, options = bucket
+    fs, name = open_url(url, options)
+    for key in ("m/", "m/1/", "m/1/variables_$folder$", "m/1/variables", "m/1/variables/index", "m/1/saved_model.pb"):
+        fs.call_s3("put_object", Bucket=name, Key=key, Body=key[:1].encode() if key.endswith(("x", "b")) else b"")
+    (version,) = RemoteBasePath(f"{url}/m", ModelCache(tmp_path / "cache")).look()
+    assert [file.name for file in version.files] == ["saved_model.pb", "variables/index"]
+    context: Any = SimpleNamespace(store=ArtifactStore(url, storage_options=options))
+    folder = fetch_source(f"{url}/m/1", context, tmp_path / "copy")
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
+        "saved_model.pb", "variables/index",
+    ]  # fmt: skip
