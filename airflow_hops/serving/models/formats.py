@@ -105,7 +105,7 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     )
     try:
         warm_up(servable, folder, options.warmup_iterations)
-        return with_lookups(servable, folder, options.online_store)
+        return with_lookups(servable, folder, options.online_store, options.lookup_limit)
     except BaseException:
         servable.close()
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from google.protobuf import text_format
 from airflow_hops.core.serving_api.protocol import BatchingParameters
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.models.online_store import LookupLimit
 
 PARAMETERS_FILE = "batching_params.pbtxt"
 """File with a version's own parameters, used with ``--enable_per_model_batching_parameters``."""
@@ -83,8 +84,8 @@ def read_batching_parameters(path: str | os.PathLike[str]) -> BatchingOptions:
     except (OSError, UnicodeDecodeError, text_format.ParseError) as error:
         raise invalid_argument(f"Invalid protobuf file: '{path}': {error}") from error
     values: dict[str, Any] = {}
-    for field, value in message.ListFields():
-        values[field.name] = value if isinstance(value, bool) else getattr(value, "value", None)
+    for descriptor, value in message.ListFields():
+        values[descriptor.name] = value if isinstance(value, bool) else getattr(value, "value", None)
     if message.allowed_batch_sizes:
         values["allowed_batch_sizes"] = tuple(message.allowed_batch_sizes)
     options = BatchingOptions(**values)
@@ -145,6 +146,7 @@ class ModelOptions:
         per_model_batching: Whether a version's ``batching_params.pbtxt`` overrides ``batching``.
         warmup_iterations: How often each warm-up request is run before a version becomes available.
         online_store: URL of the online store with the features of models, or a file with the URL; empty for none.
+        lookup_limit: Bounds look-ups that run at once, by default in half of the threads.
     """
 
     tags: tuple[str, ...] = ("serve",)
@@ -159,6 +161,7 @@ class ModelOptions:
     per_model_batching: bool = False
     warmup_iterations: int = 1
     online_store: str = ""
+    lookup_limit: LookupLimit = field(default_factory=LookupLimit, compare=False)
 
     @classmethod
     def of(cls, flags: Flags) -> ModelOptions:
@@ -179,5 +182,8 @@ class ModelOptions:
             batching=batching_options(flags),
             per_model_batching=flags.enable_per_model_batching_parameters,
             online_store=flags.online_store,
+            lookup_limit=LookupLimit(
+                max(1, min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads) // 2)
+            ),
             warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
         )

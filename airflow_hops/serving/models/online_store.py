@@ -5,22 +5,30 @@ Feast itself needs other libraries than the model server, and looks up one view 
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import struct
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from airflow_hops.serving.errors import StartError
 
 _NO_ENTITY: Mapping[str, tuple[str, Any]] = {"__dummy_id": ("STRING", "")}
 _KEY_TYPES = {"STRING": 2, "INT32": 3, "INT64": 4}
+_PATIENCE_S = 0.05
+"""Time in which a store that works answers other look-ups, and so frees a place."""
+_NO_TIME = -(2**63)
+"""What Feast stores for a null of the type UnixTimestamp."""
 _FIELDS = descriptor_pb2.FieldDescriptorProto
 
 
@@ -42,11 +50,45 @@ class Lookup(NamedTuple):
     keys: tuple[bytes, ...]
 
 
+class Damaged(NamedTuple):
+    """Stands for a stored value that cannot be read, with the reason."""
+
+    why: str
+
+
 class Values(NamedTuple):
     """The features of one entity: the time of the event in seconds since the epoch, and the values that there are."""
 
     event_s: float
     values: Mapping[str, Any]
+
+
+class LookupLimit:
+    """Bounds the look-ups that run at once, so that a store that hangs leaves threads for other models.
+
+    Args:
+        count: Maximum number of look-ups.
+    """
+
+    def __init__(self, count: int = 4) -> None:
+        self._count, self._slots = count, threading.Semaphore(count)
+        self._answered_s = -math.inf
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Holds a place for one look-up.
+
+        Raises:
+            OnlineStoreError: all places are taken, and the store has not answered lately.
+        """
+        answers = time.monotonic() - self._answered_s < _PATIENCE_S
+        if not self._slots.acquire(timeout=_PATIENCE_S if answers else 0):
+            raise OnlineStoreError(f"{self._count} look-ups wait for its answer already")
+        try:
+            yield
+            self._answered_s = time.monotonic()
+        finally:
+            self._slots.release()
 
 
 class OnlineStore(ABC):
@@ -61,6 +103,59 @@ class OnlineStore(ABC):
         """
 
 
+class _Ends(threading.local):
+    """End of the thread's look-up, on the clock of ``time.monotonic()``."""
+
+    at_s = math.inf
+
+    def remaining_s(self) -> float:
+        """Returns the time that is left; raises TimeoutError if there is none."""
+        if (remaining_s := self.at_s - time.monotonic()) <= 0:
+            raise TimeoutError("the look-up took too long")
+        return remaining_s
+
+
+_ends = _Ends()
+
+
+class _BoundedSocket:
+    """A socket whose calls end with the thread's look-up; redis bounds each call, of which an answer can take many."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self._timeout_s = inner, inner.gettimeout()
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+
+    def recv(self, size: int) -> bytes:
+        return self._bounded(self._inner.recv, size)  # type: ignore[no-any-return]
+
+    def sendall(self, content: bytes) -> None:
+        self._bounded(self._inner.sendall, content)
+
+    def _bounded(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        timeout_s = math.inf if self._timeout_s is None else self._timeout_s
+        self._inner.settimeout(min(timeout_s, _ends.remaining_s()))
+        return call(argument)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _bounded_connection(url: str) -> type[Any]:
+    """Returns redis's class of connections for a URL, with bounded sockets."""
+    import redis
+
+    base: Any = redis.SSLConnection if url.startswith("rediss://") else redis.Connection
+
+    class Connection(base):  # type: ignore[misc]
+        def _connect(self) -> _BoundedSocket:
+            self.socket_connect_timeout = _ends.remaining_s()
+            return _BoundedSocket(super()._connect())
+
+    return Connection
+
+
 class RedisStore(OnlineStore):
     """Redis, one hash for each entity.
 
@@ -73,32 +168,40 @@ class RedisStore(OnlineStore):
     def __init__(self, url: str, project: str, timeout_s: float) -> None:
         import redis
 
-        self._project = project.encode()
+        self._project, self._timeout_s = project.encode(), timeout_s
         self._failure: type[Exception] = redis.RedisError
-        self._client = redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+        pool = redis.ConnectionPool.from_url(url, socket_timeout=timeout_s)
+        pool.connection_class = _bounded_connection(url)
+        self._client = redis.Redis(connection_pool=pool)
 
     def read(self, lookups: Sequence[Lookup]) -> list[list[Values | None]]:
         """Reads all look-ups in one round trip."""
+        _ends.at_s = time.monotonic() + self._timeout_s
         with self._client.pipeline(transaction=False) as pipeline:
             for view, features, keys in lookups:
                 fields = [f"_ts:{view}".encode(), *(_field(view, feature) for feature in features)]
                 for key in keys:
                     pipeline.hmget(key + self._project, fields)
             try:
-                answers = iter(pipeline.execute())
+                answers = iter(pipeline.execute(raise_on_error=False))
             except (self._failure, OSError) as error:
                 raise OnlineStoreError(str(error)) from error
-        results = []
-        for _, features, keys in lookups:
-            rows: list[Values | None] = []
-            for _ in keys:
-                time, *values = next(answers)
-                stored = {name: value for name, value in zip(features, values, strict=True) if value is not None}
-                at = Timestamp.FromString(time) if time else None
-                event_s = at.seconds + at.nanos / 1e9 if at is not None else 0.0
-                rows.append(Values(event_s, {name: _decode(value) for name, value in stored.items()}) if time else None)
-            results.append(rows)
-        return results
+        return [[self._values(features, next(answers)) for _ in keys] for _, features, keys in lookups]
+
+    def _values(self, features: Sequence[str], answer: Any) -> Values | None:
+        if isinstance(answer, Exception):
+            if not str(answer).startswith("WRONGTYPE"):
+                raise OnlineStoreError(str(answer)) from answer
+            return _damaged(features, str(answer))
+        at, *values = answer
+        if not at:
+            return None
+        try:
+            time_of = Timestamp.FromString(at)
+        except DecodeError as error:
+            return _damaged(features, f"its time: {error}")
+        stored = {name: _decode(value) for name, value in zip(features, values, strict=True) if value is not None}
+        return Values(time_of.seconds + time_of.nanos / 1e9, stored)
 
 
 class SqliteStore(OnlineStore):
@@ -107,7 +210,7 @@ class SqliteStore(OnlineStore):
     Args:
         path: The file.
         project: Feast's project.
-        timeout_s: Time for which it waits while Feast writes.
+        timeout_s: Time for an answer, also while Feast writes.
     """
 
     def __init__(self, path: Path, project: str, timeout_s: float) -> None:
@@ -115,26 +218,38 @@ class SqliteStore(OnlineStore):
         self._local = threading.local()
 
     def read(self, lookups: Sequence[Lookup]) -> list[list[Values | None]]:
-        """Reads one entity after the other."""
+        """Reads one entity after the other, in one transaction, so that only the first waits for Feast's writes."""
+        _ends.at_s = time.monotonic() + self._timeout_s
         try:
-            return [[self._read(view, features, key) for key in keys] for view, features, keys in lookups]
-        except sqlite3.Error as error:
+            if not hasattr(self._local, "connection"):
+                self._local.connection = sqlite3.connect(
+                    f"{self._path.as_uri()}?mode=ro", uri=True, timeout=self._timeout_s, isolation_level=None
+                )
+            with self._local.connection as connection:
+                connection.execute("BEGIN")
+                return [[self._read(connection, *lookup[:2], key) for key in lookup.keys] for lookup in lookups]
+        except (sqlite3.Error, TimeoutError) as error:
             raise OnlineStoreError(f"{self._path}: {error}") from error
 
-    def _read(self, view: str, features: Sequence[str], key: bytes) -> Values | None:
-        if not hasattr(self._local, "connection"):
-            self._local.connection = sqlite3.connect(
-                f"{self._path.as_uri()}?mode=ro", uri=True, timeout=self._timeout_s
-            )
+    def _read(self, connection: sqlite3.Connection, view: str, features: Sequence[str], key: bytes) -> Values | None:
+        _ends.remaining_s()
         table = f"{self._project}_{view}".replace('"', '""')
         marks = ", ".join("?" * len(features))
-        rows = self._local.connection.execute(
+        rows = connection.execute(
             f'SELECT feature_name, value, event_ts FROM "{table}" WHERE entity_key = ? AND feature_name IN ({marks})',
             (key, *features),
         ).fetchall()
         if not rows:
             return None
-        return Values(max(float(at) for _, _, at in rows), {name: _decode(value) for name, value, _ in rows})
+        try:
+            event_s = max(float(at) for _, _, at in rows)
+        except (TypeError, ValueError) as error:
+            return _damaged(features, f"its time: {error}")
+        return Values(event_s, {name: _decode(value) for name, value, _ in rows})
+
+
+def _damaged(features: Sequence[str], why: str) -> Values:
+    return Values(math.inf, dict.fromkeys(features, Damaged(why)))
 
 
 def open_online_store(place: str, project: str, timeout_s: float) -> OnlineStore:
@@ -207,6 +322,7 @@ def _value_class() -> Any:
         "float_val": (6, _FIELDS.TYPE_FLOAT),
         "bool_val": (7, _FIELDS.TYPE_BOOL),
         "unix_timestamp_val": (8, _FIELDS.TYPE_INT64),
+        "null_val": (19, _FIELDS.TYPE_INT32),
     }
     lists = {"double_list_val": (15, _FIELDS.TYPE_DOUBLE), "float_list_val": (16, _FIELDS.TYPE_FLOAT)}
     file = descriptor_pb2.FileDescriptorProto(name="feast_value.proto", package="hops.feast", syntax="proto3")
@@ -235,9 +351,14 @@ _Value = _value_class()
 
 def _decode(content: bytes) -> Any:
     """Returns a stored value; None if it is null."""
-    value = _Value.FromString(content)
+    try:
+        value = _Value.FromString(content)
+    except (DecodeError, TypeError) as error:
+        return Damaged(str(error))
     kind = value.WhichOneof("val")
-    if kind is None:
-        return None
+    if kind is None or kind == "null_val":
+        return None if kind or not content else Damaged("a value of a type that no model takes")
     stored = getattr(value, kind)
+    if kind == "unix_timestamp_val" and stored == _NO_TIME:
+        return None
     return list(stored.val) if kind.endswith("_list_val") else stored

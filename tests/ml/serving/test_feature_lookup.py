@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
 import sqlite3
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +28,7 @@ from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.feature_lookup import LookupServable, with_lookups
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.online_store import open_online_store
+from airflow_hops.serving.models.online_store import LookupLimit, entity_key, open_online_store
 from airflow_hops.serving.models.servable import Call, Servable
 
 STORED = {
@@ -49,21 +55,165 @@ def opened(folder: Path, width: int | None = 3) -> Servable:
     return open_model("m", 1, folder / "1", ModelOptions())
 
 
-def looking_up(folder: Path, width: int | None = 3, **origins: StoredFeature) -> LookupServable:
+def looking_up(
+    folder: Path,
+    width: int | None = 3,
+    version: Servable | None = None,
+    defaults: dict[str, Any] | None = None,
+    **origins: StoredFeature,
+) -> LookupServable:
     """Returns the version with look-ups in a store without values."""
-    version = opened(folder, width)
+    version = version or opened(folder, width)
     with sqlite3.connect(folder / "online.db") as connection:  # as Feast makes it
         connection.execute("create table shop_view (entity_key blob, feature_name text, value blob, event_ts text)")
     store = open_online_store(f"sqlite://{folder}/online.db", "shop", 1.0)
-    return LookupServable(version, OnlineFeatures("shop", origins or {"vector": ORIGIN}), store)
+    return LookupServable(version, OnlineFeatures("shop", origins or {"vector": ORIGIN}, defaults or {}), store)
 
 
-def request(**keys: list[int]) -> Call:
+def put(folder: Path, feature: str, value: bytes, at: Any = 1e10) -> None:
+    """Stores a value of the entity 7."""
+    with sqlite3.connect(folder / "online.db") as connection:
+        row = (entity_key({"id": ("INT32", 7)}), feature, value, at)
+        connection.execute("insert into shop_view values (?, ?, ?, ?)", row)
+
+
+def scalars(folder: Path) -> Servable:
+    """Returns a version with an input of each type."""
+    types = {"count": tf.int32, "rate": tf.float32, "name": tf.string}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], each, name) for name, each in types.items()])
+    def serve(count: tf.Tensor, rate: tf.Tensor, name: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"count": tf.identity(count), "rate": tf.identity(rate), "name": tf.identity(name)}
+
+    module = tf.Module()
+    module.serve = serve
+    tf.saved_model.save(module, str(folder / "1"), signatures={"serving_default": serve})
+    return open_model("m", 1, folder / "1", ModelOptions())
+
+
+INT32, INT64 = b"\x18\x07", b"\x20\x81\x80\x80\x80\x10"
+DOUBLE, STRING = b"\x29" + struct.pack("<d", 1.9), b"\x12\x01a"
+"""Feast's values of these types: 7, 2 ** 32 + 1, 1.9 and a."""
+VECTOR, CODES = b"\x82\x01\x0a\x0a\x08" + struct.pack("<ff", 1, 2), b"\x72\x03\x0a\x01\x05"
+
+
+def request(**keys: list[Any]) -> Call:
     message = PredictRequest()
     message.model_spec.name = "m"
     for name, values in keys.items():
-        tensors.fill_proto(message.inputs[name], np.array(values, np.int64))
+        tensors.fill_proto(message.inputs[name], np.array(values) if values else np.array(values, np.int64))
     return Call(Method.PREDICT, message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "message"),
+    [
+        ("count", DOUBLE, "is 1.9; the model takes int32"),
+        ("count", INT64, "is 4294967297; the model takes int32"),
+        ("count", STRING, "is 'a'; the model takes int32"),
+        ("count", VECTOR, "is [1.0, 2.0]; the model takes one value"),
+        ("count", CODES, "cannot be read: a value of a type that no model takes"),
+        ("count", b"\x12\x09a", "cannot be read: "),
+        ("rate", STRING, "is 'a'; the model takes float"),
+        ("rate", b"\x29" + struct.pack("<d", 1e300), "is 1e+300; the model takes float"),
+        ("rate", b"\x20" + b"\x81" + b"\x80" * 6 + b"\x10", "is 9007199254740993; the model takes float"),
+        ("name", INT32, "is 7; the model takes string"),
+    ],
+)
+def test_stored_value_of_another_type_is_refused(tmp_path: Path, feature: str, value: bytes, message: str) -> None:
+    origins = {name: replace(ORIGIN, feature=name) for name in ("count", "rate", "name")}
+    servable = looking_up(tmp_path, version=scalars(tmp_path), **origins)
+    stored = {"count": INT32, "rate": INT32, "name": STRING}
+    for name, content in {**stored, feature: value}.items():
+        put(tmp_path, name, content)
+    with pytest.raises(ServingError, match=re.escape(f"online store: view:{feature} of the key {{'id': 7}} {message}")):
+        servable.answer(request(id=[7]))
+
+
+def test_stored_values_that_fit_are_taken(tmp_path: Path) -> None:
+    origins = {name: replace(ORIGIN, feature=name) for name in ("count", "rate", "name")}
+    servable = looking_up(tmp_path, version=scalars(tmp_path), defaults={"count": 3}, **origins)
+    put(tmp_path, "count", b"\x40" + b"\x80" * 9 + b"\x01")  # Feast's null of the type UnixTimestamp
+    put(tmp_path, "rate", INT32)
+    put(tmp_path, "name", b"\x98\x01\x00")  # a null that is written
+    outputs = PredictResponse.FromString(servable.answer(request(id=[7, 8])).message).outputs
+    count, rate, name = (tensors.from_proto(outputs[key]).tolist() for key in ("count", "rate", "name"))
+    assert (count, rate[0], np.isnan(rate[1]), name) == ([3, 3], 7, True, [b"", b""])
+    assert not servable.answer(request(id=[])).rows
+
+
+def test_vectors_of_another_width_are_refused(tmp_path: Path) -> None:
+    origin = replace(ORIGIN, feature="vector")
+    of_three, of_any = looking_up(tmp_path / "3", vector=origin), looking_up(tmp_path / "any", None, vector=origin)
+    for folder in ("3", "any"):
+        put(tmp_path / folder, "vector", VECTOR)
+    with pytest.raises(ServingError, match=r"is \[1.0, 2.0\]; the model takes a vector of 3 values"):
+        of_three.answer(request(id=[7]))
+    with sqlite3.connect(tmp_path / "any" / "online.db") as connection:
+        key, longer = entity_key({"id": ("INT32", 8)}), b"\x82\x01\x06\x0a\x04" + struct.pack("<f", 1)
+        connection.execute("insert into shop_view values (?, 'vector', ?, 1e10)", (key, longer))
+    with pytest.raises(ServingError, match=r"has vectors of \[1, 2\] values for the keys of the request"):
+        of_any.answer(request(id=[7, 8]))
+    put(tmp_path / "3", "vector", VECTOR, "yesterday")
+    with pytest.raises(ServingError, match="cannot be read: its time: could not convert string"):
+        of_three.answer(request(id=[7]))
+
+
+def test_defaults_of_another_type_are_refused(tmp_path: Path) -> None:
+    for name, default in (("count", 1.9), ("rate", [1.0]), ("name", 1)):
+        with pytest.raises(ServingError, match=f"the default of '{name}' is "):
+            looking_up(tmp_path / name, version=scalars(tmp_path / name), defaults={name: default}, **{name: ORIGIN})
+
+
+class Silent:
+    """A server that sends a byte of an answer without end every 50 ms, or none; ``until`` ends it."""
+
+    def __init__(self, byte: bytes, until: threading.Event) -> None:
+        self._byte, self._until = byte, until
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._socket.getsockname()[1]}/0"
+        self.connected = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        connection, _ = self._socket.accept()
+        self.connected.set()
+        with connection, contextlib.suppress(OSError):
+            while not self._until.wait(0.05):
+                connection.sendall(self._byte)
+
+
+@pytest.fixture
+def ends() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_whole_lookup_is_bounded(tmp_path: Path, ends: threading.Event) -> None:
+    store = open_online_store(Silent(b"+", ends).url, "shop", 0.2)
+    servable = LookupServable(opened(tmp_path), OnlineFeatures("shop", {"vector": ORIGIN}), store)
+    threading.Timer(20, ends.set).start()
+    with pytest.raises(ServingError, match="online store: ") as failure:
+        servable.answer(request(id=[7]))
+    assert failure.value.http_status == 503
+    assert not ends.is_set()
+
+
+def test_lookups_leave_threads_to_other_models(tmp_path: Path, ends: threading.Event) -> None:
+    server = Silent(b"", ends)
+    store = open_online_store(server.url, "shop", 60)
+    features = OnlineFeatures("shop", {"vector": ORIGIN})
+    servable = LookupServable(opened(tmp_path), features, store, LookupLimit(1))
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(servable.answer, request(id=[7]))
+        assert server.connected.wait(60)
+        with pytest.raises(ServingError, match="1 look-ups wait for its answer already"):
+            servable.answer(request(id=[7]))
+        assert not first.done()
+        ends.set()
+        with pytest.raises(ServingError, match="online store: "):
+            first.result()
 
 
 def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path) -> None:
@@ -78,6 +228,12 @@ def test_requests_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
         (looking_up(tmp_path / "any", None), request(id=[-1]), "vectors of any width cannot be missing"),
         (looking_up(tmp_path / "3"), request(id=[2**40]), "beyond its type INT32"),
         (looking_up(tmp_path / "4"), Call(Method.CLASSIFY, b""), "Classify: model m looks its features up by keys"),
+        (looking_up(tmp_path / "5"), request(id=[1.5]), "input 'id' is double; expected int64"),
+        (
+            looking_up(tmp_path / "6"),
+            request(id=[[1, 2]]),
+            "input 'id' has the shape (1, 2); expected one key for each",
+        ),
         (by_two, request(id=[1, 2], at=[1]), "keys differ in length: {'id': 2, 'at': 1}"),
     ):
         with pytest.raises(ServingError, match=re.escape(message)):
