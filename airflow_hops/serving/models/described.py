@@ -16,8 +16,8 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Example, SignatureDefMap
 from airflow_hops.core.serving_api.tensors import TensorType
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.models.estimator_signature import EstimatorInputs, as_column
-from airflow_hops.serving.models.local import LocalServable
+from airflow_hops.serving.models.estimator_signature import EstimatorInputs
+from airflow_hops.serving.models.local import LocalServable, feeds_of
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature
 from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Signature
@@ -83,41 +83,27 @@ class _TransformGraph:
         try:
             self._inputs = self._graph.signature(DEFAULT_SIGNATURE)
             _check_graph(self._inputs, signature, folder)
-            infos = SignatureDefMap.FromString(self._graph.signature_defs).signature_def[DEFAULT_SIGNATURE].inputs
         except ServingError:
             self._graph.close()
             raise
-        self._row_shapes = {name: tuple(dim.size for dim in infos[name].tensor_shape.dim)[1:] for name in infos}
         self._types = {name: kind for name, kind in self._inputs.input_types.items() if kind is not None}
         self.computes_here = self._graph.computes_here
 
     def run(self, given: Mapping[str, np.ndarray], deadline_s: float) -> dict[str, np.ndarray]:
         """Returns the outputs that the model takes; raw features that the graph does not know are ignored."""
-        columns = {name: _as_column(name, values, self._row_shapes.get(name, ())) for name, values in given.items()}
-        rows = len(next(iter(columns.values())))
-        if any(len(values) != rows for values in columns.values()):
-            lengths = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
-            raise ValueError(f"inputs differ in their 0th dimension: {lengths}")
-        feeds = [
-            columns[name] if name in columns else self._unused(rows, name, kind) for name, kind in self._types.items()
-        ]
-        result = self._graph._run(self._inputs, feeds, self._wanted, deadline_s)
+        rows = len(next(iter(given.values())))
+        inputs = {
+            name: given[name] if name in given else self._unused(rows, name, kind) for name, kind in self._types.items()
+        }
+        result = self._graph._run(self._inputs, feeds_of(self._inputs, inputs), self._wanted, deadline_s)
         return dict(zip(self._wanted, result, strict=True))
 
     def _unused(self, rows: int, name: str, kind: tensors.TensorType) -> np.ndarray:
         """Returns placeholder values for a raw feature that the request lacks because the model does not use it."""
-        return np.full((rows, *self._row_shapes[name]), b"" if kind is tensors.STRING else 0, kind.numpy)
+        return np.full((rows, *self._inputs.input_shapes[name][1:]), b"" if kind is tensors.STRING else 0, kind.numpy)
 
     def close(self) -> None:
         self._graph.close()
-
-
-def _as_column(name: str, values: np.ndarray, row_shape: tuple[int, ...]) -> np.ndarray:
-    if row_shape:
-        if values.shape[1:] != row_shape:
-            raise ValueError(f"input {name} has shape {list(values.shape)}; expected [batch, {row_shape[0]}]")
-        return values
-    return as_column(name, values)
 
 
 def _check_graph(inputs: Signature, signature: ModelSignature, folder: Path) -> None:

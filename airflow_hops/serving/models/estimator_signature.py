@@ -62,21 +62,14 @@ class EstimatorInputs:
         Inputs are ``[batch]`` or ``[batch, 1]`` for a column, ``[batch, width]`` for the matrix.
 
         Raises:
-            ValueError: An input has the wrong shape.
+            ValueError: A column has the wrong shape.
         """
         if self.width is not None:
-            matrix = next(iter(inputs.values()))
-            if matrix.ndim != 2 or matrix.shape[1] != self.width:
-                raise ValueError(f"input has shape {list(matrix.shape)}; expected [batch, {self.width}]")
             # An estimator may work in place, but arrays backed by a message are read-only.
-            return np.require(matrix, requirements="W")
+            return np.require(next(iter(inputs.values())), requirements="W")
         import pandas as pd
 
-        columns = {name: as_column(name, inputs[name]) for name in self.columns}
-        lengths = {len(values) for values in columns.values()}
-        if len(lengths) > 1:
-            result = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
-            raise ValueError(f"inputs differ in their 0th dimension: {result}")
+        columns = {name: _as_column(name, inputs[name]) for name in self.columns}
         return pd.DataFrame(
             {name: tensors.decoded(values) if values.dtype == object else values for name, values in columns.items()}
         )
@@ -107,7 +100,7 @@ class EstimatorInputs:
         return replace(_with_columns(types), vectors=widths)
 
 
-def as_column(name: str, values: np.ndarray) -> np.ndarray:
+def _as_column(name: str, values: np.ndarray) -> np.ndarray:
     """Returns the values of a column, which may be ``[batch, 1]``, as ``[batch]``; raises ValueError."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -86,7 +86,7 @@ class LocalServable(Servable):
         """
         asked = self.signature(signature)
         aliases = tuple(asked.outputs)
-        return dict(zip(aliases, self._run_one(asked, _feeds(asked, inputs), aliases, math.inf), strict=True))
+        return dict(zip(aliases, self._answers(asked, inputs, aliases, math.inf), strict=True))
 
     def answer(self, call: Call) -> Reply:
         """Answers a request."""
@@ -102,9 +102,8 @@ class LocalServable(Servable):
         # Check before decoding: a request can hold many names that refer to few bytes.
         _check_size(signature, request.inputs.keys())
         inputs = {alias: decode_input(alias, proto) for alias, proto in request.inputs.items()}
-        feeds = _feeds(signature, inputs)
         aliases = _aliases(signature, request.output_filter)
-        arrays = self._run_one(signature, feeds, aliases, call.deadline_s)
+        arrays = self._answers(signature, inputs, aliases, call.deadline_s)
         response = PredictResponse()
         for alias, array in zip(aliases, arrays, strict=True):
             tensors.fill_proto(response.outputs[alias], array, as_content=self._tensor_content)
@@ -139,8 +138,19 @@ class LocalServable(Servable):
     def _run_examples(
         self, signature: Signature, aliases: tuple[str, ...], examples: np.ndarray, deadline_s: float
     ) -> dict[str, np.ndarray]:
-        feeds = _feeds(signature, dict.fromkeys(signature.inputs, examples))
-        return dict(zip(aliases, self._run_one(signature, feeds, aliases, deadline_s), strict=True))
+        arrays = self._answers(signature, dict.fromkeys(signature.inputs, examples), aliases, deadline_s)
+        return dict(zip(aliases, arrays, strict=True))
+
+    def _answers(
+        self, signature: Signature, inputs: Mapping[str, np.ndarray], aliases: tuple[str, ...], deadline_s: float
+    ) -> Sequence[np.ndarray]:
+        feeds = feeds_of(signature, inputs)
+        arrays = self._run_one(signature, feeds, aliases, deadline_s)
+        given = [inputs.get(alias, feed) for alias, feed in zip(signature.inputs, feeds, strict=True)]
+        if not given or not all(feed.ndim == 2 and value.ndim == 1 for feed, value in zip(feeds, given, strict=True)):
+            return arrays
+        # TensorFlow Serving answers [batch] with [batch], even if the signature says [batch, 1].
+        return [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in arrays]
 
     def _fill_spec(self, spec: Any, signature: Signature) -> None:
         spec.name = self.model
@@ -183,8 +193,14 @@ def _check_size(signature: Signature, names: Collection[str]) -> None:
         )
 
 
-def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the inputs in the order of the signature; errors have TensorFlow Serving's messages."""
+def feeds_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Returns the inputs in the order of the signature, and in its shapes; errors have TensorFlow Serving's messages.
+
+    TensorFlow Serving compares no shapes, so that a graph broadcasts what does not fit, silently.
+
+    Raises:
+        ServingError: Names, types or shapes differ from the signature, or inputs from each other in rows.
+    """
     expected = signature.inputs
     _check_size(signature, inputs.keys())
     feeds: list[np.ndarray] = []
@@ -208,13 +224,36 @@ def _feeds(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.nd
                 f"Expects arg[{len(feeds)}] to be {expected_type.name} but {tensors.type_of(value).name} is provided "
                 f"(input alias: {alias})"
             )
-        feeds.append(value)
+        feeds.append(_fitted(signature, alias, value))
     if used != len(inputs):
         raise invalid_argument(
             f"Inputs contains invalid name. Used request inputs: {_names(inputs.keys() & expected.keys())}, "
             f"request input: {_names(inputs)}"
         )
+    rows = {alias: len(feed) for alias, feed in zip(expected, feeds, strict=True) if alias in signature.batched}
+    if len(set(rows.values())) > 1:
+        listed = ", ".join(f"{alias} {count}" for alias, count in rows.items())
+        raise invalid_argument(f"inputs differ in their 0th dimension: {listed}")
     return feeds
+
+
+def _fitted(signature: Signature, alias: str, value: np.ndarray) -> np.ndarray:
+    """Returns an input in the shape of the signature; ``[batch]`` and ``[batch, 1]`` are taken for each other."""
+    shape = signature.input_shapes.get(alias)
+    if shape is None:
+        return value
+    if value.ndim == 1 and shape[1:] == (1,):
+        value = value[:, np.newaxis]
+    elif value.ndim == 2 and len(shape) == 1 and value.shape[1] == 1:
+        value = value[:, 0]
+    is_batch = alias in signature.batched
+    fits = [size in (-1, given) for size, given in zip(shape, value.shape, strict=False)]
+    # The instances of a REST request have a batch dimension around a scalar, too.
+    if (len(shape) == value.ndim and all(fits[is_batch:])) or (not shape and value.shape == (1,)):
+        return value
+    sizes = ["?" if size < 0 else str(size) for size in shape]
+    sizes[:is_batch] = ["batch"] * is_batch
+    raise invalid_argument(f"input {alias} has shape {list(value.shape)}; expected [{', '.join(sizes)}]")
 
 
 def _aliases(signature: Signature, output_filter: Sequence[str]) -> tuple[str, ...]:

@@ -236,8 +236,9 @@ def _type_of(node: Any) -> tensors.TensorType:
     return tensors.BY_NAME[name]
 
 
-def _shape(node: Any) -> tuple[int, ...]:
-    return tuple(size if isinstance(size, int) else -1 for size in node.shape)
+def _shape(node: Any) -> tuple[int, ...] | None:
+    # onnxruntime reports [] for scalars and for tensors of any rank.
+    return tuple(size if isinstance(size, int) else -1 for size in node.shape) or None
 
 
 def _definitions_of_graph(inputs: Any) -> Any:

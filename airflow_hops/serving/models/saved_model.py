@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -68,6 +69,9 @@ class SavedModelServable(LocalServable):
                     definitions.signature_def[name].ParseFromString(definition.SerializeToString())
             super().__init__(model, version, folder, definitions.SerializeToString(), options)
             self.computes_here = self.computes_here and self._in_own_thread and not self._has_loops
+            functions = meta_graph.object_graph_def.concrete_functions.values()
+            if any(_has_parts(function.canonicalized_input_signature) for function in functions):
+                self.signatures = {name: replace(each, batched=frozenset()) for name, each in self.signatures.items()}
         except Exception as error:
             self._session.close()
             raise _load_error(error, folder) from error
@@ -121,6 +125,16 @@ def _has_loops(graph: Any) -> bool:
     """Returns whether the run time of a graph depends on input values."""
     bodies = [graph.node, *(function.node_def for function in graph.library.function)]
     return any(node.op in _LOOPS for nodes in bodies for node in nodes)
+
+
+def _has_parts(structure: Any) -> bool:
+    """Returns whether a function takes ragged or sparse tensors, which are several inputs of different lengths."""
+    kind = structure.WhichOneof("kind")
+    if kind == "type_spec_value":
+        return True
+    if kind == "dict_value":
+        return any(_has_parts(value) for value in structure.dict_value.fields.values())
+    return kind in ("tuple_value", "list_value") and any(map(_has_parts, getattr(structure, kind).values))
 
 
 def _load_error(error: Exception, folder: str) -> ServingError:

@@ -62,6 +62,9 @@ class Signature:
         method_name: ``tensorflow/serving/predict``, ``…/classify`` or ``…/regress``.
         inputs: Alias to tensor name, sorted by alias.
         input_types: Alias to TensorFlow type, None if the server cannot decode the type.
+        input_shapes: Alias to shape, with -1 for a dimension of any size; aliases of any rank are missing. Nothing is
+            said about the first dimension of the inputs in ``batched``.
+        batched: The inputs whose first dimension is the batch, and so has the same size in all of them.
         outputs: Alias to tensor name, sorted by alias.
         defaults: Alias to the value of an input that the request omits.
     """
@@ -71,6 +74,8 @@ class Signature:
     inputs: Mapping[str, str]
     input_types: Mapping[str, tensors.TensorType | None]
     outputs: Mapping[str, str]
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    batched: frozenset[str] = frozenset()
     defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -169,11 +174,22 @@ def read_signatures(signature_defs: bytes) -> dict[str, Signature]:
 
 def _signature(name: str, definition: Any) -> Signature:
     inputs = {alias: definition.inputs[alias] for alias in sorted(definition.inputs)}
+    shapes = {
+        alias: tuple(dim.size for dim in info.tensor_shape.dim)
+        for alias, info in inputs.items()
+        if info.HasField("tensor_shape") and not info.tensor_shape.unknown_rank
+    }
+    # TensorFlow Serving does not enforce the batch size of a model that was exported with a fixed one. An input of a
+    # fixed size beside inputs of any size is not a batch, but one value for all rows.
+    sizes = {shape[0] for shape in shapes.values() if shape}
+    batch = -1 if -1 in sizes else min(sizes) if len(sizes) == 1 else None
     return Signature(
         name=name,
         method_name=definition.method_name,
         inputs={alias: info.name for alias, info in inputs.items()},
         input_types={alias: tensors.BY_NUMBER.get(info.dtype) for alias, info in inputs.items()},
         outputs={alias: definition.outputs[alias].name for alias in sorted(definition.outputs)},
+        input_shapes=shapes,
+        batched=frozenset(alias for alias, shape in shapes.items() if shape and shape[0] == batch),
         defaults={alias: tensors.from_proto(definition.defaults[alias]) for alias in definition.defaults},
     )

@@ -167,7 +167,8 @@ def _fill_definition(definition: Any, inputs: dict[str, Detail], outputs: dict[s
     for infos, details in ((definition.inputs, inputs), (definition.outputs, outputs)):
         for alias, detail in details.items():
             kind = tensors.type_of(np.empty(0, detail["dtype"]))
-            fill_info(infos[alias], detail["name"], kind, tuple(detail["shape_signature"].tolist()))
+            # The interpreter reports [] for scalars and for tensors of any rank.
+            fill_info(infos[alias], detail["name"], kind, tuple(detail["shape_signature"].tolist()) or None)
 
 
 def _run(interpreter: Interpreter, values: dict[str, np.ndarray], wanted: Sequence[str]) -> list[np.ndarray]:

@@ -183,7 +183,7 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
     oversize = ask("vectors", "serving_default", x=[[1.0, 1.0, 1.0]] * 17)
     assert oversize == [invalid, "Task size 17 is larger than maximum input batch size 16"]
     unequal = ask("flights", "", carrier=["AA", "UA"], distance=[[1.0]], hour=hours)
-    assert unequal == [invalid, "Batching Run() input tensors must have equal 0th-dimension size"]
+    assert unequal == [invalid, "inputs differ in their 0th dimension: carrier 2, distance 1, hour 1"]
     scalar = ask("vectors", "slow", rounds=tf.constant(1, tf.int64))
     assert scalar == [invalid, "Batching Run() input tensors must have at least one dimension"]
     assert ask("vectors", "strings", text=["a", "b"])["upper"] == [b"A", b"B"]

@@ -1,0 +1,76 @@
+"""Shapes of requests beside those of the signature, on SavedModels without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.model_options import ModelOptions
+
+
+def answer(folder: Path, function: Callable[..., Any], shapes: dict[str, Any], **inputs: Any) -> Any:
+    """The answer of a model of floats; a refusal's message."""
+    module = tf.Module()
+    specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in shapes.items()]
+    module.serve = tf.function(lambda *values: {"y": function(*values)}, input_signature=specs)
+    tf.saved_model.save(module, str(folder / "1"), {"serving_default": module.serve})
+    servable = open_model("m", 1, folder / "1", ModelOptions(warmup_iterations=0))
+    try:
+        return servable.predict({name: np.asarray(value, np.float32) for name, value in inputs.items()})["y"].tolist()
+    except ServingError as error:
+        return error.message
+    finally:
+        servable.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "inputs", "expected"),
+    [
+        (lambda x: x * [1.0, 10.0, 100.0], {"x": [None, 3]}, {"x": [5]}, "x has shape [1]; expected [batch, 3]"),
+        (lambda x: x * [1.0, 10.0, 100.0], {"x": [None, 3]}, {"x": [[5]]}, "x has shape [1, 1]; expected [batch, 3]"),
+        (lambda x: x + 1.0, {"x": [None, None, 2]}, {"x": [[[1], [2]]]}, "[1, 2, 1]; expected [batch, ?, 2]"),
+        (lambda x, k: x * k, {"x": [None, 2], "k": []}, {"x": [[1, 2], [1, 2]], "k": [3, 4]}, "[2]; expected []"),
+        (lambda x, k: x * k, {"x": [None, 2], "k": [2]}, {"x": [[1, 2]], "k": [3]}, "k has shape [1]; expected [2]"),
+        (lambda x, z: x + z, {"x": [None], "z": [None]}, {"x": [1, 2], "z": [1]}, "0th dimension: x 2, z 1"),
+        (lambda x, z: x + z, {"x": [1, 2], "z": [1, 2]}, {"x": [[1, 2]] * 3, "z": [[1, 2]]}, "dimension: x 3, z 1"),
+    ],
+)
+def test_request_of_another_shape_is_refused(
+    function: Callable[..., Any], shapes: dict[str, Any], inputs: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    """TensorFlow would broadcast what does not fit."""
+    assert expected in answer(tmp_path, function, shapes, **inputs)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "inputs", "expected"),
+    [
+        # As TensorFlow Serving's own example, half_plus_two, is asked and answers.
+        (lambda x: x / 2 + 2, {"x": [None, 1]}, {"x": [1, 2, 5]}, [2.5, 3.0, 4.5]),
+        (lambda x: x / 2 + 2, {"x": [None, 1]}, {"x": [[1], [2]]}, [[2.5], [3.0]]),
+        (lambda x: x * [1.0, 10.0, 100.0], {"x": [None, 1]}, {"x": [1, 2, 3]},
+         [[1, 10, 100], [2, 20, 200], [3, 30, 300]]),
+        (lambda x, k: x * k, {"x": [None, 2], "k": [None, 1]}, {"x": [[1, 2]] * 2, "k": [3, 4]}, [[3, 6], [4, 8]]),
+        (lambda x, k: x * k[:, None], {"x": [None, 2], "k": [None]}, {"x": [[1, 2]] * 2, "k": [[3], [4]]},
+         [[3, 6], [4, 8]]),
+        (lambda x: x + 1, {"x": None}, {"x": [1, 2]}, [2, 3]),
+        (lambda x: x + 1, {"x": None}, {"x": 1}, 2),
+        (lambda x, z: x + z, {"x": None, "z": [None]}, {"x": [[1], [2], [3]], "z": [1, 2]}, [[2, 3], [3, 4], [4, 5]]),
+        (lambda x: x + 1, {"x": [1, 2]}, {"x": [[1, 2], [3, 4]]}, [[2, 3], [4, 5]]),
+        (lambda x: x + 1, {"x": []}, {"x": 1}, 2),
+        (lambda x: x + 1, {"x": []}, {"x": [1]}, [2]),
+        (lambda x, k: x * k, {"x": [None, 2], "k": []}, {"x": [[1, 2]] * 2, "k": 3}, [[3, 6], [3, 6]]),
+        (lambda x, k: x * k, {"x": [None, 2], "k": [2]}, {"x": [[1, 2]] * 3, "k": [3, 4]}, [[3, 8]] * 3),
+    ],
+)  # fmt: skip
+def test_request_is_answered_as_by_tensorflow_serving(
+    function: Callable[..., Any], shapes: dict[str, Any], inputs: dict[str, Any], expected: Any, tmp_path: Path
+) -> None:
+    assert answer(tmp_path, function, shapes, **inputs) == expected
