@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,15 @@ import pytest
 from kubernetes import client
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.retention import RetentionRule
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.retention import GarbageCollection
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.kubernetes import manifests
 from airflow_hops.launchers.kubernetes.archives import store_code
 from airflow_hops.launchers.kubernetes.failures import not_started, why_it_cannot_start
-from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
+from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher, needed_modules
 from airflow_hops.operators import InfraValidateOperator, PrepareOperator
 
 OVERRIDE = {
@@ -201,3 +206,45 @@ def test_code_of_nested_folders_travels_once(tmp_path: Path) -> None:
     with store.files.open(uri) as stream:
         assert sorted(zipfile.ZipFile(stream).namelist()) == ["0/a.py", "0/inner/b.py"]
     assert store_code(store, [str(tmp_path / "dags" / "inner"), str(tmp_path / "dags")])[0] == uri
+
+
+def test_modules_that_a_step_does_not_import_stay_behind(tmp_path: Path) -> None:
+    files = {
+        "a.py": "import helper\n\ndef run(context): ...\n",
+        "helper.py": "",
+        "b.py": "",
+        "data.csv": "x",
+        "package/other.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / "dags" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "dags" / name).write_text(text)
+    store, folder = ArtifactStore(str(tmp_path / "store")), str(tmp_path / "dags")
+
+    def archive() -> str:
+        spec = StepSpec("a", "a:run", code_paths=(folder,))
+        return store_code(store, [folder], needed_modules(spec, tmp_path / "no-runtime"))[0]
+
+    uri = archive()
+    with store.files.open(uri) as stream:
+        assert sorted(zipfile.ZipFile(stream).namelist()) == ["0/a.py", "0/data.csv", "0/helper.py"]
+    (tmp_path / "dags" / "b.py").write_text("changed = True")
+    assert archive() == uri
+
+
+def test_archives_without_pods_are_collected(tmp_path: Path) -> None:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "a.py").write_text("")
+    store = ArtifactStore(str(tmp_path / "store"))
+    uri, _ = store_code(store, [str(tmp_path / "dags")])
+
+    def collect() -> list[str]:
+        return list(GarbageCollection(store, RetentionRule(), lambda dag_id, run_id: False).remove().removals)
+
+    path = tmp_path / "store" / "_code" / Path(uri).name
+    old = time.time() - 8 * 86400
+    os.utime(path, (old, old))
+    store_code(store, [str(tmp_path / "dags")])  # of a new pod
+    assert collect() == [] and path.exists()
+    os.utime(path, (old, old))
+    assert collect() == [uri] and not path.exists()

@@ -41,9 +41,12 @@ HIDDEN_NAME = "manifest.removing.json"
 """Name of the manifest of an artifact while it is being removed."""
 
 _TRACKED = "MLflow entry"
+_ARCHIVE = "code of pods"
+_ARCHIVE_AGE = timedelta(days=7)
 _CURSOR = re.compile(r"_state/[^/]+/[^/]+/captured\.json")
 _DECISION = re.compile(r"_state/([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
+_CODE = re.compile(r"_code/[0-9a-f]{64}\.zip")
 _STAGED = re.compile(r"(([^/]+)/([^/]+)/.+?\.staging-[^/]+)/.+")
 
 
@@ -134,6 +137,9 @@ class GarbageCollection:
         if removal.paths and self.captures is not None:
             _in_threads(self.captures.remove_text, [f"{uri}/{path}" for path in removal.paths])
             return
+        if removal.kind == _ARCHIVE:
+            store.remove_text(uri)
+            return
         if isinstance(removal, StoredArtifact):
             _remove_cache_entry(store, removal)
         store.remove_folder(uri)
@@ -210,7 +216,7 @@ class _Marking:
             for entry in self._tracked
             if self._holder(entry["model"]) in removed
         ]
-        removals += [*self._checkpoints(), *self._unfinished()]
+        removals += [*self._checkpoints(), *self._unfinished(), *self._archives()]
         reasons, size_bytes = dict(self._reasons), sum(self._artifacts[uri].size_bytes for uri in self._reasons)
         if self._of.captures is not None:
             for model, needs in self._captured_needs().items():
@@ -403,6 +409,14 @@ class _Marking:
             if run is not None and not run.is_retained:
                 uri = self._store.uri("_state", "checkpoints", dag, name)
                 yield Removal(uri, "checkpoints", run.newest, size_bytes, "its run is over, and not retained")
+
+    def _archives(self) -> Iterator[Removal]:
+        """Yields archives of code with which no pod was created for a week."""
+        uris = [f"{self._store.root}/{path}" for path in self._sizes if _CODE.fullmatch(path)]
+        for uri, at in _in_threads(self._store.files.modified, uris).items():
+            if at < self._of.now - _ARCHIVE_AGE:
+                size_bytes = self._sizes[uri.removeprefix(f"{self._store.root}/")]
+                yield Removal(uri, _ARCHIVE, at, size_bytes, "no pod was created with it for a week")
 
     def _unfinished(self) -> Iterator[Removal]:
         """Yields staging folders of tasks that were killed and not tried again."""

@@ -1,22 +1,30 @@
-"""Archives of this package and of user code, stored under their contents' hash, by which they travel to pods."""
+"""Archives of this package and of user code, stored under their contents' hash, by which they travel to pods.
+
+An archive that is older than a day is written again when a pod is created with it, so that the garbage collection can
+remove those with which no pod was created for a week (:mod:`airflow_hops.core.store.retention`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import airflow_hops
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.environments.runtime import pins_file
+from airflow_hops.user_code.source_references import module_name
 
 _NO_CODE = {"__pycache__", ".git", ".venv", "node_modules"}
 _NO_STEP = {"web", "cli", "operators", "plugin.py"}
 _MOST_BYTES = 256 << 20
+_REWRITTEN_AFTER = timedelta(days=1)
 
 
 def store_package(store: ArtifactStore) -> str:
@@ -28,8 +36,16 @@ def store_package(store: ArtifactStore) -> str:
     return _store(store, names)
 
 
-def store_code(store: ArtifactStore, code_paths: Sequence[str]) -> tuple[str, list[str]]:
+def store_code(
+    store: ArtifactStore, code_paths: Sequence[str], needed: Collection[Path] | None = None
+) -> tuple[str, list[str]]:
     """Stores the files in folders of user code, unless they are there.
+
+    Args:
+        store: The artifact store.
+        code_paths: The folders.
+        needed: Modules that the step needs, so that others stay behind; None for all. Files that are not modules all
+            travel, since code may read them by computed names.
 
     Returns:
         The archive's address, and the paths of the folders in it.
@@ -49,9 +65,12 @@ def store_code(store: ArtifactStore, code_paths: Sequence[str]) -> tuple[str, li
         place = f"{number}/{file.name}" if file else str(number)
         inner = top.relative_to(file).as_posix() if file else "."
         places[top] = place if inner == "." else f"{place}/{inner}"
-        names |= (
-            {place: file} if file else {f"{place}/{each.relative_to(top).as_posix()}": each for each in _files(top)}
-        )
+        if file:
+            names[place] = file
+            continue
+        for each in _files(top):
+            if needed is None or each in needed or module_name(each.name) is None:
+                names[f"{place}/{each.relative_to(top).as_posix()}"] = each
     if (size := sum(file.stat().st_size for file in names.values())) > _MOST_BYTES:
         raise BadInput(
             f"the folders of user code {', '.join(map(str, places))} hold {size >> 20} MiB, but at most "
@@ -70,13 +89,19 @@ def _store(store: ArtifactStore, files: dict[str, Path]) -> str:
     for name, file in sorted(files.items()):
         digest.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     uri = store.uri("_code", f"{digest.hexdigest()}.zip")
-    if not store.files.exists(uri):
+    if not _is_recent(store, uri):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
             for name, file in sorted(files.items()):
                 archive.write(file, name)
         store.files.write(uri, buffer.getvalue())
     return uri
+
+
+def _is_recent(store: ArtifactStore, uri: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return datetime.now(UTC) - store.files.modified(uri) < _REWRITTEN_AFTER
+    return False
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -200,7 +200,7 @@ class KubernetesLauncher(Launcher):
         )
         files = self._files(spec, store, name)
         with reaching_store(store.root):
-            code, places = store_code(store, code_paths)
+            code, places = store_code(store, code_paths, needed_modules(spec, self.runtime))
             order = PodOrder(
                 folder=str(folder),
                 archives={"package": store_package(store), "code": code},
@@ -264,6 +264,15 @@ class KubernetesLauncher(Launcher):
         folder = ("_state", "pods", producer.dag_id, producer.run_id, producer.task)
         beat_s = min(_MOST_BEAT_S, orphan_timeout_s() / 4)
         return PodFiles(store, store.uri(*folder, f"{name}.json"), store.uri(*folder, f"{name}.followed"), beat_s)
+
+
+def needed_modules(spec: StepSpec, runtime: Path) -> set[Path] | None:
+    """Returns the files of user code that a step needs; None if that cannot be determined."""
+    from airflow_hops.user_code.files import UserFiles
+    from airflow_hops.user_code.libraries import Libraries
+
+    code = UserFiles(spec, Libraries(runtime))
+    return None if code.unknown else {Path(str(file)) for file in code.files.values()}
 
 
 def orphan_timeout_s() -> float:
