@@ -374,6 +374,7 @@ def test_versions_in_an_object_store_appear_whole_and_once(object_store: Artifac
 def test_lease_of_an_object_store_is_held_by_one_and_outlives_nobody(
     object_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from airflow_hops.core.store import leases
     from airflow_hops.ml.model_server import locks
 
     monkeypatch.setattr(locks, "_STORE_POLL_S", 0.02)
@@ -395,10 +396,10 @@ def test_lease_of_an_object_store_is_held_by_one_and_outlives_nobody(
     assert most == [1] * 12
     # A holder that died: nobody beats any more, and its lease was never released.
     (newest,) = object_store.names(folder)
-    object_store.write_text(f"{folder}/{newest}", "held by the dead")
+    object_store.write_text(f"{folder}/{newest}", '{"holder": "the dead"}')
     held = pytest.raises(HopsError, match=rf"flights: another task has held .*/{newest} for 0\.1 s")
     with held, locks.store_lease(object_store, folder, "flights", 0.1):
         pass
-    monkeypatch.setattr(locks, "_STALE_S", 0.2)
+    monkeypatch.setattr(leases, "BEAT_S", 0.02)
     with locks.store_lease(object_store, folder, "flights", 60):
         assert object_store.names(folder) == [str(int(newest) + 1)]

@@ -30,6 +30,7 @@ from airflow_hops.core.sharing.settings import SETTINGS_NAME, SharingFolder, Tru
 from airflow_hops.core.sharing.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.core.sharing.waiting import Wait, next_wait, wait_here
 from airflow_hops.core.store.checksums import sha256_of
+from airflow_hops.core.store.leases import BEAT_S, Watch
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_environment, runtime_python
 
@@ -44,6 +45,8 @@ organisation = "{organisation}"
 # seeding = "never"               # give fetched data sets to others: never, in_use, always
 """
 _REFRESH_S = 20.0
+_BEATS = 3
+"""Beats without one after which a command reports that no daemon runs."""
 
 
 @suppress_logs_and_warning
@@ -143,12 +146,10 @@ def peers(args: Namespace) -> None:
 def search(args: Namespace) -> None:
     """Searches the catalogues of all trusted organisations, and our own."""
     records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
-    daemon = records.daemon()
-    if daemon is not None and daemon.is_alive:
-        since = records.ask_refresh()
-        while not _refreshed(records, since) and time.time() - since < _REFRESH_S:
-            time.sleep(0.2)
-    else:
+    asked, deadline = records.ask_refresh(), time.monotonic() + _REFRESH_S
+    while not (refreshed := records.is_refreshed(asked)) and records.daemon() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not refreshed:
         _warn_without_daemon(records)
     results = search_datasets([*records.own(), *records.datasets()], " ".join(args.text))
     _print([_row(each, None, each.entry.description.partition("\n")[0]) for each in results], args, what="description")
@@ -287,11 +288,6 @@ def _fetched(records: SharingRecords, ref: DatasetRef) -> Dataset:
     return matches[0]
 
 
-def _refreshed(records: SharingRecords, since: float) -> bool:
-    daemon = records.daemon()
-    return daemon is not None and daemon.exchanged_at >= since
-
-
 def _say_progress(transfer: Transfer, shown: list[str]) -> None:
     share = transfer.done_bytes / transfer.size_bytes if transfer.size_bytes else 1.0
     whose = ", ".join(sorted({peer.organisation for peer in transfer.peers})) or "no peer"
@@ -302,8 +298,13 @@ def _say_progress(transfer: Transfer, shown: list[str]) -> None:
 
 
 def _warn_without_daemon(records: SharingRecords) -> None:
+    """Waits for a beat of the daemon, and prints that there is none, or what the daemon reports."""
     daemon: Daemon | None = records.daemon()
-    if daemon is None or not daemon.is_alive:
+    watch = Watch(daemon)
+    while daemon is not None and not watch.has_changed and watch.silent_s < _BEATS * BEAT_S:
+        time.sleep(0.2)
+        watch.see(daemon := records.daemon())
+    if daemon is None or not watch.has_changed:
         print("No sharing daemon is running: start 'airflow hops datasets serve'", file=sys.stderr)
     elif daemon.error:
         print(f"The sharing daemon on {daemon.host} reports: {daemon.error}", file=sys.stderr)

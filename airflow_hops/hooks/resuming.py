@@ -24,6 +24,7 @@ from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import JOB_FILE, Job, JobRecord, this_host
+from airflow_hops.core.store.leases import Watch
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.process import Detached, StepProcess, kill_step, new_step_id
@@ -155,13 +156,13 @@ class Jobs:
             kill_step(job.id, _session(job))
             return
         self._store.write_text(job.takeover, json.dumps({"host": this_host()}))
-        last, changed_at = _record(job, self._store), time.monotonic()
-        while last is not None and last.state == "running" and not self._hook.killed:
-            if time.monotonic() - changed_at > job.silence_s:
+        record = _record(job, self._store)
+        watch = Watch(record)
+        while record is not None and record.state == "running" and not self._hook.killed:
+            if watch.silent_s > job.silence_s:
                 return
             time.sleep(min(1.0, job.beat_s))
-            if (now := _record(job, self._store)) != last:
-                last, changed_at = now, time.monotonic()
+            watch.see(record := _record(job, self._store))
         if self._hook.killed:
             raise HopsError(f"step {job.step!r} was killed while it waited for the end of the job on {job.host}")
         time.sleep(min(1.0, job.beat_s))  # the job writes its last record just before it ends

@@ -12,13 +12,14 @@ from airflow_hops.airflow_internals.tasks import BaseTrigger, TriggerEvent
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.sharing.records import SharingRecords
 from airflow_hops.core.sharing.waiting import Wait
+from airflow_hops.core.store.leases import Watch
 from airflow_hops.hooks.runtime import RuntimeHook
 
 
 class DatasetTrigger(BaseTrigger):
     """Fires when the daemon has done what a task waits for, has failed, or does not report any more.
 
-    It reads small records in the store. It has no state, so another triggerer can take it over.
+    It reads small records in the store. Another triggerer can take it over, and then watches the daemon anew.
 
     Args:
         ref: The data set.
@@ -47,7 +48,9 @@ class DatasetTrigger(BaseTrigger):
         error = None
         try:
             store = await sync_to_async(lambda: RuntimeHook(self.conn_id).store)()
-            while not await asyncio.to_thread(wait.is_over, SharingRecords(store)):
+            records = SharingRecords(store)
+            watch = Watch(await asyncio.to_thread(records.daemon))
+            while not await asyncio.to_thread(wait.is_over, records, watch):
                 await asyncio.sleep(self.poll_s)
         except HopsError as failure:
             error = str(failure)

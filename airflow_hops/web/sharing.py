@@ -14,14 +14,18 @@ from fastapi.params import Path as PathParameter
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.sharing.entries import Dataset, DatasetRef
-from airflow_hops.core.sharing.records import Catalogue, SharingRecords, Transfer
+from airflow_hops.core.sharing.records import Catalogue, Daemon, SharingRecords, Transfer
 from airflow_hops.core.sharing.search import search
+from airflow_hops.core.store.leases import Watch
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import ReadableDags
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
 from airflow_hops.web.types import Facts, Json, Model, Number
 
 router = APIRouter(tags=["sharing"])
+
+_watches: dict[str, Watch[Daemon | None]] = {}
+"""Watches of the daemons' beats by store, from the first request for the page on."""
 
 Search = Annotated[str, Query(alias="search", max_length=500, description="Words and conditions, as rows>1000")]
 
@@ -138,8 +142,10 @@ def get_sharing(readable: ReadableDags, text: Search = "") -> SharingState:
         others, catalogues = records.datasets(), records.catalogues()
         asked = {each.ref for each in records.requests()}
         fetched = {each.ref for each in others if each.ref in asked and records.fetched(each.ref)}
+    watch = _watches.setdefault(hook.store.root, Watch(daemon))
+    watch.see(daemon)
     return SharingState(
-        daemon=SharingDaemonState.of(daemon) if daemon else None,
+        daemon=SharingDaemonState.of(daemon, is_alive=not watch.is_dead) if daemon else None,
         datasets=[
             _dataset(each, transfers.get(each.entry.info_hash), is_own=each in own, is_fetched=each.ref in fetched)
             for each in search([*own, *others], text)

@@ -10,8 +10,11 @@ Below ``<store>/_state/sharing``:
   previews and torrent files;
 - ``versions/<name>.json``: the last version that was published;
 - ``requests/<organisation>@<name>@<version>.json``: what tasks and commands want the daemon to fetch, ``refresh.json``:
-  when somebody last asked for new catalogues;
-- ``transfers/<info hash>.json``: the state of each transfer, ``daemon.json``: the daemon's sign of life.
+  the last request for new catalogues;
+- ``transfers/<info hash>.json``: the state of each transfer, ``daemon.json``: the daemon's beats
+  (:mod:`airflow_hops.core.store.leases`).
+
+The clocks of the daemon and of those who ask may differ: a request's time is but a name, which its answer repeats.
 
 ``<store>/_datasets/<organisation>/<name>/<version>/`` has the files of a fetched data set, and its ``dataset.json``,
 which is written last.
@@ -32,8 +35,6 @@ from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed
 from airflow_hops.core.store import ArtifactStore
 
-ALIVE_S = 30.0
-"""Age of the daemon's sign of life after which it counts as dead."""
 PREVIEW, DATA = "preview", "data"
 
 
@@ -122,21 +123,21 @@ class Catalogue(JsonFields):
 
 @dataclass(frozen=True)
 class Daemon(JsonFields):
-    """The daemon's sign of life; times in seconds since 1970."""
+    """What the daemon says of itself with each beat.
+
+    Attributes:
+        at: Time by its clock, in seconds since 1970.
+        refreshed: The last request for new catalogues that it has answered.
+    """
 
     at: float
     organisation: str
     host: str
     listen: str
     announced: str
-    exchanged_at: float = 0.0
+    refreshed: float = 0.0
     seeding: str = "never"
     error: str | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        """Returns whether the daemon has reported recently."""
-        return time.time() - self.at < ALIVE_S
 
 
 class SharingRecords:
@@ -270,6 +271,11 @@ class SharingRecords:
         """Returns all requests."""
         return [Request.from_dict(value) for _, value in self.all("requests")]
 
+    def is_answered(self, transfer: Transfer, asked: float) -> bool:
+        """Returns whether a transfer's state answers a request, or a later one for the same data set."""
+        now = self.read("requests", f"{_file_name(transfer.ref)}.json") or {}
+        return transfer.asked_at in (asked, now.get("at"))
+
     def withdraw(self, ref: DatasetRef) -> None:
         """Removes a request, so that the daemon ends the transfer and removes its files from its disk."""
         self.remove("requests", f"{_file_name(ref)}.json")
@@ -280,8 +286,17 @@ class SharingRecords:
         self.write({"at": at}, "refresh.json")
         return at
 
+    def refresh_asked(self) -> float:
+        """Returns the last request for new catalogues; 0 for none."""
+        return float((self.read("refresh.json") or {}).get("at", 0.0))
+
+    def is_refreshed(self, asked: float) -> bool:
+        """Returns whether the daemon has answered a request for new catalogues, or a later one."""
+        daemon = self.daemon()
+        return daemon is not None and daemon.refreshed in (asked, self.refresh_asked())
+
     def daemon(self) -> Daemon | None:
-        """Returns the daemon's last sign of life, or None."""
+        """Returns what the daemon last said of itself, or None."""
         value = self.read("daemon.json")
         return None if value is None else Daemon.from_dict(value)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.sharing.entries import Dataset, DatasetRef, Preview
-from airflow_hops.core.sharing.records import DATA, PREVIEW, SharingRecords
+from airflow_hops.core.sharing.records import DATA, PREVIEW, Daemon, SharingRecords
+from airflow_hops.core.store.leases import Watch
 
-_PATIENCE_S = 60.0
 Accept = Callable[[Dataset, Preview], None]
 
 
@@ -23,22 +23,24 @@ class Wait:
     wants: str
     since: float
 
-    def is_over(self, records: SharingRecords) -> bool:
+    def is_over(self, records: SharingRecords, watch: Watch[Daemon | None]) -> bool:
         """Returns whether the daemon has done it, or failed.
 
+        Args:
+            records: The records.
+            watch: Watch of the daemon's beats, which began with the wait.
+
         Raises:
-            HopsError: no daemon has reported for a minute.
+            HopsError: the daemon is dead.
         """
-        daemon = records.daemon()
-        if daemon is None or not daemon.is_alive:
-            if time.time() - max(self.since, daemon.at if daemon else 0.0) > _PATIENCE_S:
-                raise HopsError(
-                    f"data set {self.ref}: no sharing daemon reports to the store {records.store.root}; start "
-                    "'airflow hops datasets serve'"
-                )
-            return False
+        watch.see(records.daemon())
+        if watch.is_dead:
+            raise HopsError(
+                f"data set {self.ref}: no sharing daemon reports to the store {records.store.root}; start "
+                "'airflow hops datasets serve'"
+            )
         if self.wants == "refresh":
-            return daemon.exchanged_at >= self.since
+            return records.is_refreshed(self.since)
         dataset = records.find(DatasetRef.parse(self.ref))
         if dataset is None:
             return True
@@ -47,7 +49,7 @@ class Wait:
         if records.fetched(dataset.ref) is not None:
             return True
         transfer = records.transfer(dataset)
-        return transfer is not None and transfer.state == "failed" and transfer.asked_at >= self.since
+        return transfer is not None and transfer.state == "failed" and records.is_answered(transfer, self.since)
 
 
 def next_wait(
@@ -95,14 +97,15 @@ def next_wait(
             return dataset
     if last is not None and last.wants == wants:
         transfer = records.transfer(dataset)
-        if transfer is not None and transfer.error and transfer.asked_at >= last.since:
+        if transfer is not None and transfer.error and records.is_answered(transfer, last.since):
             raise (HopsError if transfer.retryable else BadInput)(f"data set {dataset.ref}: {transfer.error}")
     return Wait(str(dataset.ref), wants, records.request(dataset, wants))
 
 
 def wait_here(records: SharingRecords, wait: Wait, say: Callable[[Any], None] = lambda transfer: None) -> None:
     """Waits in this process, and calls ``say`` with the transfer's state every second."""
-    while not wait.is_over(records):
+    watch = Watch(records.daemon())
+    while not wait.is_over(records, watch):
         time.sleep(1.0)
         dataset = records.find(DatasetRef.parse(wait.ref))
         if dataset is not None and (transfer := records.transfer(dataset)) is not None:

@@ -3,8 +3,9 @@
 Only the standard library is imported, since both sides use this module. A job is a private folder on its machine and a
 small record in the store. The folder contains ``job.json``, ``spec.json``, ``output.log``, ``result.json``, and two
 files that are locked while a process lives, since locks, unlike process ids, are unambiguous: ``running`` by the step,
-``attached`` by the worker that follows it. The record shows the job's state to workers on other machines, which can
-ask it to end by a file beside the record.
+``attached`` by the worker that follows it. The record shows the job's state and beats
+(:mod:`airflow_hops.core.store.leases`) to workers on other machines, which can ask it to end by a file beside the
+record.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import BEAT_S, DEAD_BEATS, FENCE_BEATS
 
 JOB_FILE = "job.json"
 _HOST_VARIABLE = "HOPS_HOST"
@@ -49,7 +51,7 @@ class Job:
     fingerprint: str
     record: str
     orphan_timeout_s: float
-    beat_s: float = 5.0
+    beat_s: float = BEAT_S
 
     @property
     def path(self) -> Path:
@@ -64,12 +66,12 @@ class Job:
     @property
     def silence_s(self) -> float:
         """Returns the seconds without a heartbeat after which a job counts as dead."""
-        return 12 * self.beat_s
+        return DEAD_BEATS * self.beat_s
 
     @property
     def fence_s(self) -> float:
         """Returns the seconds after which a job that cannot write its record ends, before others consider it dead."""
-        return 8 * self.beat_s
+        return FENCE_BEATS * self.beat_s
 
     @property
     def is_here(self) -> bool:

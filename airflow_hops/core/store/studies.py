@@ -3,7 +3,7 @@
 ``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, by number,
 :data:`TRIALS_A_FILE` in each file; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json``
 or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of the best trial so far;
-``owner.json`` names the current owner (:mod:`airflow_hops.core.store.study_owner`).
+``owner/`` is the lease of the current owner (:mod:`airflow_hops.core.store.study_owner`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def main(here: Path) -> int:
     store = ArtifactStore(order.store, storage_options=order.storage_options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as process 1, it would be ignored
     try:
-        worker = Watch(_beats(store, order))
+        worker = Watch(store.read_text(order.followed))
     except Exception as error:  # of the store's client
         leave_error(f"the pod cannot read its worker's beats ({type(error).__name__}: {error}); the step has not begun")
         return 1
@@ -86,7 +85,7 @@ def main(here: Path) -> int:
             leave_error("no worker waits for this pod any longer; the step has not begun")
             return 1
         time.sleep(_LOOK_S)
-        worker.look()
+        _look(worker, store, order)
     print(format_record("the step begins", level=logging.DEBUG), flush=True)
     spec = json.loads((here / "spec.json").read_text())
     spec["code_paths"] = [str(folder / "code" / path) for path in order.code_paths]
@@ -98,45 +97,35 @@ def main(here: Path) -> int:
     except HopsError as error:
         result = StepResult(error=f"in the pod's image: {error}", retryable=error.retryable)
         return _leave(store, order, result, 1)
-    code = _follow(process, worker, order)
+    code = _follow(process, worker, store, order)
     try:
         return _leave(store, order, StepResult.read(folder / "result.json"), code)
     finally:
         process.kill()
 
 
-def _beats(store: ArtifactStore, order: PodOrder) -> Callable[[], str]:
-    """Returns a function that reads the worker's newest beat, or the last one while the store cannot be reached.
-
-    Raises:
-        Exception: of the store's client, at the first read.
-    """
-    last = store.read_text(order.followed)
-
-    def read() -> str:
-        nonlocal last
-        with contextlib.suppress(Exception):  # of the store's client; it counts like a missing worker
-            last = store.read_text(order.followed)
-        return last
-
-    return read
+def _look(worker: Watch[str], store: ArtifactStore, order: PodOrder) -> None:
+    with contextlib.suppress(Exception):  # a store that cannot be reached counts like a missing worker
+        worker.see(store.read_text(order.followed))
 
 
-def _follow(process: StepProcess, worker: Watch[str], order: PodOrder) -> int:
+def _follow(process: StepProcess, worker: Watch[str], store: ArtifactStore, order: PodOrder) -> int:
     """Passes on the step's output until it ends; ends it on SIGTERM, or if no worker follows the pod any longer."""
     grace_s = max(order.grace_s - 1, 0.1)
     signal.signal(signal.SIGTERM, lambda *_: process.kill(grace_s))
-    threading.Thread(target=_watch_worker, args=(process, worker, order, grace_s), daemon=True).start()
+    threading.Thread(target=_watch_worker, args=(process, worker, store, order, grace_s), daemon=True).start()
     for line in process.lines():
         print(line, flush=True)
     code = process.wait()
     return 128 - code if code < 0 else code
 
 
-def _watch_worker(process: StepProcess, worker: Watch[str], order: PodOrder, grace_s: float) -> None:
+def _watch_worker(
+    process: StepProcess, worker: Watch[str], store: ArtifactStore, order: PodOrder, grace_s: float
+) -> None:
     while worker.silent_s < order.orphan_timeout_s:
         time.sleep(order.beat_s)
-        worker.look()
+        _look(worker, store, order)
     message = f"no worker has followed this pod for {order.orphan_timeout_s:g} s: the step ends"
     print(format_record(message, level=logging.ERROR), flush=True)
     process.kill(grace_s)

@@ -50,6 +50,8 @@ _SILENT_S = 30
 _FOREVER_S = 10**9
 _LAST_LINES = 10
 _GONE_S = 10.0
+_LATE_S = 5.0
+"""Seconds by which a line of the log may arrive late."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class PodProcess(StepProcess):
         self._code: int | None = None
         # While one thread reads lines, another may kill; a signal's handler may kill within the same thread.
         self._reading = threading.RLock()
+        self._gone_at = math.inf
         self._shown: pendulum.DateTime | None = None
+        self._shown_at: float | None = None
         with contextlib.suppress(Exception):  # of an earlier follower, if there was one
             self._shown = pendulum.parse(files.store.read_text(files.followed).split()[1])  # type: ignore[assignment]
         self._over = threading.Event()
@@ -190,13 +194,17 @@ class PodProcess(StepProcess):
 
     def _read_log(self) -> Iterator[str]:
         since, skips = self._shown, self._shown is not None
+        since_s = None
+        if since is not None and self._shown_at is not None:
+            # The node's clock may be ahead of this machine's.
+            since_s = max((pendulum.now() - since).total_seconds(), time.monotonic() - self._shown_at + _LATE_S)
         lines = _read_pod_logs(
             self._manager,
             self._pod,
             BASE,
             timestamps=True,
             follow=True,
-            since_seconds=math.ceil((pendulum.now() - since).total_seconds()) + 1 if since is not None else None,
+            since_seconds=None if since_s is None else math.ceil(since_s) + 1,
             post_termination_timeout=_FOREVER_S,
             _request_timeout=(10, _SILENT_S),  # after a silence, the pod's state is read again
         )
@@ -207,7 +215,7 @@ class PodProcess(StepProcess):
                 continue
             skips = skips and since is not None and stamp <= since
             if not skips:
-                self._shown = stamp
+                self._shown, self._shown_at = stamp, time.monotonic()
                 yield text
 
     def _exit_code(self) -> int | None:
@@ -237,9 +245,11 @@ class PodProcess(StepProcess):
             self._reached_at = time.monotonic()
         elif time.monotonic() - self._reached_at > self._lost_node_timeout_s:
             self._is_gone = True
-        ends_at = self._pod.metadata.deletion_timestamp
         # If its node is lost, a deleted pod stays for ever.
-        if ends_at is not None and (pendulum.now() - ends_at).total_seconds() > _GONE_S:
+        metadata, now = self._pod.metadata, time.monotonic()
+        if metadata.deletion_timestamp is not None:
+            self._gone_at = min(self._gone_at, now + (metadata.deletion_grace_period_seconds or 0) + _GONE_S)
+        if now > self._gone_at:
             self._is_gone = True
 
     def _collect(self) -> None:

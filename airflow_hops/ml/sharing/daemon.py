@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -24,13 +25,13 @@ from airflow_hops.core.sharing.records import Daemon, SharingRecords
 from airflow_hops.core.sharing.settings import SharingFolder
 from airflow_hops.core.sharing.statements import load_key
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import BEAT_S
 from airflow_hops.ml.sharing.exchange import read_catalogue
 from airflow_hops.ml.sharing.transfers import Others, Transfers
 from airflow_hops.ml.sharing.transport import Session, resolve
 
 log = logging.getLogger("airflow_hops.sharing")
 _TICK_S = 0.5
-_TELL_S = 5.0
 
 
 class SharingDaemon:
@@ -50,9 +51,9 @@ class SharingDaemon:
         self.session = Session(of.listen, data, **rates, target_delay_ms=of.target_delay_ms)
         self.others = Others()
         self.transfers = Transfers(self.records, self.session, of, key, self.others)
-        self.exchanged_at = 0.0
+        self._refreshed, self._exchanged_at = 0.0, -math.inf
         self.problem: str | None = None
-        self._told = 0.0
+        self._told = -math.inf
         self._exchange: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -76,7 +77,7 @@ class SharingDaemon:
         """Does what is due."""
         self.session.tick()
         now = time.monotonic()
-        if now - self._told >= _TELL_S:
+        if now - self._told >= BEAT_S:
             self._told = now
             self._reload()
             self._tell()
@@ -97,8 +98,7 @@ class SharingDaemon:
     def _tell(self) -> None:
         of, host = self.settings, socket.gethostname()
         addresses = of.organisation, host, of.listen, of.announced
-        sign_of_life = Daemon(time.time(), *addresses, self.exchanged_at, of.seeding, self.problem)
-        self.records.write(sign_of_life, "daemon.json")
+        self.records.write(Daemon(time.time(), *addresses, self._refreshed, of.seeding, self.problem), "daemon.json")
 
     def _begin_exchange(self) -> None:
         if self._exchange is not None:
@@ -106,12 +106,12 @@ class SharingDaemon:
                 return
             task, self._exchange = self._exchange, None
             task.result()
-        asked = (self.records.read("refresh.json") or {}).get("at", 0.0)
-        if max(asked, time.time() - self.settings.exchange_s) > self.exchanged_at:
-            self._exchange = asyncio.create_task(self._exchange_catalogues())
+        asked = self.records.refresh_asked()
+        if asked != self._refreshed or time.monotonic() - self._exchanged_at > self.settings.exchange_s:
+            self._exchange = asyncio.create_task(self._exchange_catalogues(asked))
 
-    async def _exchange_catalogues(self) -> None:
-        began, of = time.time(), self.others
+    async def _exchange_catalogues(self, asked: float) -> None:
+        began, of = time.monotonic(), self.others
         of.trusted = self.folder.trusted()
         reads = [read_catalogue(of.trusted, name, of.catalogues.get(name)) for name in of.trusted]
         for catalogue in await asyncio.gather(*reads):
@@ -120,7 +120,7 @@ class SharingDaemon:
                 log.warning("catalogue of %s: %s", catalogue.organisation, reason)
             of.catalogues[catalogue.organisation] = catalogue
             self.records.write(catalogue, "catalogues", f"{catalogue.organisation}.json")
-        self.exchanged_at, self._told = began, 0.0
+        self._refreshed, self._exchanged_at, self._told = asked, began, -math.inf
 
 
 def main(arguments: Mapping[str, Any]) -> None:

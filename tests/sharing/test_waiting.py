@@ -1,0 +1,40 @@
+"""Waits for the sharing daemon, which may be on a machine with another clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.sharing.records import Daemon, SharingRecords
+from airflow_hops.core.sharing.waiting import Wait, wait_here
+from airflow_hops.core.store import ArtifactStore, leases
+from airflow_hops.core.store.leases import Watch
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> SharingRecords:
+    return SharingRecords(ArtifactStore(str(tmp_path)))
+
+
+def beat(records: SharingRecords, *, at: float, refreshed: float = 0.0) -> None:
+    records.write(Daemon(at, "them", "host", "listen", "announced", refreshed), "daemon.json")
+
+
+@pytest.mark.parametrize("ahead_s", [-90, 90])
+def test_refresh_is_over_when_the_daemon_has_answered_it(records: SharingRecords, ahead_s: float) -> None:
+    beat(records, at=time.time() + ahead_s, refreshed=records.ask_refresh())
+    wait, watch = Wait("them/numbers@1", "refresh", records.ask_refresh()), Watch(records.daemon())
+    assert not wait.is_over(records, watch)
+    later = records.ask_refresh()  # by another task, before the daemon has looked
+    beat(records, at=time.time() + ahead_s, refreshed=later)
+    assert wait.is_over(records, watch)
+
+
+def test_daemon_that_beats_no_more_is_reported(records: SharingRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    beat(records, at=time.time() + 3600)
+    with pytest.raises(HopsError, match="no sharing daemon reports to the store"):
+        wait_here(records, Wait("them/numbers@1", "refresh", records.ask_refresh()))
