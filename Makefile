@@ -7,6 +7,7 @@ PROFILE := current
 WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
+GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
 PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
 UNHURRIED := --timeout 7200 --session-timeout 28800
@@ -17,7 +18,7 @@ COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),-
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel images ui demo demo-images check test test-faults test-kubernetes test-profile runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +62,9 @@ test-faults: setup ## the long campaigns: kills by the dozen, requests under cha
 test-kubernetes: setup ## steps and ranks as pods of a real Kubernetes, which is compiled if HOPS_TEST_KUBERNETES has no binaries (root)
 	$(AIRFLOW_BIN)/python tests/kubernetes_cluster.py
 	$(AIRFLOW_BIN)/python -m pytest -m kubernetes $(UNHURRIED)
+
+test-gpu: ## run trainings on this machine's NVIDIA GPU, with PyTorch or JAX of GPU_PYTHON; skipped without a GPU
+	$(GPU_PYTHON) -m pytest --confcutdir tests/gpu tests/gpu
 
 test-profile: ## run the tests in a Debian of their own (root, debootstrap): PROFILE=current or base, COMMAND="make check"
 	python3 scripts/test_profile.py $(PROFILE) $(COMMAND)

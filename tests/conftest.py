@@ -28,7 +28,7 @@ pytest_plugins = [
     "small_places",
     "ssh_servers",
 ]
-collect_ignore = ["ml"]  # run by the runtime environment's own Python
+collect_ignore = ["gpu", "ml"]  # run by another environment's own Python
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))

@@ -163,6 +163,31 @@ class TrainContext:
         dataset = self._shares.dataset(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
         return dataset.repeat() if repeat else dataset
 
+    def batches(
+        self,
+        split: str,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        first_step: int = 0,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yields the batches of :meth:`examples` as NumPy arrays, for PyTorch and JAX; a thread reads ahead.
+
+        Call :meth:`begin_epoch` before each epoch, since the order depends on it.
+
+        Args:
+            split: ``train`` or ``eval``.
+            batch_size: Rows of a step over all ranks; this rank's batches are a ``size``-th of it.
+            shuffle: Whether to shuffle, seeded with seed, rank and epoch.
+            first_step: First batch of a resumed epoch; later batches are those of the complete epoch.
+            columns: Names of the :attr:`feature_outputs` to read; None for all.
+
+        Yields:
+            Features by name, ``[batch]`` or ``[batch, width]``; labels (or several, by name); row weights, if any.
+        """
+        return self._shares.batches(split, batch_size, shuffle=shuffle, first_step=first_step, columns=columns)
+
     def table(self, split: str, columns: Sequence[str] | None = None) -> SplitTable:
         """Reads all of this rank's rows of a split, for NumPy, pandas, PyTorch, XGBoost or LightGBM.
 
@@ -217,13 +242,13 @@ class TrainContext:
 
     def any_rank(self, flag: bool) -> bool:
         """Returns whether the flag is set on any rank; every rank must call it."""
-        import horovod.tensorflow as hvd
-        import tensorflow as tf
-
         if self.size == 1:
             return flag
         if self.ask_ranks is not None:
             return self.ask_ranks(flag)
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
         return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
 
     def restore(self, model: Any, optimizer: Any = None) -> Position:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,53 @@ def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
             break  # like CUDA, ignores devices after an invalid one
         gpus.append(_named(name, result))
     return gpus
+
+
+class GpuMeter:
+    """Samples memory and utilization of this rank's GPUs within the ``with`` block, by NVML.
+
+    A sample is of the whole GPU, which a rank has for itself; without NVML there are no samples.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], every_s: float = 0.5) -> None:
+        self._gpus, self._every_s = gpus, every_s
+        self._peaks: dict[str, int] = {}
+        self._utilization: dict[str, list[int]] = {gpu.id: [] for gpu in gpus}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="hops-gpu-meter", daemon=True)
+
+    def __enter__(self) -> GpuMeter:
+        if self._gpus:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        if self._gpus:
+            self._thread.join()
+
+    def usage(self) -> list[dict[str, Any]]:
+        """Returns ``name``, ``peak_memory_bytes`` and ``utilization`` (mean, 0 to 1; both None if unknown) by GPU."""
+        return [
+            {
+                "name": gpu.name,
+                "peak_memory_bytes": self._peaks.get(gpu.id),
+                "utilization": round(sum(values) / len(values) / 100, 4) if values else None,
+            }
+            for gpu, values in zip(self._gpus, self._utilization.values(), strict=True)
+        ]
+
+    def _sample(self) -> None:
+        with contextlib.suppress(Exception):  # pynvml is missing, or the driver fails: the training goes on
+            import pynvml
+
+            pynvml.nvmlInit()
+            handles = {gpu.id: pynvml.nvmlDeviceGetHandleByUUID(gpu.id) for gpu in self._gpus}
+            while not self._ended.wait(self._every_s):
+                for name, handle in handles.items():
+                    used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+                    self._peaks[name] = max(used, self._peaks.get(name, 0))
+                    self._utilization[name].append(int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
 
 
 def _named(name: str, result: list[Gpu]) -> Gpu:

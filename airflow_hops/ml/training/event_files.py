@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 class EventFiles:
@@ -18,13 +21,15 @@ class EventFiles:
 
     def write(self, run: str, step: int, metrics: Mapping[str, float]) -> None:
         """Writes scalars."""
-        import tensorflow as tf
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         if run not in self._writers:
-            self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
-        with self._writers[run].as_default():
-            for name, value in metrics.items():
-                tf.summary.scalar(name, float(value), step=step)
+            self._writers[run] = EventFileWriter(str(self._folder / run))
+        for name, value in metrics.items():
+            event = Event(wall_time=time.time(), step=step, summary=scalar_pb(name, np.float32(value)))
+            self._writers[run].add_event(event)
         self._writers[run].flush()
 
     def write_epochs(self, history: Sequence[Mapping[str, float]]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN
@@ -90,6 +90,15 @@ class Shares:
             epoch=self._count_passes(),
             first_step=(lambda: first_step) if first_step else None,
         )
+
+    def batches(
+        self, split: str, batch_size: int, *, shuffle: bool, first_step: int, columns: Sequence[str] | None
+    ) -> Iterator[tuple[Any, ...]]:
+        """See :meth:`airflow_hops.ml.training.context.TrainContext.batches`."""
+        check_batch_size(batch_size, self._context.size)
+        seed = self._context.seed if shuffle else None
+        epoch = self._context.epoch * _PASSES_OF_AN_EPOCH
+        return self.reader(split, columns).batches(batch_size, shuffle_seed=seed, epoch=epoch, first_step=first_step)
 
     def suffice(self, split: str) -> bool:
         """Returns whether a split has rows for every rank."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,15 @@ def _fine(placement: Placement, channel: Channel) -> dict[str, Any]:
     channel.send("note", value=placement.rank)
     total = float(hvd.allreduce(tf.constant(placement.rank + 1.0), op=hvd.Sum))
     return {"total": total, "local_rank": hvd.local_rank()}
+
+
+def _meet_twice(placement: Placement, channel: Channel) -> list[float]:
+    totals = []
+    for value in (1.0, 2.0):
+        hvd.init()
+        totals.append(float(hvd.allreduce(tf.constant(value), op=hvd.Sum)))
+        hvd.shutdown()
+    return totals
 
 
 def _after_start(accident: Callable[[], Any], placement: Placement, channel: Channel) -> None:
@@ -94,6 +104,17 @@ def _watched(
         assert psutil.Process().children(recursive=True) == []
         assert len(list(Path("/proc/self/fd").iterdir())) == opened
     return result, messages
+
+
+def test_ranks_can_meet_again(own_process: Any, tmp_path: Path) -> None:
+    ranks, _ = own_process(_watched, _meet_twice, tmp_path)
+    assert ranks == [[2.0, 4.0]] * 2
+
+
+def test_trainings_do_not_need_tensorflow() -> None:
+    program = "import sys; sys.modules |= dict.fromkeys(('tensorflow', 'horovod', 'keras')); "
+    program += "import airflow_hops.ml.stages.train.training, airflow_hops.ml.training.reader"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_task_log_has_rank_0_and_warnings(own_process: Any, tmp_path: Path) -> None:

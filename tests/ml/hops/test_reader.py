@@ -212,6 +212,24 @@ def test_labels_and_weights_follow_features(tmp_path: Path) -> None:
         open_split(tmp_path, ["x"], weight="w")
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_are_those_of_the_dataset(mode: str, tmp_path: Path) -> None:
+    folder = write_parquet(tmp_path / "split", [40, 33])
+    columns = [name for name in COLUMNS if name != "ragged"]
+    reader = open_split(folder, columns, rank=1, size=2, label="y", weight="x", **MODES[mode])
+    dataset = reader.dataset(8, shuffle_seed=5, epoch=lambda: 3, first_step=lambda: 2)
+    pairs = list(zip(reader.batches(8, shuffle_seed=5, epoch=3, first_step=2), dataset, strict=True))
+    assert len(pairs) == reader.steps(8) - 2
+    for batch, expected in pairs:
+        for array, tensor in zip(tf.nest.flatten(batch), tf.nest.flatten(expected), strict=True):
+            assert array.dtype == tensor.numpy().dtype
+            assert array.tolist() == tensor.numpy().tolist()
+    with pytest.raises(BadInput, match="first_step is 99, but a pass has 10 steps"):
+        next(reader.batches(8, first_step=99))
+    with pytest.raises(BadInput, match="column 'ragged' has lists of different lengths"):
+        next(open_split(folder, COLUMNS).batches(8))
+
+
 def test_parquet_and_tfrecord_give_same_batches(tmp_path: Path) -> None:
     folder = tmp_path / "train"
     for part in range(3):

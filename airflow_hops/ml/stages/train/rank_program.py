@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import signal
@@ -10,11 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import horovod.tensorflow as hvd
-import keras
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
@@ -39,16 +36,15 @@ from airflow_hops.ml.features.transform_graph import export_serving_model, serve
 from airflow_hops.ml.stages.train.estimators import describe_keras, export_estimator, folder_checksum, framework_of
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
 from airflow_hops.ml.stages.train.strategies import Member, Roles
-from airflow_hops.ml.stages.train.torch_ranks import TorchMember, unwrapped
+from airflow_hops.ml.stages.train.torch_ranks import TorchMember, seed_generators, unwrapped
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext, made_current
-from airflow_hops.ml.training.devices import get_num_gpus
-from airflow_hops.ml.training.fitting import Measured
+from airflow_hops.ml.training.devices import GpuMeter, get_gpus
 from airflow_hops.ml.training.gang import Channel, Placement
-from airflow_hops.ml.training.keras import check_weights, weights_checksum
-from airflow_hops.ml.training.keras.legacy import leave_unconverted, use_tf_keras
-from airflow_hops.ml.training.rank_state import seed_rank
 from airflow_hops.ml.training.tables import raw_specs
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
@@ -57,8 +53,8 @@ OUTPUT_VARIABLE = "HOPS_OUTPUT"
 
 def is_model(value: Any) -> bool:
     """Returns whether a value is a Keras model, of Keras 3 or tf_keras."""
-    tf_keras = sys.modules.get("tf_keras")
-    return isinstance(value, keras.Model) or (tf_keras is not None and isinstance(value, tf_keras.Model))
+    loaded = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
+    return any(isinstance(value, each.Model) for each in loaded)
 
 
 def check_outcome(program: Program, returned: Any, output: Path, rank: int, options: TrainingOptions) -> None:
@@ -155,7 +151,6 @@ def train_rank(
     code, output = Program.of_training(values), folders["output"]
     channel.alive("the start of its collectives")
     threads = _prepare_process(values, placement, output)
-    hide_triton()
     member, torch_member = None, None
     if values.strategy == TORCH:
         torch_member = TorchMember(placement, channel, threads)
@@ -164,7 +159,7 @@ def train_rank(
         if not member.runs_user_code:
             member.serve()
             return None
-    seed_rank(values.seed, placement.rank)
+    _seed(values, placement)
     strategy = member.strategy if member else None
     data = ExamplesProperties.from_dict(examples or {})
     context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
@@ -174,9 +169,10 @@ def train_rank(
     channel.send("started")
     start_up = time.monotonic() - began
     channel.alive(f"the beginning of {code.name}")
-    returned = _call(code, context)
+    with GpuMeter(get_gpus()) as meter:
+        returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
-    model = returned if is_model(returned) else None
+    model = returned if values.strategy != TORCH and is_model(returned) else None
     framework = framework_of(returned) if values.strategy in OF_ANY_FRAMEWORK else None
     made_model = model is not None or framework is not None
     if not made_model:
@@ -187,8 +183,7 @@ def train_rank(
             raise BadInput(f"{code.name} returned {type(returned).__name__}, expected a torch.nn.Module")
         checksum = torch_member.check_weights(returned)
     channel.send("alive", where="the end of training")
-    if hvd.is_initialized():
-        hvd.shutdown()
+    _leave_horovod()
     export_began = time.monotonic()
     exported = None
     if not values.export:
@@ -204,7 +199,7 @@ def train_rank(
     return {
         "host": placement.host,
         "threads": threads,
-        "gpus": get_num_gpus(),
+        "gpus": meter.usage(),
         **_describe(context),
         "checksum": checksum,
         "model": exported if exported is not None else {} if made_model and not values.export else None,
@@ -233,11 +228,13 @@ def measure_rank(
     Raises:
         BadInput: the user's code does not call ``context.fit``.
     """
+    from airflow_hops.ml.training.fitting import Measured
+
     values = TrainingOptions(**options)
     code = Program.of_training(values)
     channel.alive("the start of its collectives")
     _prepare_process(values, placement, folders["output"])
-    seed_rank(values.seed, placement.rank)
+    _seed(values, placement)
     data = ExamplesProperties.from_dict(examples)
     context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options, None)
     context.is_measured = True
@@ -245,7 +242,7 @@ def measure_rank(
         _call(code, context)
     except Measured as measured:
         context.close()
-        hvd.shutdown()
+        _leave_horovod()
         return {"rows_per_second": measured.rows_per_second, "most_ranks": measured.most_ranks}
     raise BadInput(
         f"np is 'auto', which measures the first steps of context.fit, but {code.name} has not called it, or "
@@ -256,19 +253,49 @@ def measure_rank(
 def _prepare_process(options: TrainingOptions, placement: Placement, output: Path) -> int:
     """Sets what TensorFlow and Horovod read only once, and joins the other ranks; returns the number of threads."""
     os.environ[OUTPUT_VARIABLE] = str(output)
+    threads = 1 if options.deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
+    if "tensorflow" in sys.modules:
+        hide_triton()
+    if not has_tensorflow(options):
+        return threads
+    import tensorflow as tf
+
+    from airflow_hops.ml.training.keras.legacy import leave_unconverted, use_tf_keras
+
     if options.timeline:
         os.environ["HOROVOD_TIMELINE"] = str(output / "timeline.json")
     if options.strategy in OF_TENSORFLOW or os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         use_tf_keras()
     if options.strategy == HOROVOD:
+        import horovod.tensorflow as hvd
+
         leave_unconverted("horovod")
         hvd.init()
-    threads = 1 if options.deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     return threads
+
+
+def _seed(options: TrainingOptions, placement: Placement) -> None:
+    if not has_tensorflow(options):
+        seed_generators(options.seed + placement.rank)
+        return
+    from airflow_hops.ml.training.rank_state import seed_rank
+
+    seed_rank(options.seed, placement.rank)
+
+
+def has_tensorflow(options: TrainingOptions) -> bool:
+    """Returns whether ranks use TensorFlow: not those of PyTorch, nor any where it is not installed."""
+    return options.strategy != TORCH and importlib.util.find_spec("tensorflow") is not None
+
+
+def _leave_horovod() -> None:
+    horovod = sys.modules.get("horovod.tensorflow")
+    if horovod is not None and horovod.is_initialized():
+        horovod.shutdown()
 
 
 def _make_context(
@@ -360,6 +387,8 @@ def _call(code: Program, context: TrainContext) -> Any:
 
 def _check(model: Any, options: TrainingOptions, member: Member | None) -> str:
     """Compares the ranks' weights at the end."""
+    from airflow_hops.ml.training.keras import check_weights, weights_checksum
+
     if options.strategy == SINGLE:
         return weights_checksum(model)
     return check_weights(model, "at the end of training") if member is None else member.check_weights(model)

@@ -265,6 +265,10 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
         if name != "seconds" and math.isfinite(value)
     }
     efficiency = summary["scaling_efficiency"]
+    gpus = [gpu for rank in summary["gpu_usage"] for gpu in rank if gpu["peak_memory_bytes"] is not None]
+    if gpus:
+        metrics["gpu_peak_memory_gib"] = round(max(gpu["peak_memory_bytes"] for gpu in gpus) / 2**30, 3)
+        metrics["gpu_utilization"] = round(sum(gpu["utilization"] for gpu in gpus) / len(gpus), 4)
     return {
         **metrics,
         "examples_per_second": summary["examples_per_second"],

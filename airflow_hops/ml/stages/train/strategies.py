@@ -25,7 +25,6 @@ from airflow_hops.core.contract.training import (
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
 from airflow_hops.ml.training.gang.rendezvous import SharedValues
-from airflow_hops.ml.training.keras import weights_checksum
 
 STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TORCH)
 
@@ -130,6 +129,8 @@ class Member:
         Raises:
             BadInput: they differ.
         """
+        from airflow_hops.ml.training.keras import weights_checksum
+
         checksum = weights_checksum(model)
         if self._roles.strategy == PARAMETER_SERVER:
             return checksum

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -88,6 +90,18 @@ class TorchMember:
 
         dist.barrier()
         dist.destroy_process_group()
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds the generators of Python and NumPy, and of PyTorch and Keras if they are used without TensorFlow."""
+    random.seed(seed)
+    np.random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        import keras
+
+        keras.utils.set_random_seed(seed)
 
 
 def unwrapped(model: Any) -> Any:

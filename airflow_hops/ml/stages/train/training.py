@@ -1,29 +1,26 @@
 """Describes a training, and runs it on a gang.
 
-This module imports TensorFlow, Horovod and the program of ranks, so that forked ranks have them already.
+Libraries and the program of ranks are imported before ranks are forked, so that these have them already.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import horovod.tensorflow  # noqa: F401  # for the ranks
-import keras
-import numpy
-import tensorflow as tf
-
-import airflow_hops.ml.stages.train.rank_program  # noqa: F401  # for the ranks
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.stages.train.program import Program
+from airflow_hops.ml.stages.train.rank_program import has_tensorflow
 from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.training.gang import LocalRanks, RankJob, RankLauncher, run_gang
 from airflow_hops.ml.training.gang.supervisor import OnMessage
@@ -93,7 +90,8 @@ def train_model(training: Training, *, on_message: OnMessage | None = None) -> d
         "ranks": training.roles.ranks,
         **({"rows_per_second_by_ranks": dict(training.rates)} if training.rates else {}),
         "threads_per_rank": first["threads"],
-        "gpus": sum(rank["gpus"] for rank in ranks),
+        "gpus": sum(len(rank["gpus"]) for rank in ranks),
+        "gpu_usage": [rank["gpus"] for rank in ranks],
         "hosts": sorted({rank["host"] for rank in ranks}),
         "epochs": first["history"],
         "resumed_after_epoch": first["resumed_after_epoch"],
@@ -127,6 +125,10 @@ def run_ranks(training: Training, entry: str, on_message: OnMessage | None = Non
         BadInput: see :func:`airflow_hops.ml.stages.train.run`.
         HopsError: a rank died or stalled.
     """
+    if has_tensorflow(training.options):
+        import horovod.tensorflow  # noqa: F401  # for the ranks
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
     for name in ("checkpoints", "tensorboard"):
         (training.output / name).mkdir(parents=True, exist_ok=True)
     return run_gang(
@@ -156,12 +158,8 @@ def run_ranks(training: Training, entry: str, on_message: OnMessage | None = Non
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "horovod": version("horovod"),
-        "numpy": numpy.__version__,
-    }
+    versions = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "horovod", "torch", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

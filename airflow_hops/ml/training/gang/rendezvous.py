@@ -1,4 +1,9 @@
-"""Horovod's rendezvous server, by which ranks find each other and exchange small values."""
+"""The rendezvous server, by which ranks find each other and exchange small values.
+
+It speaks the HTTP of Horovod's Gloo rendezvous: ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key``. A rank deletes its
+key of a scope once it is connected. Keys stay until all ranks of the scope have done so, since others may still read
+them; then the scope is empty, and the ranks can meet in it again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,10 @@ import math
 import os
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.training.gang.crew import Channel, Placement
@@ -16,6 +24,7 @@ from airflow_hops.ml.training.gang.crew import Channel, Placement
 LOOPBACK = "lo"
 _PAUSE_S = 0.05
 _ANSWER_S = 10.0
+_REQUEST_S = 3.0
 
 
 def horovod_environment(placement: Placement, address: str, port: int, interface: str) -> dict[str, str]:
@@ -58,15 +67,8 @@ def stall_environment(stall_timeout_s: float) -> dict[str, str]:
 
 @contextlib.contextmanager
 def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> Iterator[tuple[int, Callable[[], None]]]:
-    """Yields the port of Horovod's rendezvous server, and a function that starts it once ranks are forked."""
-    from horovod.runner.common.util.hosts import SlotInfo
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    server = RendezvousHTTPServer((address, 0), RendezvousHandler, 0)
-    server.daemon_threads = True
-    server.init(
-        [SlotInfo(p.host, p.rank, p.local_rank, p.cross_rank, p.size, p.local_size, p.cross_size) for p in placements]
-    )
+    """Yields the port of the rendezvous server, and a function that starts it once ranks are forked."""
+    server = _Server(address, placements)
     # The thread starts after the forks; connections wait in the socket's backlog until then.
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     try:
@@ -75,6 +77,62 @@ def rendezvous(placements: Sequence[Placement], address: str = "127.0.0.1") -> I
         if thread.is_alive():
             server.shutdown()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Holds the ranks' values by scope and key."""
+
+    daemon_threads = True
+    request_queue_size = 1024  # all ranks connect at once
+
+    def __init__(self, address: str, placements: Sequence[Placement]) -> None:
+        super().__init__((address, 0), _Handler)
+        self.lock = threading.Lock()
+        self.values: dict[str, dict[str, bytes]] = defaultdict(dict)
+        self.members = {"global": len(placements)}
+        for placement in placements:
+            self.members[f"local_{placement.host}"] = placement.local_size
+            self.members[f"cross_{placement.local_rank}"] = placement.cross_size
+        self.connected: Counter[str] = Counter()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _REQUEST_S
+
+    def do_PUT(self) -> None:
+        value = self.rfile.read(int(self.headers["Content-Length"]))
+        with self.server.lock:
+            _, scope, key = self.path.split("/", 2)
+            self.server.values[scope][key] = value
+        self._answer(http.HTTPStatus.OK)
+
+    def do_GET(self) -> None:
+        with self.server.lock:
+            _, scope, key = self.path.split("/", 2)
+            value = self.server.values[scope].get(key)
+        self._answer(http.HTTPStatus.OK if value is not None else http.HTTPStatus.NOT_FOUND, value or b"")
+
+    def do_DELETE(self) -> None:
+        with self.server.lock:
+            _, scope, key = self.path.split("/", 2)
+            if scope in self.server.members:
+                self.server.connected[scope] += 1
+                if self.server.connected[scope] == self.server.members[scope]:
+                    self.server.values[scope].clear()
+                    self.server.connected[scope] = 0
+            else:
+                self.server.values[scope].pop(key, None)
+        self._answer(http.HTTPStatus.OK)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing."""
+
+    def _answer(self, status: http.HTTPStatus, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
 
 class SharedValues:

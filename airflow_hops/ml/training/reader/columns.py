@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _STRING_OVERHEAD_BYTES = 24
 
@@ -31,13 +33,15 @@ class ColumnType:
     is_ragged: bool = False
 
     @property
-    def dtype(self) -> tf.DType:
-        """TensorFlow's type of a value."""
-        return tf.string if pa.types.is_binary(self.arrow) else tf.as_dtype(self.arrow.to_pandas_dtype())
+    def dtype(self) -> str:
+        """Name of a value's type in NumPy and TensorFlow, such as ``float32``, or ``string``."""
+        return "string" if pa.types.is_binary(self.arrow) else np.dtype(self.arrow.to_pandas_dtype()).name
 
     @property
     def tensors(self) -> list[tf.TensorSpec]:
         """Specifications of a batch's tensors: values and row splits if rows are ragged, else one tensor."""
+        import tensorflow as tf
+
         if self.is_ragged:
             return [tf.TensorSpec([None], self.dtype), tf.TensorSpec([None], tf.int64)]
         return [tf.TensorSpec([None] if self.width is None else [None, self.width], self.dtype)]
@@ -49,12 +53,12 @@ class ColumnType:
             values_per_row: Mean length of a row's list; 1 for plain columns.
             bytes_per_value: Mean length of a string; ignored for numbers.
         """
-        if self.dtype == tf.string:
+        if self.dtype == "string":
             return values_per_row * (bytes_per_value + _STRING_OVERHEAD_BYTES)
-        return values_per_row * float(self.dtype.size) + (8 if self.is_ragged else 0)
+        return values_per_row * np.dtype(self.dtype).itemsize + (8 if self.is_ragged else 0)
 
     def __str__(self) -> str:
-        value = self.dtype.name
+        value = self.dtype
         return f"list of {value}" if self.is_ragged else value if self.width is None else f"{self.width} x {value}"
 
 
@@ -160,7 +164,7 @@ def _filled(array: pa.Array, kind: ColumnType, fill: Any, where: str) -> pa.Arra
     try:
         value = pa.scalar(fill.encode() if isinstance(fill, str) else fill, kind.arrow)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise BadInput(f"{where}: fill_values has {fill!r}, which is not of type {kind.dtype.name} ({error})") from None
+        raise BadInput(f"{where}: fill_values has {fill!r}, which is not of type {kind.dtype} ({error})") from None
     return pc.fill_null(array, value)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.feature_specs import OutputSpec
@@ -105,8 +104,7 @@ def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> 
         kinds[column] = kind = column_type(schema.field(column).type, f"{name}: column {column!r}", width=width)
         if spec is None or spec.image is not None:
             continue
-        dtype = tf.as_dtype(spec.dtype)
-        expected = ColumnType(pa.binary() if dtype == tf.string else pa.from_numpy_dtype(dtype.as_numpy_dtype), width)
+        expected = ColumnType(pa.binary() if spec.dtype == "string" else pa.from_numpy_dtype(spec.dtype), width)
         if str(expected) != str(kind):
             raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
     return kinds

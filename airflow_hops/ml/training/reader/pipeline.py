@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.ml.features.images import decode_images
 from airflow_hops.ml.training.reader.columns import ColumnType
 from airflow_hops.ml.training.reader.units import Piece, Share
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class PassPlan:
@@ -136,6 +138,8 @@ def batches(
         images: Specifications of columns of encoded images.
         threads: Number of batches of images that are decoded at once.
     """
+    import tensorflow as tf
+
     bounds = tf.constant(plan.bounds)
     specs = [spec for kind in kinds.values() for spec in kind.tensors]
 
@@ -184,6 +188,8 @@ def batches(
 
 
 def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str, ...]], tensors: Sequence[Any]) -> Any:
+    import tensorflow as tf
+
     left = list(tensors)
     columns = {}
     for name, kind in kinds.items():

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.images import ImageSpec
@@ -26,6 +26,9 @@ from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
 from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches
 from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.ml.training.reader.units import Piece, Share, Unit, share
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 BUFFER_BYTES = 64 << 20
 _MEMORY_SHARE = 4
@@ -63,8 +66,6 @@ class SplitReader:
         self.smallest_rows = self.share.smallest_rows
         self.failure: Exception | None = None
         self._last_unit: tuple[Unit, pa.Table] | None = None
-        with tf.device("/CPU:0"):
-            self._given = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._columns = self._read(self.share.pieces) if self.in_memory else None
 
     def steps(self, batch_size: int) -> int:
@@ -78,6 +79,45 @@ class SplitReader:
     def rows_given(self) -> int:
         """Returns the number of rows of the current pass returned so far, including those before its first step."""
         return int(self._given.numpy())
+
+    @cached_property
+    def _given(self) -> tf.Variable:
+        import tensorflow as tf
+
+        with tf.device("/CPU:0"):
+            return tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def batches(
+        self, batch_size: int, *, shuffle_seed: int | None = None, epoch: int = 0, first_step: int = 0
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yields the batches of :meth:`dataset` as NumPy arrays, without TensorFlow; encoded images as bytes.
+
+        Args:
+            batch_size: Rows of a step over all ranks; this rank's batches have a ``size``-th of them.
+            shuffle_seed: Seed of the order; None for the order of the files.
+            epoch: Number of the pass.
+            first_step: First batch of the pass.
+
+        Yields:
+            Features by name, then the label (or several, by name) and the weight, if there is one.
+
+        Raises:
+            BadInput: ``batch_size`` is less than 1, ``first_step`` is after the pass, or a column is ragged.
+        """
+        ragged = next((name for name, kind in self.kinds.items() if kind.is_ragged), None)
+        if ragged is not None:
+            raise BadInput(
+                f"{self.where}: column {ragged!r} has lists of different lengths, which no array holds; leave it out "
+                "(columns=…), or give all lists one length in prepare()"
+            )
+        plan = self._plan(batch_size, shuffle_seed)
+        self._check_first_step(first_step, plan)
+        windows = WindowsAhead(partial(self._window, plan), plan.windows)
+        for step in range(first_step, plan.steps):
+            window, first, last = plan.batch(step)
+            read = windows.get(epoch, window)
+            columns = {name: arrays[0][first:last] for name, arrays in read.items()}
+            yield columns, *(_take_target(columns, target) for target in self._targets)
 
     def dataset(
         self,
@@ -104,18 +144,19 @@ class SplitReader:
         Raises:
             BadInput: ``batch_size`` is less than 1.
         """
-        if batch_size < 1:
-            raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
-        window_rows = max(1, int(self.buffer_bytes * self.rows / max(self.share.size_bytes, 1)))
-        plan = PassPlan(self.share, self.rank, self.steps(batch_size), shuffle_seed, window_rows)
+        import tensorflow as tf
+
+        plan = self._plan(batch_size, shuffle_seed)
         windows = WindowsAhead(partial(self._window, plan), plan.windows)
         passes = count()
 
         def begin() -> tuple[int, int]:
             number = next(passes) if epoch is None else epoch()
             step = 0 if first_step is None else first_step()
-            if not 0 <= step <= plan.steps:
-                raise self._fail(BadInput(f"first_step is {step}, but a pass has {plan.steps} steps"))
+            try:
+                self._check_first_step(step, plan)
+            except BadInput as error:
+                raise self._fail(error) from None
             return number, step
 
         def give(number: int, step: int) -> list[np.ndarray[Any, Any]]:
@@ -127,12 +168,28 @@ class SplitReader:
             rows = slice(first, last)
             return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
 
-        label = self.label if self.label is None or isinstance(self.label, str) else tuple(self.label)
-        targets = [each for each in (label, self.weight) if each is not None]
-        dataset = batches(plan, self.kinds, targets, begin, give, self._given, images=self.images, threads=self.threads)
+        dataset = batches(
+            plan, self.kinds, self._targets, begin, give, self._given, images=self.images, threads=self.threads
+        )
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
         return dataset
+
+    @property
+    def _targets(self) -> list[str | tuple[str, ...]]:
+        """The label's column, or those of several labels, and the weights' column; each only if it exists."""
+        label = self.label if self.label is None or isinstance(self.label, str) else tuple(self.label)
+        return [each for each in (label, self.weight) if each is not None]
+
+    def _plan(self, batch_size: int, shuffle_seed: int | None) -> PassPlan:
+        if batch_size < 1:
+            raise BadInput(f"batch_size is {batch_size}, expected 1 row or more")
+        window_rows = max(1, int(self.buffer_bytes * self.rows / max(self.share.size_bytes, 1)))
+        return PassPlan(self.share, self.rank, self.steps(batch_size), shuffle_seed, window_rows)
+
+    def _check_first_step(self, step: int, plan: PassPlan) -> None:
+        if not 0 <= step <= plan.steps:
+            raise BadInput(f"first_step is {step}, but a pass has {plan.steps} steps")
 
     def _fail(self, error: Exception) -> Exception:
         self.failure = error
@@ -234,8 +291,22 @@ def open_split(
         in_memory=split_bytes // size <= budget,
         buffer_bytes=buffer_bytes,
         images={name: spec.image for name, spec in wanted.items() if spec is not None and spec.image is not None},
-        threads=threads or tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0)),
+        threads=threads or _threads_of_tensorflow() or len(os.sched_getaffinity(0)),
     )
+
+
+def _threads_of_tensorflow() -> int:
+    """Returns the number of threads that TensorFlow was told to use; 0 if none, or if it is not imported."""
+    tensorflow = sys.modules.get("tensorflow")
+    return 0 if tensorflow is None else int(tensorflow.config.threading.get_intra_op_parallelism_threads())
+
+
+def _take_target(columns: dict[str, np.ndarray[Any, Any]], target: str | tuple[str, ...]) -> Any:
+    """Removes a label or weight, or several labels by name, from the columns; float64 becomes float32."""
+    if not isinstance(target, str):
+        return {name: _take_target(columns, name) for name in target}
+    values = columns.pop(target)
+    return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
 def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> int:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -29,14 +28,14 @@ from airflow_hops.ml.training.reader.units import Unit
 COUNTS_FILE = "counts.json"
 _RECORDS_AT_ONCE = 4096
 _RECORDS_LOOKED_AT = 256
-_TYPES = {"int64_list": tf.int64, "float_list": tf.float32, "bytes_list": tf.string}
+_TYPES = {"int64_list": "int64", "float_list": "float32", "bytes_list": "string"}
 
 
 @dataclass(frozen=True)
 class _Feature:
     """Type, number of values in each record, and mean length of a string, according to the first records."""
 
-    dtype: tf.DType
+    dtype: str
     lengths: np.ndarray[Any, Any]
     bytes_per_value: float
 
@@ -64,6 +63,8 @@ class TFRecordUnits:
     """
 
     def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None]) -> None:
+        import tensorflow as tf
+
         self._files = files
         counts = record_counts(files)
         holding = [number for number, rows in enumerate(counts) if rows]
@@ -75,7 +76,8 @@ class TFRecordUnits:
         results = {column: _feature(records, column, files.name(holding[0])) for column in columns}
         self.kinds = {column: _kind(results[column], spec, column, files) for column, spec in columns.items()}
         self._wanted = {
-            column: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64) for column, feature in results.items()
+            column: tf.io.RaggedFeature(tf.as_dtype(feature.dtype), row_splits_dtype=tf.int64)
+            for column, feature in results.items()
         }
         row_bytes = sum(results[column].row_bytes(kind) for column, kind in self.kinds.items())
         self.units = [Unit(number, 0, counts[number], int(counts[number] * row_bytes) + 1) for number in holding]
@@ -86,6 +88,8 @@ class TFRecordUnits:
         Raises:
             BadInput: the file is damaged, or has a different number of records or features of other types.
         """
+        import tensorflow as tf
+
         name = self._files.name(unit.file)
         parts, left = [], _records(self._files, unit.file)
         while records := list(islice(left, _RECORDS_AT_ONCE)):
@@ -147,6 +151,8 @@ def _counted(files: SplitFiles, number: int) -> int:
 
 
 def _first_records(files: SplitFiles, holding: Sequence[int]) -> list[Any]:
+    import tensorflow as tf
+
     records = islice(chain.from_iterable(_records(files, number) for number in holding), _RECORDS_LOOKED_AT)
     try:
         return [tf.train.Example.FromString(record) for record in records]
@@ -192,12 +198,11 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
 
 
 def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
-    value = pa.binary() if result.dtype == tf.string else pa.from_numpy_dtype(result.dtype.as_numpy_dtype)
+    value = pa.binary() if result.dtype == "string" else pa.from_numpy_dtype(result.dtype)
     if spec is not None and spec.image is None:
-        wanted = tf.as_dtype(spec.dtype)
-        if (wanted == tf.string) != (result.dtype == tf.string):
-            raise BadInput(f"{files.source}: feature {column!r} is {result.dtype.name}, expected {spec.dtype}")
-        narrow = value if wanted == tf.string else pa.from_numpy_dtype(wanted.as_numpy_dtype)
+        if (spec.dtype == "string") != (result.dtype == "string"):
+            raise BadInput(f"{files.source}: feature {column!r} is {result.dtype}, expected {spec.dtype}")
+        narrow = value if spec.dtype == "string" else pa.from_numpy_dtype(spec.dtype)
         return ColumnType(narrow, width=spec.width)
     widest = int(result.lengths.max(initial=0))
     if widest <= 1:
@@ -209,7 +214,7 @@ def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFi
 def _column(result: Any, kind: ColumnType, column: str, name: str) -> pa.Array:
     """Returns a feature as :func:`~airflow_hops.ml.training.reader.columns.to_arrays` takes it: lists, or values."""
     splits = result.row_splits.numpy()
-    values = pa.array(result.values.numpy(), pa.binary() if result.dtype == tf.string else None)
+    values = pa.array(result.values.numpy(), pa.binary() if result.dtype.name == "string" else None)
     if values.type != kind.arrow:
         values = pc.cast(values, kind.arrow)
     if kind.is_ragged or kind.width is not None:

@@ -1,0 +1,135 @@
+"""Training functions of the GPU's tests."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+from typing import Any
+
+from airflow_hops.hops import TrainContext
+
+BATCH = 8192
+
+
+def network(context: TrainContext) -> Any:
+    """Trains a network of two wide layers on batches as the reader gives them, and reports what it waited for.
+
+    Parameters: ``epochs``; ``width`` of the layers; ``amp``, whether to compute in bfloat16; ``dies_at``, a step after
+    which rank 0 is killed.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(context.seed)
+    width = context.params.get("width", 1024) if device.type == "cuda" else 16
+    layers = [torch.nn.Linear(len(context.feature_outputs), width), torch.nn.ReLU(), torch.nn.Linear(width, width)]
+    inner = torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(width, 1), torch.nn.Sigmoid()).to(device)
+    optimizer = torch.optim.SGD(inner.parameters(), 0.05, momentum=0.9)
+    if saved := context.resumed_files():
+        state = torch.load(io.BytesIO(saved["state.pt"]), weights_only=True)
+        inner.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+    model = DistributedDataParallel(inner)
+    steps = context.steps("train", BATCH)
+    waited, began, rows = 0.0, time.monotonic(), 0
+    for epoch in range(context.position.step // steps, context.params.get("epochs", 1)):
+        context.begin_epoch(epoch)
+        first = context.position.step % steps if epoch == context.position.step // steps else 0
+        asked = time.monotonic()
+        for number, (features, labels) in enumerate(context.batches("train", BATCH, shuffle=True, first_step=first)):
+            waited += time.monotonic() - asked
+            inputs = torch.stack([torch.from_numpy(column) for column in features.values()], 1).to(device)
+            wanted = torch.from_numpy(labels).to(device).float()
+            optimizer.zero_grad()
+            with torch.autocast(device.type, torch.bfloat16, enabled=bool(context.params.get("amp"))):
+                answers = model(inputs).float().flatten()
+            loss = torch.nn.functional.binary_cross_entropy(answers, wanted)
+            loss.backward()
+            optimizer.step()
+            rows += len(labels)
+            step = epoch * steps + first + number + 1
+            if step == context.params.get("dies_at") and not saved:
+                contents = io.BytesIO()
+                torch.save({"network": inner.state_dict(), "optimizer": optimizer.state_dict()}, contents)
+                context.checkpoint_files(step, {"state.pt": contents.getvalue()})
+                context.state.close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            asked = time.monotonic()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.monotonic() - began
+        context.report(
+            (epoch + 1) * steps, loss=loss.item(), waited=waited / seconds, rows_per_second=rows / seconds, rows=rows
+        )
+        context.on_message("backend", value=f"{device.type}:{dist.get_backend()}")
+    return model
+
+
+def keras_on_torch(context: TrainContext) -> Any:
+    """Trains a Keras 3 model, which is a module of PyTorch, on the GPU."""
+    import keras
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    features, labels = context.table("train").tensors()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    layers = [keras.Input((features.shape[1],)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1, "sigmoid")]
+    inner = keras.Sequential(layers)
+    model = DistributedDataParallel(inner)
+    optimizer = torch.optim.Adam(inner.parameters(), 1e-2)
+    losses = []
+    for step in range(50):
+        rows = slice(step * 256, (step + 1) * 256)
+        optimizer.zero_grad()
+        answers = model(features[rows].to(device)).flatten()
+        loss = torch.nn.functional.binary_cross_entropy(answers, labels[rows].float().to(device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    context.on_message("where", value=str(next(inner.parameters()).device.type))
+    context.report(50, first=losses[0], last=losses[-1])
+    return model
+
+
+def on_jax(context: TrainContext) -> dict[str, Any]:
+    """Trains a logistic regression in JAX on batches of the reader; returns its losses and its device."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    def loss_of(weights: Any, inputs: Any, wanted: Any) -> Any:
+        raw = inputs @ weights
+        return jnp.mean(jnp.logaddexp(0, raw) - wanted * raw)
+
+    step = jax.jit(jax.value_and_grad(loss_of))
+    weights, losses = jnp.zeros(len(context.feature_outputs)), []
+    for features, labels in context.batches("train", BATCH, shuffle=True):
+        loss, gradient = step(weights, np.stack(list(features.values()), 1), labels.astype("float32"))
+        weights = weights - 0.5 * gradient
+        losses.append(float(loss))
+    return {"first": losses[0], "last": losses[-1], "devices": [device.platform for device in jax.devices()]}
+
+
+def keras_on_jax(context: TrainContext) -> dict[str, Any]:
+    """Trains a Keras 3 model on JAX by Keras's own ``fit``; returns its losses and its device."""
+    import jax
+    import keras
+    import numpy as np
+
+    layers = [keras.Input((len(context.feature_outputs),)), keras.layers.Dense(64, "relu")]
+    model = keras.Sequential([*layers, keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy")
+    batches = ((np.stack(list(f.values()), 1), labels) for f, labels in context.batches("train", BATCH, shuffle=True))
+    first = float(model.train_on_batch(*next(batches)))
+    history = model.fit(batches, steps_per_epoch=context.steps("train", BATCH) - 1, verbose=0)
+    return {
+        "first": first,
+        "last": history.history["loss"][-1],
+        "backend": keras.backend.backend(),
+        "devices": [device.platform for device in jax.devices()],
+    }
