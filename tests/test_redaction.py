@@ -76,6 +76,7 @@ def test_what_is_secret_is_left_out(text: str, shown: str) -> None:
         "password=None, secret_key=null",
         "max_tokens=512, keys=3, tokenizer=bert, compass=north",
         "the secret is out; passwords expire",
+        "sk-learn-gradient-boosting-classifier-of-delays, dapi, hf_hub, ghp_, eyJ",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -132,6 +133,34 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "mask_tokens": ["[MASK]"],
     }
     assert json.dumps(values) == before
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "ghp_" + "aB3" * 12,
+        "github_pat_" + "aB3_" * 16,
+        "glpat-" + "aB3-" * 5,
+        "hf_" + "aBc" * 11,
+        "sk-proj-" + "aB3_" * 6 + "aB3" * 8,
+        "xoxb-1234567890-" + "aB3" * 5,
+        "AIza" + "aB3-_" * 7,
+        "dapi" + "0a" * 16,
+        "eyJhbGciOi" + ".eyJzdWIiOi" + ".aB3-_aB3",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n",
+    ],
+)
+def test_credentials_are_recognised_by_their_form(secret: str) -> None:
+    params = {"env": {"LOGIN": secret, "EPOCHS": "3"}, "values": [f"--login={secret}"]}
+    shown = json.dumps(masked(params)) + redacted(f"it logs in as {secret}") + redacted(json.dumps(params))
+    assert secret.strip()[-20:] not in shown and "MIIB" not in shown and '"EPOCHS": "3"' in shown
+    assert RuntimeHook().complete(StepSpec("train", "m:f", params=params)).secrets == ("env/LOGIN", "values/0")
+
+
+@pytest.mark.parametrize("name", ["DB_PASS", "smtp.pass", "SESSION_COOKIE"])
+def test_text_with_the_name_of_a_secret_is_masked(name: str) -> None:
+    assert masked({name: "hunter2", "compass": "north"}) == {name: "***", "compass": "north"}
+    assert masked({name: 2}) == {name: 2}
 
 
 def test_step_is_told_which_of_its_parameters_are_secrets() -> None:

@@ -101,7 +101,7 @@ def _masked(value: Any, shown: Any = ...) -> Any:
         return {name: _masked(item, shown[name]) for name, item in value.items()}
     if isinstance(value, list | tuple) and isinstance(shown, list):
         return [_masked(*pair) for pair in zip(value, shown, strict=True)]
-    return value if isinstance(value, str) and "\n" in value else shown
+    return value if isinstance(value, str) and "\n" in value and "PRIVATE KEY-----" not in value else shown
 
 
 def _is_secret(value: str, path: str) -> bool:

@@ -2,7 +2,7 @@
 
 Only the standard library is imported, since both sides use this module. It removes the user and password of a URL,
 signatures and tokens in its query, values of fields with names such as ``password`` (in dicts, JSON, ``name=value`` and
-options of commands), and the secrets registered with :func:`hide`.
+options of commands), credentials that have a form of their own, and the secrets registered with :func:`hide`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,20 @@ _MAY_HOLD_ONE = re.compile(
     r"""|authorization)(?:\\?["'])?\s*[:=]|(?<!\S)--?[\w.-]*(?:secret|pass|pwd|key|token|dsn|url|string)""",
     re.IGNORECASE,
 )
+# By GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, Google, Databricks; JSON web tokens; private keys, also
+# within JSON. Others cannot be told from random names.
+_FORM = re.compile(
+    r"(?<![\w-])(?:gh[opusr]_\w{36}|github_pat_\w{22}|glpat-[\w-]{20}|hf_[a-zA-Z]{30}|sk-[\w-]*[a-zA-Z0-9]{20}"
+    r"|xox[abeoprs]-[\w-]{10}|AIza[\w-]{35}|dapi[0-9a-f]{32}|eyJ[\w-]{7,}\.eyJ[\w-]{5,}\.)[\w-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
+_MAY_HAVE_FORM = re.compile("gh[opusr]_|github_pat_|glpat-|hf_|sk-|xox|AIza|dapi|eyJ|PRIVATE KEY")
 _SECRET_NAME = re.compile(rf"(?:{_SECRET}|[\w.-]*authorization|[\w.-]*credential)s?", re.IGNORECASE)
 # Tokens of a vocabulary, such as padding, are not secrets.
 _TOKEN_NAME = re.compile(
-    r"(?!.*(?:bos|cls|end|eos|mask|oov|pad|sep|special|start|unk)[_.-]?token)(?:.*[_.-])?token", re.IGNORECASE
+    r"(?!.*(?:bos|cls|end|eos|mask|oov|pad|sep|special|start|unk)[_.-]?token)(?:.*[_.-])?(?:token|pass|cookie)",
+    re.IGNORECASE,
 )
 _NO_TOKEN = re.compile(r"\d+|<.*>|\[.*\]")
 """Value of a field called token that is a number of tokens, or a token of a vocabulary."""
@@ -83,6 +93,8 @@ def redacted(text: str) -> str:
     """Returns a text without its credentials."""
     for value in _hidden:
         text = text.replace(value, REDACTED)
+    if _MAY_HAVE_FORM.search(text):
+        text = _FORM.sub(REDACTED, text)
     if "://" in text:
         text = _USER.sub(rf"\1{REDACTED}@", text)
     if _MAY_HOLD_ONE.search(text):
@@ -135,5 +147,5 @@ def _is_secret(name: str, value: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def _kind_of(name: str) -> tuple[bool, bool]:
-    """Returns whether a name indicates a secret, and whether it indicates a token, which may be a number of tokens."""
+    """Returns whether a name indicates a secret, and whether it does so for a text that is not a number, as a token."""
     return _SECRET_NAME.fullmatch(name) is not None, _TOKEN_NAME.fullmatch(name) is not None
