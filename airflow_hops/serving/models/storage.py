@@ -106,11 +106,13 @@ class FoundVersions:
         ready: Complete versions with a model.
         growing: Versions that are still being written.
         empty: Complete versions without a model.
+        same: Folders of one number, such as ``1`` and ``001``: the one that counts, and one that does not.
     """
 
     ready: dict[int, StoredVersion]
     growing: tuple[int, ...] = ()
     empty: tuple[int, ...] = ()
+    same: tuple[str, str] | None = None
 
 
 def sort_versions(versions: Iterable[StoredVersion], known: Mapping[int, str]) -> FoundVersions:
@@ -121,10 +123,11 @@ def sort_versions(versions: Iterable[StoredVersion], known: Mapping[int, str]) -
         known: Number to place of the versions that were complete before, which are not checked again.
     """
     ready: dict[int, StoredVersion] = {}
-    growing, empty = [], []
+    growing, empty, same = [], [], None
     for version in versions:
         number = version.number
         if number in ready:
+            same = (ready[number].place, version.place)
             continue
         try:
             if not (known.get(number) == version.place or version.is_quiet()):
@@ -136,7 +139,7 @@ def sort_versions(versions: Iterable[StoredVersion], known: Mapping[int, str]) -
         except OSError:
             # Removed since it was listed.
             continue
-    return FoundVersions(ready, tuple(growing), tuple(empty))
+    return FoundVersions(ready, tuple(growing), tuple(empty), same)
 
 
 def wanted_versions(model: Any, found: Mapping[int, StoredVersion]) -> dict[int, StoredVersion]:
@@ -161,7 +164,7 @@ class StorageLog:
         self._growing_since_s: dict[str, float] = {}
 
     def check(self, model: Any, found: FoundVersions | Exception) -> None:
-        """Logs a missing or empty base path, a folder without a model, or a missing specific version."""
+        """Logs a missing or empty base path, a folder that is not served, or a missing specific version."""
         problem = ""
         if isinstance(found, Exception) or not found.growing:
             self._growing_since_s.pop(model.name, None)
@@ -178,6 +181,11 @@ class StorageLog:
             problem = (
                 f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: "
                 f"{model.base_path}/{found.empty[0]}. Version {found.empty[0]} of servable {model.name} is skipped"
+            )
+        elif found.same is not None:
+            problem = (
+                f"Two folders of servable {model.name} are the same version: {found.same[0]}, which is served, and "
+                f"{found.same[1]}, which is ignored; remove one of them"
             )
         elif not found.ready:
             problem = (

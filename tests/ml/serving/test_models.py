@@ -37,14 +37,19 @@ def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
     (base_path / "latest").mkdir()
     # One more than a version can be.
     publish("flights", 2, base_path, as_version=2**63)
+    vectors = tmp_path / "vectors"
+    publish("vectors", 7, vectors).rename(vectors / "007")
+    publish("vectors", 7, vectors)
     server = start_server(
-        model_name="flights", model_base_path=f"file://{base_path}", file_system_poll_wait_seconds=0.1
+        model_config_file=write_models(tmp_path, flights=f"file://{base_path}", vectors=vectors),
+        file_system_poll_wait_seconds=0.1,
     )
     assert server.versions("flights") == {1: "AVAILABLE"}
     assert (
         f"Could not find SavedModel .pb or .pbtxt at supplied export directory path: file://{base_path}/3."
         in server.log()
     )
+    assert f"the same version: {vectors}/007, which is served, and {vectors}/7, which is ignored" in server.log()
 
 
 def test_version_that_is_still_being_written_waits(start_server: Start, publish: Publish, tmp_path: Path) -> None:
