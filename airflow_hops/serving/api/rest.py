@@ -158,14 +158,23 @@ def _plain(name: str, array: np.ndarray) -> Any:
     if array.dtype.kind in "cV":
         raise invalid_argument(f"Failed to write JSON value for tensor type: {tensors.type_of(array).name}")
     if array.dtype == object:
-        if not name.endswith("_bytes"):
-            return tensors.decoded(array).tolist()
-        encode = np.frompyfunc(lambda value: {"b64": base64.b64encode(value).decode("ascii")}, 1, 1)
-        return np.asarray(encode(array), object).tolist()
+        write = np.frompyfunc(_base64 if name.endswith("_bytes") else _text, 1, 1)
+        return np.asarray(write(array), object).tolist()
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     # Scalars stay NumPy's: orjson writes a float32 in its shortest form, but a Python float with a double's digits.
     return np.ascontiguousarray(array) if array.ndim else array[()]
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return _base64(value)
+
+
+def _base64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode("ascii")}
 
 
 def _jsonable(value: Any) -> Any:

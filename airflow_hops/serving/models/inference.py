@@ -189,7 +189,12 @@ def fill_result(result: Any, task: Task, outputs: Mapping[str, np.ndarray], exam
             )
         columns: dict[str, list[list[Any]]] = {}
         if classes is not None:
-            columns["label"] = tensors.decoded(classes).tolist()
+            try:
+                columns["label"] = [[label.decode() for label in row] for row in classes.tolist()]
+            except UnicodeDecodeError as error:
+                raise invalid_argument(
+                    f"Expected {_CLASSES} Tensor of UTF-8 text. Got: {error.object!r}; Predict returns any bytes"
+                ) from None
         if scores is not None:
             columns["score"] = scores.tolist()
         for rows in zip(*columns.values(), strict=True):

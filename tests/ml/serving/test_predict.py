@@ -102,6 +102,8 @@ def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProc
         ({"y": np.array(np.inf, np.float16), "z": np.array(b"a", object)}, "columnar", '{"y": Infinity, "z": "a"}'),
         ({"y": np.array(0.1, np.float32), "z": np.array(7)}, "columnar", '{"y":0.1,"z":7}'),
         ({"y": np.array(np.nan), "z": np.array(0.1, np.float32)}, "columnar", '{"y": NaN, "z": 0.1}'),
+        ({"y": np.array([b"a", b"\xff", "é".encode()], object)}, "columnar", '["a",{"b64":"/w=="},"é"]'),
+        ({"y": np.array(b"\xff", object)}, "columnar", '{"outputs":{"b64":"/w=="}}'),
         (
             {"y": np.array([np.nan, 1.0]), "z": np.array([[0.1], [0.2]], np.float32)},
             "row",
@@ -109,7 +111,7 @@ def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProc
         ),
     ],
 )
-def test_scalars_are_written_as_vectors_are(outputs: dict[str, np.ndarray], body_format: Format, text: str) -> None:
+def test_output_is_written_in_full(outputs: dict[str, np.ndarray], body_format: Format, text: str) -> None:
     assert text in write_outputs(outputs, body_format).decode()
 
 
