@@ -9,20 +9,30 @@ from __future__ import annotations
 import base64
 import io
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.streams import TYPES_HEADER
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX
+from airflow_hops.ml.readers.limits import MAX_COLUMNS
 
 _HEADER_BYTES = 5
+_VARINT_BITS = 70
+"""Bits in the ten bytes of a varint of 64 bits, at most."""
+_MOST_LEVELS = 32
+_MOST_DIGITS = 38
+"""Most digits of a decimal in a snapshot."""
+SECONDS = range(-62_135_596_800, 253_402_300_800)
+"""Seconds since 1970 in the years 1 to 9999."""
 _UTC = pa.timestamp("us", "UTC")
 
 Fields = Mapping[str, Any]
@@ -58,13 +68,23 @@ def decode_captured(value: bytes, types: bytes) -> tuple[Fields, pa.DataType]:
     try:
         type_ = _captured_type(types, *fields)
         return {field.name: _from_json(fields[field.name], field.type) for field in type_}, type_
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise Poison(f"not of the types in the header {TYPES_HEADER}") from error
 
 
 @cache
 def _captured_type(types: bytes, *names: str) -> pa.DataType:
-    return pa.struct(list(zip(names, map(_type_of_text, types.decode().split(";")), strict=True)))
+    type_ = pa.struct(list(zip(names, map(_type_of_text, types.decode().split(";")), strict=True)))
+    _check_storable(type_)
+    return type_
+
+
+def _check_storable(type_: pa.DataType) -> None:
+    """Raises Poison for types that Parquet lacks, such as those of messages without fields."""
+    try:
+        pq.write_table(pa.schema(list(type_)).empty_table(), pa.BufferOutputStream())
+    except (pa.ArrowException, OSError) as error:
+        raise Poison(f"no table can hold its types ({str(error)[:100]})") from error
 
 
 def _type_of_text(text: str) -> pa.DataType:
@@ -82,7 +102,13 @@ def _from_json(value: Any, type_: pa.DataType) -> Any:
         return float(value)
     if pa.types.is_timestamp(type_):
         return datetime.fromisoformat(value)
-    return base64.b64decode(value, validate=True) if pa.types.is_binary(type_) else value
+    if pa.types.is_binary(type_):
+        return base64.b64decode(value, validate=True)
+    # Arrow takes a boolean for an integer.
+    expected = bool if pa.types.is_boolean(type_) else int if pa.types.is_integer(type_) else str
+    if value is not None and type(value) is not expected:
+        raise TypeError(f"{value!r} is not of type {type_}")
+    return value
 
 
 class Registry:
@@ -120,9 +146,9 @@ class Registry:
         """Returns the id of a value's schema, the function that decodes the value, and its type; None for JSON.
 
         Raises:
-            Poison: the value has no schema, the registry does not know it, or it is of another kind.
+            Poison: the value has no schema, the registry does not know it, or it cannot be used.
             HopsError: the registry does not answer.
-            BadInput: the schema has a type that a table cannot hold.
+            BadInput: the schema is not a record, or has a union that does not fit a column.
         """
         if len(value) < _HEADER_BYTES or value[0]:
             raise Poison("no id of a schema")
@@ -144,7 +170,14 @@ class Registry:
             raise Poison(f"schema is {kind}, expected {self._format}")
         if kind == "json":
             return (lambda value: decode_json(value[_HEADER_BYTES:])), None
-        return self._avro(schema) if kind == "avro" else self._protobuf(schema_id)
+        try:
+            decode, type_ = self._avro(schema) if kind == "avro" else self._protobuf(schema_id)
+            _check_storable(type_)
+            return decode, type_
+        except (Poison, HopsError):
+            raise
+        except Exception as error:  # whichever error the schema leads to
+            raise Poison(f"schema {schema_id} cannot be used ({type(error).__name__}: {str(error)[:100]})") from error
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         from confluent_kafka.schema_registry import SchemaRegistryError
@@ -165,10 +198,10 @@ class Registry:
 
         def parse(schema: Any) -> Any:
             for reference in schema.references or ():
-                parse(self._client.get_version(reference.subject, reference.version).schema)
+                parse(self._ask(partial(self._client.get_version, reference.subject, reference.version)).schema)
             return fastavro.parse_schema(orjson.loads(schema.schema_str), named_schemas=named)
 
-        parsed = self._ask(lambda: parse(schema))
+        parsed = parse(schema)
 
         def decode(value: bytes) -> Fields:
             stream = io.BytesIO(value[_HEADER_BYTES:])
@@ -181,7 +214,7 @@ class Registry:
             decoded: Fields = _for_arrow(fields, type_)
             return decoded
 
-        type_ = _type_of_avro(parsed, named)
+        type_ = _AvroTypes(named).of(parsed)
         if not pa.types.is_struct(type_):
             raise BadInput(f"schema registry {self._url}: {schema.schema_str[:200]} is not a record, as rows must be")
         return decode, type_
@@ -193,8 +226,8 @@ class Registry:
 
         def add(schema: Any, name: str | None = None) -> Any:
             for reference in schema.references or ():
-                version = self._serialized.get_version(reference.subject, reference.version, fmt="serialized")
-                add(version.schema, reference.name)
+                get = partial(self._serialized.get_version, reference.subject, reference.version, fmt="serialized")
+                add(self._ask(get).schema, reference.name)
             file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.schema_str))
             file.name = name or file.name or "values.proto"
             for dependency in file.dependency:
@@ -202,7 +235,7 @@ class Registry:
                     _add_well_known(pool, dependency)
             return pool.Add(file) or pool.FindFileByName(file.name)
 
-        file = self._ask(lambda: add(self._serialized.get_schema(schema_id, fmt="serialized")))
+        file = add(self._ask(lambda: self._serialized.get_schema(schema_id, fmt="serialized")))
         classes: dict[Any, Any] = {}
 
         def decode(value: bytes) -> Fields:
@@ -214,7 +247,7 @@ class Registry:
                 raise Poison("not Protobuf of its schema") from error
 
         # A file may have several messages; the columns are those of the first, which values nearly always are.
-        return decode, _type_of_message(next(iter(file.message_types_by_name.values())))
+        return decode, _type_of_message(next(iter(file.message_types_by_name.values())), _Nesting())
 
 
 _AVRO_TYPES = {
@@ -226,39 +259,93 @@ _AVRO_TYPES = {
 }  # fmt: skip
 
 
-def _type_of_avro(schema: Any, named: Mapping[str, Any], field: str = "") -> pa.DataType:
-    if isinstance(schema, str):
-        return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else _type_of_avro(named[schema], named, field)
-    if isinstance(schema, list):
-        return _type_of_union([each for each in schema if each != "null"], named, field)
-    kind = schema["type"]
-    if kind == "record":
-        prefix = f"{field}." if field else ""
-        return pa.struct(
-            [(each["name"], _type_of_avro(each["type"], named, prefix + each["name"])) for each in schema["fields"]]
+class _Nesting:
+    """Limits the types of a schema: a table has neither recursive types nor any number of columns or levels."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self.types = 0
+        """Number of types so far, those of fields included."""
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """Holds a type while those within it are built; ``name`` is empty if it has none."""
+        if name and name in self._names:
+            raise Poison(f"schema is recursive: {name} has itself as a field")
+        if len(self._names) == _MOST_LEVELS or self.types > MAX_COLUMNS:
+            raise Poison(f"schema has more than {_MOST_LEVELS} levels or {MAX_COLUMNS} types")
+        self._names.append(name)
+        yield
+        self._names.pop()
+
+
+class _AvroTypes:
+    """Arrow's types for those of an Avro schema; ``named`` are its named types."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named, self._nesting = named, _Nesting()
+
+    def of(self, schema: Any, field: str = "") -> pa.DataType:
+        """Returns the type of a schema; ``field`` is the path to it, for messages."""
+        self._nesting.types += 1
+        if isinstance(schema, str):
+            return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else self.of(self._named[schema], field)
+        if isinstance(schema, list):
+            return self._of_union([each for each in schema if each != "null"], field)
+        with self._nesting.within(schema.get("name", "")):
+            return self._of_complex(schema, field)
+
+    def _of_complex(self, schema: Any, field: str) -> pa.DataType:
+        kind = schema["type"]
+        if kind == "record":
+            prefix = f"{field}." if field else ""
+            return pa.struct(
+                [(each["name"], self.of(each["type"], prefix + each["name"])) for each in schema["fields"]]
+            )
+        if kind == "array":
+            type_ = self.of(schema["items"], field)
+            if self._has_no_bytes(schema["items"]):
+                raise Poison(f"the array {field!r} has items without bytes, of which a few bytes may hold any number")
+            return pa.list_(type_)
+        if kind == "map":
+            return pa.map_(pa.string(), self.of(schema["values"], field))
+        if schema.get("logicalType") == "decimal":
+            return pa.decimal128(min(schema["precision"], _MOST_DIGITS), schema.get("scale", 0))
+        if not isinstance(kind, str):
+            return self.of(kind, field)
+        return _AVRO_TYPES.get(schema.get("logicalType", ""), _AVRO_TYPES.get(kind, pa.null()))
+
+    def _has_no_bytes(self, schema: Any) -> bool:
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._named and self._has_no_bytes(self._named[schema]))
+        if isinstance(schema, list) or schema["type"] in ("array", "map", "enum"):
+            return False
+        if schema["type"] == "record":
+            return all(self._has_no_bytes(each["type"]) for each in schema["fields"])
+        return schema.get("size") == 0 if schema["type"] == "fixed" else self._has_no_bytes(schema["type"])
+
+    def _of_union(self, kinds: list[Any], field: str) -> pa.DataType:
+        types = [self.of(kind, field) for kind in kinds] or [pa.null()]
+        if types.count(types[0]) == len(types):
+            return types[0]
+        if all(kind in ("int", "float", "double") for kind in kinds):  # a double holds them exactly, but not each long
+            return pa.float64()
+        raise BadInput(
+            f"the Avro field {field!r} is a union of {', '.join(map(str, types))}, which do not fit one column; have "
+            "the producer write a field for each type, or name the offsets of records with another schema in the "
+            "source's 'offsets'"
         )
-    if kind == "array":
-        return pa.list_(_type_of_avro(schema["items"], named, field))
-    if kind == "map":
-        return pa.map_(pa.string(), _type_of_avro(schema["values"], named, field))
-    if schema.get("logicalType") == "decimal":
-        return pa.decimal128(schema["precision"], schema.get("scale", 0))
-    if not isinstance(kind, str):
-        return _type_of_avro(kind, named, field)
-    return _AVRO_TYPES.get(schema.get("logicalType", ""), _AVRO_TYPES.get(kind, pa.null()))
 
 
-def _type_of_union(kinds: list[Any], named: Mapping[str, Any], field: str) -> pa.DataType:
-    types = [_type_of_avro(kind, named, field) for kind in kinds] or [pa.null()]
-    if types.count(types[0]) == len(types):
-        return types[0]
-    if all(kind in ("int", "float", "double") for kind in kinds):  # a double holds them exactly, but not each long
-        return pa.float64()
-    raise BadInput(
-        f"the Avro field {field!r} is a union of {', '.join(map(str, types))}, which do not fit one column; have the "
-        "producer write a field for each type, or name the offsets of records with another schema in the source's "
-        "'offsets'"
-    )
+def signed(type_: pa.DataType) -> pa.DataType:
+    """Returns a type with int64 for uint64, which a snapshot cannot hold."""
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, signed(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(signed(type_.key_type), signed(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(signed(type_.value_type))
+    return pa.int64() if type_ == pa.uint64() else type_
 
 
 def _for_arrow(value: Any, type_: pa.DataType) -> Any:
@@ -297,11 +384,13 @@ def _message_type(file: Any, value: bytes) -> tuple[Any, int]:
             position += 1
             result |= (byte & 0x7F) << shift
             shift += 7
+            if shift > _VARINT_BITS:
+                raise Poison("not Protobuf of its schema")
             if not byte & 0x80:
                 return (result >> 1) ^ -(result & 1)
 
-    path = [number() for _ in range(number())] or [0]
-    if path != [0]:
+    # A path to the first message is the number of its parts, 1, and 0; or no part.
+    if (parts := number()) and (parts != 1 or number()):
         raise Poison("not the first message of its schema")
     return next(iter(file.message_types_by_name.values())), position
 
@@ -314,13 +403,15 @@ def _is_repeated(field: Any) -> bool:
     return bool(field.label == field.LABEL_REPEATED)
 
 
-def _type_of_message(descriptor: Any) -> pa.DataType:
-    return pa.struct([(field.name, _type_of_field(field)) for field in descriptor.fields])
+def _type_of_message(descriptor: Any, nesting: _Nesting) -> pa.DataType:
+    with nesting.within(descriptor.full_name):
+        return pa.struct([(field.name, _type_of_field(field, nesting)) for field in descriptor.fields])
 
 
-def _type_of_field(field: Any) -> pa.DataType:
+def _type_of_field(field: Any, nesting: _Nesting) -> pa.DataType:
     from google.protobuf.descriptor import FieldDescriptor as Kind
 
+    nesting.types += 1
     types = {
         Kind.CPPTYPE_INT32: pa.int64(), Kind.CPPTYPE_INT64: pa.int64(), Kind.CPPTYPE_UINT32: pa.int64(),
         Kind.CPPTYPE_UINT64: pa.uint64(), Kind.CPPTYPE_FLOAT: pa.float32(), Kind.CPPTYPE_DOUBLE: pa.float64(),
@@ -328,10 +419,10 @@ def _type_of_field(field: Any) -> pa.DataType:
     }  # fmt: skip
     if _is_map(field):
         key, item = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_type_of_field(key), _type_of_field(item))
+        return pa.map_(_type_of_field(key, nesting), _type_of_field(item, nesting))
     if field.message_type is not None:
         name = field.message_type.full_name
-        type_ = _UTC if name == "google.protobuf.Timestamp" else _type_of_message(field.message_type)
+        type_ = _UTC if name == "google.protobuf.Timestamp" else _type_of_message(field.message_type, nesting)
     elif field.cpp_type == Kind.CPPTYPE_STRING:
         type_ = pa.binary() if field.type == Kind.TYPE_BYTES else pa.string()
     else:
@@ -359,6 +450,8 @@ def _fields_of(message: Any) -> dict[str, Any]:
 def _value_of(field: Any, value: Any) -> Any:
     if field.message_type is not None:
         if field.message_type.full_name == "google.protobuf.Timestamp":
+            if value.seconds not in SECONDS:
+                raise Poison("a time outside the years 1 to 9999")
             return value.seconds * 1_000_000 + value.nanos // 1000
         return _fields_of(value)
     if field.enum_type is not None:

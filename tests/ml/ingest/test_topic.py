@@ -25,7 +25,7 @@ from kafka_brokers import Broker, as_json
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer, RowCounts
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.streams import TopicRanges
+from airflow_hops.core.contract.streams import TYPES_HEADER, TopicRanges
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.streams.ranges import plan_ranges, recorded_ranges
 from airflow_hops.core.streams.topic import Topic
@@ -128,6 +128,43 @@ def test_poison_is_set_aside_with_offset_and_reason(mock_kafka: Broker, tmp_path
     assert [(row["partition"], row["offset"], row["value"]) for row in rejected] == [
         (2, n, values[n]) for n in (1, 2, 3, 4, 6)
     ]
+
+
+def test_captured_values_of_other_types_are_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+    values: list[Any] = [1, "1", True, 1.5, 2**63, None, "x" * 99]
+    producer = confluent_kafka.Producer(mock_kafka.config)
+    for types, value in [(b"int64", value) for value in values] + [(b"list<item: " * 5000, 1), (b"\xff", 1)]:
+        producer.produce("events", as_json(n=value), partition=0, headers=[(TYPES_HEADER, types)])
+    assert producer.flush(30) == 0
+    topic = source(mock_kafka)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "t").sort_by("kafka_offset")["n"].to_pylist() == [1, None]
+    assert counts.rejected == {"not of the types in the header hops-types": 6, "a value of 'n' is not of type int64": 1}
+    rejected = pq.read_table(tmp_path / "rejected" / "t").to_pylist()
+    assert sorted(row["offset"] for row in rejected) == [1, 2, 3, 4, 6, 7, 8]
+
+
+def test_time_that_no_calendar_has_is_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+    mock_kafka.send("events", [(0, as_json(n=1), 1 << 60), (0, as_json(n=2))])
+    topic = source(mock_kafka)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert counts.rejected == {"its time is outside the years 1 to 9999": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema": {"n": "int64"}}, r"kafka://events, partition 1, offset 1, column 'n': 'x' is not"),
+        ({"columns": ("n", "m")}, r"table 't': kafka://events: there is no column 'm'"),
+    ],
+)
+def test_errors_of_values_name_the_topic_and_the_offset(
+    mock_kafka: Broker, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    mock_kafka.send("events", [(1, as_json(n=1)), (1, as_json(n="x"))])
+    topic = source(mock_kafka, **fields)
+    with pytest.raises(BadInput, match=message):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
 
 
 def test_nothing_usable_is_an_error(mock_kafka: Broker, tmp_path: Path) -> None:
@@ -439,7 +476,7 @@ def test_values_that_make_no_table_are_named(mock_kafka: Broker, registry: Any, 
     mock_kafka.send("events", [(0, framed(1, large)), (1, framed(2, b"\x02a")), (2, framed(3, b"{}"))])
     mock_kafka.send("events", [(2, framed(1, good))])
     for partition, message in (
-        ("0", "a value does not fit its schema's type: Decimal type with precision 6"),
+        ("0", r"no usable records .*1 a value of 'price' is not of type decimal128\(2, 0\)"),
         ("1", '"string" is not a record, as rows must be'),
         ("2", "has values in JSON, and others with types"),
     ):
@@ -447,6 +484,71 @@ def test_values_that_make_no_table_are_named(mock_kafka: Broker, registry: Any, 
         topic = source(mock_kafka, storage_options=registry.options, offsets={partition: ends[partition]})
         with pytest.raises(BadInput, match=message):
             ingest(tmp_path / partition, topic, plan_ranges(topic, (None, None)))
+
+
+def record(of: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Event", "fields": [{"name": "a", "type": of}], **more}
+
+
+def nested(levels: int) -> Any:
+    return {"type": "array", "items": nested(levels - 1)} if levels else "long"
+
+
+UNUSABLE = [
+    (record(["null", "Event"]), b"\x00", "schema is recursive: Event has itself as a field"),
+    (record(nested(40)), b"\x00", "schema has more than 32 levels or 50000 types"),
+    (record(nested(400)), b"\x00", "schema has more than 32 levels"),
+    (record({"type": "array", "items": "null"}), b"\xfe\xff\xff\xff\x0f\x00", "the array 'a' has items without bytes"),
+    (
+        record({"type": "array", "items": record("null", name="Empty")}),
+        b"\xfe\xff\xff\xff\x0f\x00",
+        "the array 'a' has items without bytes",
+    ),
+    (
+        record({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 45}),
+        b"\x02\x01",
+        "no table can hold",
+    ),
+    (
+        record({"type": "record", "name": "Empty", "fields": []}),
+        b"",
+        "no table can hold its types (Cannot write struct",
+    ),
+    (record("nonsense"), b"\x00", "schema 8 cannot be used (UnknownType: nonsense"),
+    ({"type": "record"}, b"\x00", "schema 9 cannot be used (SchemaParseException: "),
+]
+
+
+def test_values_of_unusable_schemas_are_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    registry.schemas |= {n: {"schema": json.dumps(schema)} for n, (schema, _, _) in enumerate(UNUSABLE, 1)}
+    # Each record of a level has two of the next.
+    wide: Any = "long"
+    for level in range(20):
+        fields = [{"name": "a", "type": wide}, {"name": "b", "type": wide if level == 0 else f"L{level}"}]
+        wide = {"type": "record", "name": f"L{level + 1}", "fields": fields}
+    registry.schemas |= {90: {"schema": json.dumps(wide)}, 91: {"schema": "{"}}
+    registry.schemas[92] = {"schema": json.dumps(record("long"))}
+    values = [framed(n, value) for n, (_, value, _) in enumerate(UNUSABLE, 1)]
+    values += [framed(90, b"\x02"), framed(91, b"\x02"), framed(92, b"\x02")]
+    mock_kafka.send("events", [(0, value) for value in values])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert (counts.rows_in, counts.rows_out) == (len(values), 1)
+    reasons = pq.read_table(tmp_path / "rejected" / "t").sort_by("offset")["reason"].to_pylist()
+    expected = [reason for _, _, reason in UNUSABLE]
+    expected += ["schema has more than 32 levels", "schema 91 cannot be used (JSON"]
+    assert [reason[: len(start)] for reason, start in zip(reasons, expected, strict=True)] == expected
+
+
+def test_decimals_of_too_many_digits_are_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    schema = record({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2})
+    registry.schemas[1] = {"schema": json.dumps(schema)}
+    numbers = [decimal.Decimal("1.25"), decimal.Decimal(10**40)]
+    mock_kafka.send("events", [(0, framed(1, avro(schema, {"a": number}))) for number in numbers])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "t")["a"].to_pylist() == numbers[:1]
+    assert counts.rejected == {"a value of 'a' is not of type decimal128(38, 2)": 1}
 
 
 def event_file() -> descriptor_pb2.FileDescriptorProto:
@@ -489,3 +591,32 @@ def test_protobuf(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     assert (first["id"], first["name"], first["weights"]) == (2**60, "é", [0.5, 2.0])
     assert first["at"] == dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.UTC)
     assert (second["id"], second["name"], second["weights"], second["at"]) == (0, "", [], None)
+
+
+def test_protobuf_that_no_table_holds_is_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = event_file()
+    file.message_type[0].field.add(name="u", number=5, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
+    recursive = descriptor_pb2.FileDescriptorProto(name="node.proto", syntax="proto3")
+    node = recursive.message_type.add(name="Node")
+    node.field.add(name="next", number=1, type=kinds.TYPE_MESSAGE, type_name=".Node", label=kinds.LABEL_OPTIONAL)
+    for schema_id, content in ((1, file.SerializeToString()), (2, recursive.SerializeToString()), (3, b"\xff")):
+        registry.schemas[schema_id] = {"schema": "unused", "schemaType": "PROTOBUF"}
+        registry.serialized[schema_id] = base64.b64encode(content).decode()
+    # Field 5, the varint of 2^64 - 1; field 4, a time of 2^40 seconds.
+    large, late = b"\x28" + b"\xff" * 9 + b"\x01", b"\x22\x07\x08" + b"\x80" * 5 + b"\x20"
+    bomb = b"\xff" * 200_000
+    values = [framed(1, b"\x00\x08\x01\x28\x07"), framed(1, b"\x00" + large), framed(1, b"\x00" + late)]
+    values += [framed(1, bomb), framed(2, b"\x00"), framed(3, b"\x00")]
+    mock_kafka.send("events", [(0, value) for value in values])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path / "signed", topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "signed" / "t")["u"].to_pylist() == [7]
+    assert counts.rejected == {
+        "a value of 'u' is not of type int64": 1, "a time outside the years 1 to 9999": 1,
+        "not Protobuf of its schema": 1, "schema is recursive: Node has itself as a field": 1,
+        "schema 3 cannot be used (DecodeError: Error parsing message)": 1,
+    }  # fmt: skip
+    topic = source(mock_kafka, storage_options=registry.options, schema={"u": "string"})
+    ingest(tmp_path / "text", topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "text" / "t").sort_by("kafka_offset")["u"].to_pylist() == ["7", str(2**64 - 1)]

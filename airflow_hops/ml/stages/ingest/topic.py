@@ -7,7 +7,9 @@ Records are decoded into local files, which ingest then reads like any others. E
 
 from __future__ import annotations
 
+import itertools
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +29,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.streams.ranges import check_stored
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX, Topic, kafka_library
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.readers.message_values import Poison, Registry, decode_captured, decode_json
+from airflow_hops.ml.readers.message_values import SECONDS, Poison, Registry, decode_captured, decode_json, signed
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
 from airflow_hops.ml.stages.ingest.window import Window
 
@@ -91,36 +93,36 @@ def ingest_topic(
     uploaded: list[Any] = []
     with temporary_folder("topic") as staging, Topic(source.uri, source.storage_options) as topic:
         check_stored(topic, ranges)
-        values = _Values(staging, source)
         rejected = _Rejected(table, folder, uploaded)
+        values = _Values(staging, source, rejected)
         total = sum(end - start for start, end in ranges.offsets.values()) or 1
         for batch, done in read_records(topic, ranges, allow_gaps=source.allow_gaps):
             for record in batch:
-                try:
-                    values.add(record)
-                except Poison as poison:
-                    rejected.add(record, str(poison))
+                values.add(record)
             progress(0.5 * done / total, f"{done} of {total} offsets")
+        staged = values.source()
         rejected.flush()
         entries = [FileEntry(**entry) for entry in uploaded]
         for reason, records in rejected.reasons.items():
             log.warning(
                 "%s: %d records are set aside in %s/%s: %s", source.uri, records, REJECTED_FOLDER, table, reason
             )
-        staged = values.source()
         if staged is None:
             reasons = ", ".join(f"{count} {reason}" for reason, count in rejected.reasons.items())
             raise BadInput(
                 f"table {table!r}: {source.uri!r} has no usable records in {_text(ranges)} ({reasons or 'empty'})"
             )
-        counts, files = ingest_table(
-            table,
-            staged,
-            window,
-            folder,
-            pool if pool.runs_here else IN_PROCESS,
-            lambda share, text: progress(0.5 + share / 2, text),
-        )
+        try:
+            counts, files = ingest_table(
+                table,
+                staged,
+                window,
+                folder,
+                pool if pool.runs_here else IN_PROCESS,
+                lambda share, text: progress(0.5 + share / 2, text),
+            )
+        except BadInput as error:
+            raise BadInput(f"table {table!r}: {values.with_offsets(str(error))}") from error
     reasons_of_all = {**counts.rejected, **rejected.reasons}
     rows_in = counts.rows_in + sum(rejected.reasons.values())
     return RowCounts(rows_in, counts.rows_out, reasons_of_all).check(f"table {table!r}"), [*files, *entries]
@@ -191,19 +193,25 @@ def _check_gaps(topic: Topic, gaps: list[tuple[str, int, int]]) -> None:
 class _Values:
     """Writes decoded records to files: JSON lines as they came, or Parquet for each schema or list of types."""
 
-    def __init__(self, folder: Path, source: Source) -> None:
-        self._folder, self._source = folder, source
+    def __init__(self, folder: Path, source: Source, rejected: _Rejected) -> None:
+        self._folder, self._source, self._rejected = folder, source, rejected
         options = source.storage_options
         has_registry = f"{REGISTRY_PREFIX}url" in options
         self._registry = (
             Registry(options, source.format) if has_registry or source.format in ("avro", "protobuf") else None
         )
         self._lines: Any = None
-        self._rows: dict[Any, tuple[list[dict[str, Any]], pa.Schema]] = {}
+        self._rows: dict[Any, tuple[list[tuple[dict[str, Any], Any]], pa.Schema]] = {}
         self._schemas: dict[Path, pa.Schema] = {}
 
     def add(self, record: Any) -> None:
-        """Stages a record. Raises Poison if it cannot be decoded."""
+        """Stages a record, or sets it aside if it cannot be decoded."""
+        try:
+            self._add(record)
+        except Poison as poison:
+            self._rejected.add(record, str(poison))
+
+    def _add(self, record: Any) -> None:
         value = record.value()
         if value is None:
             raise Poison("no value (a tombstone)")
@@ -221,6 +229,8 @@ class _Values:
             raise Poison("a field has a name that begins with kafka_")
         kind, time_ms = record.timestamp()
         record_key = record.key()
+        if time_ms // 1000 not in SECONDS:
+            raise Poison("its time is outside the years 1 to 9999")
         facts = {
             "kafka_partition": record.partition(),
             "kafka_offset": record.offset(),
@@ -231,9 +241,11 @@ class _Values:
             self._add_line(facts, value[5:] if self._registry is not None else value)
             return
         if key not in self._rows:
-            self._rows[key] = [], pa.schema([*_TYPES.items(), *((field.name, field.type) for field in type_)])
+            given = self._source.schema
+            columns = [(each.name, each.type if each.name in given else signed(each.type)) for each in type_]
+            self._rows[key] = [], pa.schema([*_TYPES.items(), *columns])
         rows, schema = self._rows[key]
-        rows.append({**facts, **fields})
+        rows.append(({**facts, **fields}, record))
         if len(rows) >= _FILE_ROWS:
             self._write(rows, schema)
 
@@ -244,15 +256,39 @@ class _Values:
         text = value.strip()[1:-1].strip().replace(b"\n", b" ").replace(b"\r", b" ")
         self._lines.write(orjson.dumps(facts)[:-1] + (b"," + text if text else b"") + b"}\n")
 
-    def _write(self, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    def _write(self, rows: list[tuple[dict[str, Any], Any]], schema: pa.Schema) -> None:
         path = self._folder / f"values-{len(self._schemas):06}.parquet"
         try:
-            columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise BadInput(f"{self._source.uri}: a value does not fit its schema's type: {error}") from error
-        pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
-        self._schemas[path] = schema
+            columns = _columns([row for row, _ in rows], schema)
+        except Poison:  # of one or more of the rows
+            fitting = []
+            for row, record in rows:
+                try:
+                    _columns([row], schema)
+                    fitting.append(row)
+                except Poison as poison:
+                    self._rejected.add(record, str(poison))
+            columns = _columns(fitting, schema)
+        if len(columns[0]):
+            pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
+            self._schemas[path] = schema
         rows.clear()
+
+    def with_offsets(self, text: str) -> str:
+        """Returns an error of reading the staged files, with the topic and the record's offset instead of them."""
+
+        def of_record(found: re.Match[str]) -> str:
+            name, row = found[1], int(found[2]) - 1
+            if name.endswith(".parquet"):
+                facts = pq.read_table(self._folder / name, columns=list(_TYPES)[:2]).slice(row, 1).to_pylist()[0]
+            else:
+                with (self._folder / name).open("rb") as lines:
+                    facts = orjson.loads(next(itertools.islice(lines, row, None)))
+            place = f"partition {facts['kafka_partition']}, offset {facts['kafka_offset']}"
+            return f"{self._source.uri}, {place}"
+
+        text = re.sub(rf"{re.escape(str(self._folder))}/(values[\w.-]*?), row (\d+)", of_record, text)
+        return re.sub(rf"{re.escape(str(self._folder))}(/values[\w-]*\.\w+)?", self._source.uri, text)
 
     def source(self) -> Source | None:
         """Returns the source of the staged files; None if no record was staged."""
@@ -286,6 +322,17 @@ class _Values:
             allow_gaps=False,
             schema=({} if self._schemas else _schema_of_facts(self._source)) | dict(self._source.schema),
         )
+
+
+def _columns(rows: list[dict[str, Any]], schema: pa.Schema) -> list[pa.Array]:
+    """Returns the columns of rows. Raises Poison if a value does not fit its type."""
+    columns = []
+    for field in schema:
+        try:
+            columns.append(pa.array([row[field.name] for row in rows], field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise Poison(f"a value of {field.name!r} is not of type {field.type}") from error
+    return columns
 
 
 def _schema_of_facts(source: Source) -> dict[str, str]:
