@@ -184,6 +184,30 @@ def waiting_for_a_lock_that_nobody_frees() -> None:
     time.sleep(120)
 
 
+def train_on_statistics_of_batches(context: TrainContext) -> keras.Model:
+    """Normalizes with the mean and deviation of the rows that happen to be asked together."""
+
+    class Standardized(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, values: Any) -> Any:
+            return (values - keras.ops.mean(values, axis=0)) / keras.ops.std(values, axis=0)
+
+    numeric = keras.Input((2,), name="numeric")
+    answers = keras.layers.Dense(1, activation="sigmoid")(Standardized()(numeric))
+    return keras.Model({"numeric": numeric}, answers)
+
+
+def train_with_monte_carlo_dropout(context: TrainContext) -> keras.Model:
+    """Dropout stays on when the model serves."""
+
+    class Dropout(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, values: Any) -> Any:
+            return tf.nn.dropout(values, 0.5)
+
+    numeric = keras.Input((2,), name="numeric")
+    answers = keras.layers.Dense(1, activation="sigmoid")(Dropout()(keras.layers.Dense(8)(numeric)))
+    return keras.Model({"numeric": numeric}, answers)
+
+
 def return_nothing(context: TrainContext) -> None:
     """Forgets to return the model."""
 

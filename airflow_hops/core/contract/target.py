@@ -63,6 +63,13 @@ class Target:
                 f"problem is {MULTICLASS!r}; expected the names of at least 2 classes, found {count or 'none'}"
             )
 
+    @property
+    def probabilities(self) -> set[str]:
+        """Names of the outputs of a served model that are probabilities."""
+        return {
+            self.output_prefix(each.label) + OUTPUTS[each.problem] for each in self.all if each.problem != REGRESSION
+        }
+
     @classmethod
     def from_properties(
         cls,

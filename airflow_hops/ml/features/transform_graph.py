@@ -17,6 +17,8 @@ from airflow_hops.ml.readers.vectors import row_shape, split_dtype
 
 SIGNATURE = "serving_default"
 EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
+PREDICT_FUNCTION = "predict"
+"""Attribute of a loaded model: the function without the transform."""
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
@@ -145,7 +147,8 @@ def export_serving_model(
     Two signatures have the same outputs. ``serving_default`` takes the raw features that the model uses, and the
     transform's ``extra_inputs``, each of shape ``[batch]``, vectors ``[batch, width]``. ``serving_examples`` takes
     ``examples``, serialized ``tf.Example`` of shape ``[batch]``. As in the raw features, a missing float is NaN, a
-    missing vector all NaN, and a missing string empty; an integer cannot be missing.
+    missing vector all NaN, and a missing string empty; an integer cannot be missing. The function that both call with
+    the transform's outputs, in their order, is the attribute :data:`PREDICT_FUNCTION`.
 
     For two classes, the output is ``probability``, that of the second, float32 of shape ``[batch]``. For more classes,
     outputs are ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the name of the likeliest,
@@ -193,6 +196,14 @@ def export_serving_model(
     inputs = specs.inputs_of(names)
     arguments = argument_names(inputs)
 
+    def predict(*outputs: Any) -> dict[str, Any]:
+        values = dict(zip(names, outputs, strict=True))
+        result = model(values, training=False) if is_keras else model(values)  # type: ignore[call-arg]
+        return served_outputs(result, specs.target)
+
+    predict_function = tf.function(predict, autograph=False)
+    setattr(module, PREDICT_FUNCTION, predict_function)
+
     def serve(features: Mapping[str, Any]) -> dict[str, Any]:
         rows = tf.shape(next(iter(features.values())))[:1]
         # The transform graph requires these inputs, but the model's outputs do not depend on them.
@@ -202,9 +213,8 @@ def export_serving_model(
             if name not in inputs
         }
         outputs = transform({**features, **unused})
-        values = {name: outputs[name] for name in names}
-        result = model(values, training=False) if is_keras else model(values)  # type: ignore[call-arg]
-        return served_outputs(result, specs.target)
+        served: dict[str, Any] = predict_function(*(outputs[name] for name in names))
+        return served
 
     def serve_columns(**tensors: Any) -> dict[str, Any]:
         return serve({column: tensors[argument] for column, argument in arguments.items()})

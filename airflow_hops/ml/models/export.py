@@ -21,13 +21,13 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import ModelFormat
-from airflow_hops.core.contract.target import OUTPUTS, REGRESSION, Target
+from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.frameworks import frameworks
 from airflow_hops.ml.models.onnx_converters import Graph, NotConvertible, convert
-from airflow_hops.ml.models.proof import Differs, TrainedAnswers
+from airflow_hops.ml.models.proof import Differs, TrainedAnswers, check_rows_apart
 from airflow_hops.ml.models.scikit_learn import UntrustedTypes, write_skops
 from airflow_hops.ml.models.trained_models import Sample, answers_of
 from airflow_hops.ml.readers.vectors import split_dtype
@@ -114,6 +114,13 @@ def export_model(
     def trained(probe: Sample) -> Mapping[str, np.ndarray[Any, Any]]:
         return answers_of(model, probe, framework, target, checked=False)
 
+    try:
+        check_rows_apart(
+            lambda numbers: trained(rows.take(numbers)), expected, "the trained model", tolerance, target.probabilities,
+            rows.labels,
+        )  # fmt: skip
+    except Differs as error:
+        raise BadInput(f"{error}. {error.advice}") from error
     answers = TrainedAnswers.of(rows, expected, trained)
     signature = _signature(rows, target, transform_graph, widths or {})
     staging = folder / f".staging-export-{uuid.uuid4().hex[:8]}"
@@ -126,7 +133,7 @@ def export_model(
             (staging / "model.onnx").write_bytes(graph.content)
             taken = replace(_with_model(signature, graph.inputs, rows), refused=answers.refused)
             stored = _with_outputs(taken, graph, target)
-            largest = _prove(staging, form, stored, answers, target, tolerance)
+            largest = _prove(staging, form, stored, answers, target.probabilities, tolerance)
         except (NotConvertible, Differs) as error:
             can_fall_back = framework == "sklearn" and not isinstance(model, Mapping)
             if not can_fall_back or not fall_back:
@@ -136,7 +143,7 @@ def export_model(
             (staging / "model.onnx").unlink(missing_ok=True)
             try:
                 write_skops(model, staging)
-                largest = _prove(staging, form, stored, answers, target, tolerance)
+                largest = _prove(staging, form, stored, answers, target.probabilities, tolerance)
             except UntrustedTypes as untrusted:
                 raise BadInput(f"{reason}, and {untrusted}; use another step") from error
             except Differs as differs:
@@ -212,7 +219,7 @@ def _prove(
     form: ModelFormat,
     signature: ModelSignature,
     answers: TrainedAnswers,
-    target: Target,
+    probabilities: set[str],
     tolerance: float,
 ) -> float:
     """Compares the model to be served with the trained model, without the transform graph."""
@@ -222,11 +229,6 @@ def _prove(
         servable = _open(folder, form)
     except ServingError as error:
         raise NotConvertible(f"the exported model ({form}) does not load: {error}".replace(f"{folder}/", "")) from error
-    probabilities = {
-        f"{target.output_prefix(each.label)}{OUTPUTS[each.problem]}"
-        for each in target.all
-        if each.problem != REGRESSION
-    }
     try:
         return answers.compare(
             lambda sample: servable.predict(sample.arrays(signature.model)), form, tolerance, probabilities

@@ -139,6 +139,7 @@ _TEXTS: Mapping[str, Callable[[str], str]] = {
 
 Answers = Callable[[Sample], Mapping[str, Array]]
 _NAMED_ROWS = 5
+_ROWS_ALONE = 3
 
 
 class Differs(Exception):
@@ -153,6 +154,107 @@ class Differs(Exception):
     def __init__(self, message: str, advice: str, rows: Sample | None = None) -> None:
         super().__init__(message)
         self.advice, self.rows = advice, rows
+
+
+def compare_rows(
+    exported: Mapping[str, Array],
+    trained: Mapping[str, Array],
+    what: str,
+    tolerance: float,
+    probabilities: set[str],
+    labels: Sequence[Any],
+    cause: Callable[[str, Array, float | None, float], tuple[str, Sample | None]],
+) -> float:
+    """Returns the largest difference between the outputs of two models for the same rows.
+
+    Args:
+        exported: Outputs of the exported model, by name.
+        trained: Outputs of the trained model.
+        what: The exported model, for messages.
+        tolerance: Largest difference allowed.
+        probabilities: As for :meth:`TrainedAnswers.compare`.
+        labels: Names of the rows for messages.
+        cause: Returns advice and rows of :class:`Differs`, for an output, its differing rows, its spread and the
+            tolerance.
+
+    Raises:
+        Differs: A row differs by more than the tolerance.
+    """
+    largest, spread = 0.0, _spread(trained, probabilities)
+    for name, expected in trained.items():
+        differences = _by_row(exported[name], expected, spread[name], floor=False)
+        rows = _worst(differences, tolerance)
+        if len(rows):
+            shown = "; ".join(
+                f"row {labels[row]}: {_shown(exported[name][row])} and not {_shown(expected[row])}"
+                for row in rows[:_NAMED_ROWS]
+            )
+            output = f", output {name!r}," if len(trained) > 1 else ""
+            raise Differs(
+                f"{what}{output} differs from the trained one by more than {tolerance:g} in {len(rows)} of "
+                f"{len(labels)} rows of the sample: {shown}",
+                *cause(name, rows, spread[name], tolerance),
+            )
+        largest = max(largest, float(differences.max()))
+    return largest
+
+
+def check_rows_apart(
+    ask: Callable[[Array], Mapping[str, Array]],
+    whole: Mapping[str, Array],
+    what: str,
+    tolerance: float,
+    probabilities: set[str],
+    labels: Sequence[Any],
+) -> None:
+    """Checks that a model answers a row by itself, as requests hold one row, and servers batch them with any others.
+
+    Args:
+        ask: Returns the outputs by name for the rows with the given numbers, in one batch.
+        whole: The outputs for all rows in one batch.
+        what: The model, for messages.
+        tolerance: Largest difference allowed.
+        probabilities: As for :meth:`TrainedAnswers.compare`.
+        labels: Names of the rows for messages.
+
+    Raises:
+        Differs: The model answers rows differently alone, among others, or when asked again.
+    """
+    count = len(next(iter(whole.values())))
+    some = np.unique(np.linspace(0, count - 1, min(count, _ROWS)).astype(int))[::-1]
+    spread = _spread(whole, probabilities)
+
+    def check(rows: Array, where: str, expected: Mapping[str, Array], there: str, advice: str) -> Mapping[str, Array]:
+        try:
+            result = {name: values for name, values in ask(rows).items() if name in whole}
+        except Exception as error:  # a model may refuse in any way
+            raise Differs(f"{what} rejects row {labels[rows[0]]} {where}: {error}", advice) from error
+        for name, values in expected.items():
+            beyond = _worst(_by_row(result[name], values, spread[name], floor=False), tolerance)
+            if len(beyond):
+                worst = beyond[0]
+                row = labels[rows[worst]]
+                found, other = _shown(result[name][worst]), _shown(values[worst])
+                raise Differs(f"{what} answers row {row} with {found} {where}, and with {other} {there}", advice)
+        return result
+
+    among = f"in a batch of {len(some)}"
+    first = check(some, among, {}, "", _ALONE)  # finds only refusals
+    check(some, "when it is asked again", first, "before", _REPEATABLE)
+    alone = [(some[at : at + 1], "alone") for at in range(0, len(some), max(1, len(some) // _ROWS_ALONE))]
+    for rows, where in (*alone, (some, among)):
+        check(rows, where, {name: values[rows] for name, values in whole.items()}, f"in one of {count}", _ALONE)
+
+
+_ALONE = (
+    "A server is asked for single rows, and batches them with any others: a model must not compute statistics or "
+    "differences over the rows of a batch. Compute them in training or in the transform, and let BatchNorm use its "
+    "moving averages (eval(), training=False)"
+)
+_REPEATABLE = (
+    "A served model must not be random: turn Dropout and noise off (eval(), training=False), or make a Monte Carlo "
+    "estimate repeatable, with masks or a seed that are stored in the model"
+)
 
 
 @dataclass(frozen=True)
@@ -210,30 +312,12 @@ class TrainedAnswers:
         except Exception as error:
             message = f"the exported model ({what}) rejects the rows of the sample: {error}"
             raise Differs(message, "use another step or estimator", self.sample) from error
-        spread = {
-            name: None if name in probabilities else float(values.std()) or float(np.abs(values).max()) or 1.0
-            for name, values in self.expected.items()
-        }
-        labels = [f"row {label}" for label in self.sample.labels]
-        differences = {
-            name: _by_row(result[name], values, spread[name], floor=False) for name, values in self.expected.items()
-        }
-        largest = {name: float(values.max()) for name, values in differences.items()}
-        for name, values in differences.items():
-            if not largest[name] <= tolerance:
-                rows = _worst(values, tolerance)
-                shown = "; ".join(
-                    f"{labels[row]}: {_shown(result[name][row])} and not {_shown(self.expected[name][row])}"
-                    for row in rows[:_NAMED_ROWS]
-                )
-                output = f", output {name!r}" if len(self.expected) > 1 else ""
-                raise Differs(
-                    f"the exported model ({what}{output}) differs from the trained one by more than {tolerance:g} in "
-                    f"{len(rows)} of {len(labels)} rows of the sample: {shown}",
-                    *self._cause(name, rows, spread[name], tolerance),
-                )
-        self._compare_probes(exported, what, tolerance, spread)
-        return max(largest.values())
+        of, labels = f"the exported model ({what})", self.sample.labels
+        largest = compare_rows(result, self.expected, of, tolerance, probabilities, labels, self._cause)
+        whole = {name: result[name] for name in self.expected}  # no names of classes
+        check_rows_apart(lambda rows: exported(self.sample.take(rows)), whole, of, tolerance, probabilities, labels)
+        self._compare_probes(exported, what, tolerance, _spread(self.expected, probabilities))
+        return largest
 
     def _cause(self, output: str, rows: Array, spread: float | None, tolerance: float) -> tuple[str, Sample | None]:
         """Returns the advice, and the rows to search for the cause; None if float32 features explain the difference."""
@@ -291,6 +375,14 @@ def _said(answer: Answer, outputs: Iterable[str]) -> str:
     if isinstance(answer, str):
         return f"an error ({(answer.strip().splitlines() or [''])[0][:200]})"
     return _shown(answer[next(iter(outputs))][0])
+
+
+def _spread(outputs: Mapping[str, Array], probabilities: set[str]) -> dict[str, float | None]:
+    """Returns what differences are relative to, by output; None if they are absolute."""
+    return {
+        name: None if name in probabilities else float(values.std()) or float(np.abs(values).max()) or 1.0
+        for name, values in outputs.items()
+    }
 
 
 def _by_row(exported: Array, expected: Array, spread: float | None, *, floor: bool) -> Array:

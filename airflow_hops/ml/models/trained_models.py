@@ -116,6 +116,10 @@ class Sample:
         ]
         return self.with_columns(columns, self.labels)
 
+    def take(self, rows: Array) -> Sample:
+        """Returns the rows with the given numbers."""
+        return self.with_columns([column[rows] for column in self.columns()], [self.labels[row] for row in rows])
+
     def between(self, first: int, end: int) -> Sample:
         """Returns some of the rows."""
         rows = self.rows[first:end] if self.inputs.width is not None else self.rows.iloc[first:end]

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_wine
 from sklearn.ensemble import (
@@ -186,6 +187,38 @@ def test_difference_beyond_tolerance_names_rows(tmp_path: Path) -> None:
     assert re.search(r"row \d+: \S+ and not \S+; row \d+", str(raised.value))
     assert "train on float32 values" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
+
+
+class Meddling(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A regression of its rows' distances to their mean, or one with noise."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.noise = noise
+
+    def fit(self, rows: Any, _: Any = None) -> Meddling:
+        return self
+
+    def predict(self, rows: Any) -> Any:
+        values = np.asarray(rows)[:, 0]
+        return values + np.random.normal(0, self.noise, len(rows)) if self.noise else values - values.mean()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            Meddling(),
+            r"the trained model answers row \d+ with \S+ alone, and with \S+ in one of 178. A server is asked",
+        ),
+        (
+            Meddling(9.0),
+            r"row \d+ with \S+ when it is asked again, and with \S+ before. A served model must not be rand",
+        ),
+    ],
+)
+def test_model_that_answers_a_row_differently_is_refused(model: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=message):
+        export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=X, fall_back=True)
 
 
 X, Y = load_wine(return_X_y=True)

@@ -89,15 +89,15 @@ def export_estimator(
     return describe(exported.format, framework, inputs, exported.versions, exported.largest_difference)
 
 
-def describe_keras(inputs: list[str] | None) -> dict[str, Any]:
-    """Returns the description of a Keras model that was exported with its inputs."""
+def describe_keras(inputs: list[str] | None, largest_difference: float | None = None) -> dict[str, Any]:
+    """Returns :func:`describe` of a Keras model."""
     versions = {}
     for name in ("tensorflow", "keras"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return describe("saved_model", KERAS, inputs, versions)
+    return describe("saved_model", KERAS, inputs, versions, largest_difference)
 
 
 def describe(

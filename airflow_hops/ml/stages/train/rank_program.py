@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import os
 import signal
 import sys
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.prepare import EVAL, TRAIN
+from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties
 from airflow_hops.core.contract.protocol import check_json
-from airflow_hops.core.contract.target import OUTPUTS
 from airflow_hops.core.contract.training import (
     HOROVOD,
     OF_ANY_FRAMEWORK,
@@ -30,10 +28,7 @@ from airflow_hops.core.contract.training import (
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
-from airflow_hops.ml.features.predictions import check_predictions
-from airflow_hops.ml.features.signature_inputs import drop_fingerprint
-from airflow_hops.ml.features.transform_graph import export_serving_model, served_outputs
-from airflow_hops.ml.stages.train.estimators import describe_keras, export_estimator, folder_checksum, framework_of
+from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum, framework_of
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
 from airflow_hops.ml.stages.train.strategies import Member, Roles
 from airflow_hops.ml.stages.train.torch_ranks import TorchMember, seed_generators, unwrapped
@@ -46,7 +41,6 @@ from airflow_hops.ml.training.tables import raw_specs
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
 OUTPUT_VARIABLE = "HOPS_OUTPUT"
 """Environment variable with rank 0's output folder."""
 
@@ -77,44 +71,6 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, opti
             f"script {program.name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "
             f"{kind}), nor a SavedModel in ${OUTPUT_VARIABLE}/{SAVED_MODEL}"
         )
-
-
-def check_answers(model: Any, context: TrainContext) -> None:
-    """Checks a Keras model's predictions for this rank's share of held-out rows.
-
-    Raises:
-        BadInput: they are not finite, or not probabilities.
-    """
-    if context.target is None:
-        return
-    split = EVAL if context.can_share(EVAL) else TRAIN
-    wanted, trained_on = getattr(model, "input", None), dict(context.rows)
-    columns = list(wanted) if isinstance(wanted, dict) else None
-    dataset = context.examples(split, _CHECKED_ROWS * context.size, columns=columns)
-    context.rows = trained_on  # rows read here are not part of the training
-    for features, *_ in dataset.take(_CHECKED_BATCHES):
-        outputs = served_outputs(model(features, training=False), context.target)
-        for each in context.target.all:
-            name = context.target.output_prefix(each.label) + OUTPUTS[each.problem]
-            check_predictions(outputs[name].numpy(), each.problem, f"split {split!r}: the model's {name}")
-
-
-def export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
-    """Writes ``saved_model/``: the model with the examples' transform graph, or, without examples, the model alone.
-
-    Returns:
-        Raw features that it takes; None without examples.
-    """
-    # TensorFlow logs changed names and written folders, on which users cannot act.
-    for name in ("absl", "tensorflow"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    if examples is None:
-        model.export(str(output / SAVED_MODEL))
-        drop_fingerprint(output / SAVED_MODEL)
-        return None
-    return list(
-        export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")
-    )
 
 
 def train_rank(
@@ -192,7 +148,9 @@ def train_rank(
         exported = export_estimator(unwrapped(returned), framework, context, values, output)
         checksum = checksum or folder_checksum(output / exported["format"])
     elif model is not None:
-        exported = describe_keras(_export(model, context, output, member))
+        from airflow_hops.ml.stages.train.keras_export import export_keras
+
+        exported = export_keras(model, context, values, output, member)
     for each in (member, torch_member):
         if each is not None:
             each.finish()
@@ -337,19 +295,6 @@ def _make_context(
         bring_back=channel.bring_back,
         strategy=strategy,
     )
-
-
-def _export(model: Any, context: TrainContext, output: Path, member: Member | None) -> list[str] | None:
-    """Checks the model and writes the SavedModel on rank 0; returns the names of its inputs."""
-    if context.rank == 0 or member is not None:
-        check_answers(model, context)
-    if context.rank == 0:
-        return export(model, context.examples_dir, output)
-    if member is not None:
-        # All workers must save a mirrored model together; this copy is discarded.
-        with temporary_folder("export") as folder:
-            export(model, context.examples_dir, folder)
-    return None
 
 
 def _describe(context: TrainContext) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Exports Keras models, and checks their predictions and those of the exported model on held-out rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.prepare import EVAL, TRAIN
+from airflow_hops.core.contract.properties import SAVED_MODEL
+from airflow_hops.core.contract.target import OUTPUTS, Target
+from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.features.signature_inputs import drop_fingerprint
+from airflow_hops.ml.features.transform_graph import PREDICT_FUNCTION, export_serving_model, served_outputs
+from airflow_hops.ml.models.proof import Differs, check_rows_apart, compare_rows
+from airflow_hops.ml.stages.train.estimators import describe_keras
+from airflow_hops.ml.stages.train.strategies import Member
+from airflow_hops.ml.training.context import TrainContext
+
+_CHECKED_ROWS, _CHECKED_BATCHES = 128, 8
+
+
+def export_keras(
+    model: Any, context: TrainContext, options: TrainingOptions, output: Path, member: Member | None
+) -> dict[str, Any]:
+    """Checks a Keras model, writes its SavedModel on rank 0, and compares the two on held-out rows.
+
+    Returns:
+        Entry of ``training.json``.
+
+    Raises:
+        BadInput: predictions are not finite, not probabilities, or differ between the two models or between batches.
+    """
+    rows = None
+    if context.target is not None and (context.rank == 0 or member is not None):
+        rows = _predicted(model, context, context.target)
+    if context.rank == 0:
+        inputs = _export(model, context.examples_dir, output)
+        if rows is None or context.target is None:
+            return describe_keras(inputs)
+        return describe_keras(inputs, _prove(output / SAVED_MODEL, context.target, *rows, options.tolerance))
+    if member is not None:
+        # All workers must save a mirrored model together; this copy is discarded.
+        with temporary_folder("export") as folder:
+            _export(model, context.examples_dir, folder)
+    return describe_keras(None)
+
+
+def _predicted(model: Any, context: TrainContext, target: Target) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Checks a model's predictions for this rank's share of held-out rows; returns the first batch and predictions."""
+    split = EVAL if context.can_share(EVAL) else TRAIN
+    wanted, trained_on = getattr(model, "input", None), dict(context.rows)
+    columns = list(wanted) if isinstance(wanted, dict) else None
+    dataset = context.examples(split, _CHECKED_ROWS * context.size, columns=columns)
+    context.rows = trained_on  # rows read here are not part of the training
+    batches = []
+    for features, *_ in dataset.take(_CHECKED_BATCHES):
+        outputs = served_outputs(model(features, training=False), target)
+        for each in target.all:
+            name = target.output_prefix(each.label) + OUTPUTS[each.problem]
+            check_predictions(outputs[name].numpy(), each.problem, f"split {split!r}: the model's {name}")
+        batches.append((features, outputs))
+    features, outputs = batches[0]
+    numbers = {name: values.numpy() for name, values in outputs.items() if values.dtype != tf.string}
+    return {name: features[name] for name in columns or context.feature_outputs}, numbers
+
+
+def _export(model: Any, examples: Path | None, output: Path) -> list[str] | None:
+    """Writes ``saved_model/``: the model with the examples' transform graph, or, without examples, the model alone.
+
+    Returns:
+        Raw features that it takes; None without examples.
+    """
+    # TensorFlow logs changed names and written folders, on which users cannot act.
+    for name in ("absl", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if examples is None:
+        model.export(str(output / SAVED_MODEL))
+        drop_fingerprint(output / SAVED_MODEL)
+        return None
+    return list(
+        export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")
+    )
+
+
+def _prove(
+    saved_model: Path, target: Target, features: Mapping[str, Any], trained: Mapping[str, Any], tolerance: float
+) -> float:
+    """Compares a SavedModel's predictions for some outputs of the transform with the trained model's."""
+    loaded = tf.saved_model.load(str(saved_model))  # its functions do not keep its variables alive
+
+    def ask(rows: Any) -> dict[str, Any]:
+        outputs = getattr(loaded, PREDICT_FUNCTION)(*(tf.gather(values, rows) for values in features.values()))
+        return {name: outputs[name].numpy() for name in trained}
+
+    labels = range(len(next(iter(trained.values()))))
+    what, probabilities = "the exported model (saved_model)", target.probabilities
+    try:
+        exported = ask(labels)
+        check_rows_apart(ask, exported, what, tolerance, probabilities, labels)
+        return compare_rows(exported, trained, what, tolerance, probabilities, labels, lambda *_: (_GRAPH, None))
+    except Differs as error:
+        raise BadInput(f"{error}. {error.advice}") from error
+
+
+_GRAPH = (
+    "The exported model is a graph: let the model compute with operations of Keras or TensorFlow on tensors, not with "
+    "Python or NumPy on their values, and depend on nothing but its inputs and weights"
+)
