@@ -272,6 +272,27 @@ def doubled(frame):
 """
 
 
+CHANGE_REGISTRY = """
+import sys
+from feast.protos.feast.core.Registry_pb2 import Registry
+
+path, code, kind = sys.argv[1:]
+with open(path, "rb") as file:
+    registry = Registry.FromString(file.read())
+pickled = b"cbuiltins\\nexec\\n(V" + code.encode() + b"\\ntR."
+if kind == "on demand":
+    (view,) = registry.on_demand_feature_views
+    function = view.spec.feature_transformation.user_defined_function
+    function.body_text, function.body = code + "\\n" + function.body_text, pickled
+else:
+    view = registry.stream_feature_views.add()
+    view.spec.name, view.spec.project, view.spec.user_defined_function.body = "stream", "flights", pickled
+with open(path, "wb") as file:
+    file.write(registry.SerializeToString())
+"""
+"""Puts code into a registry, as who may write it could."""
+
+
 def test_input_that_cannot_be_used_is_named(step: Any) -> None:
     odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [2**53 + 1], "at": START})
     folder = step.repository.parent / "features"
@@ -313,6 +334,24 @@ def test_input_that_cannot_be_used_is_named(step: Any) -> None:
         assert not failure.value.retryable
     with pytest.raises(StepFailed, match="'delays_push' does not take the rows: "):
         step("push_features", "feature_push", {"rows": examples(step, wrong)}, **push)
+
+
+def test_code_in_the_registry_does_not_run(step: Any, feast_runtime: Path, tmp_path: Path) -> None:
+    folder, ran = step.repository.parent / "features", tmp_path / "ran"
+    odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [1], "at": START})
+    odd.to_parquet(folder / "odd.parquet", index=False)
+    definitions = step.repository / "definitions.py"
+    definitions.write_text(definitions.read_text() + ODD)
+    step("apply_features", "feature_definitions")
+    code = f"open({str(ran)!r}, 'w')"
+    program = [feast_runtime / "bin" / "python", "-c", CHANGE_REGISTRY, folder / "registry.db", code]
+    subprocess.run([*program, "on demand"], check=True)
+    labelled = {"examples": examples(step, flights(9))}
+    step("training_dataset", "examples", labelled, features=["carrier_delays:flights"])
+    subprocess.run([*program, "stream"], check=True)
+    with pytest.raises(StepFailed, match=r"the registry, which others may write, holds Python code, .* stream views"):
+        step("training_dataset", "examples", labelled, features=["carrier_delays:flights"])
+    assert not ran.exists()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dill
 from feast import FeatureStore, FeatureView, OnDemandFeatureView
 from feast.diff.registry_diff import FeastObjectDiff
 from feast.errors import FeastError
@@ -22,6 +23,7 @@ from feast.project import Project
 from feast.repo_config import FeastConfigError, RepoConfig, load_repo_config
 from feast.repo_contents import RepoContents
 from feast.repo_operations import apply_total_with_repo_instance, parse_repo
+from feast.transformation import udf_rehydrate
 from google.protobuf.json_format import MessageToDict
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -30,6 +32,7 @@ from airflow_hops.ml.step.context import StepContext, find_file
 
 CONFIG_NAME = "feature_store.yaml"
 _PATIENCE_S = 60.0
+_CODE = "the registry, which others may write, holds Python code, which steps do not run"
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
         repository: The repository's folder, absolute or relative to a folder on the step's path.
 
     Raises:
-        BadInput: there is no such repository, its configuration is invalid, or its registry or online store would lie
-            in the DAG bundle, of which each machine and version has a copy.
+        BadInput: there is no such repository, its configuration is invalid, its registry holds pickled code, or its
+            registry or online store would lie in the DAG bundle, of which each machine and version has a copy.
     """
     folder = find_file(f"{repository}/{CONFIG_NAME}", "feature repository").parent
     try:
@@ -66,6 +69,7 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
     except (FeastConfigError, FeastError, ValueError) as error:
         raise BadInput(f"{folder / CONFIG_NAME}: {error}") from error
     _check_places(config, folder / CONFIG_NAME)
+    _run_no_code()
     os.environ["TZ"] = "UTC"  # Feast's SQLite store takes times in UTC for local ones
     time.tzset()
     with contextlib.chdir(folder):
@@ -73,6 +77,30 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
             yield FeatureStore(config=config), folder
         except FeastError as error:
             raise BadInput(f"feature repository {repository!r}: {error}") from error
+
+
+def _run_no_code() -> None:
+    """Keeps Feast from running a registry's code when it reads the definitions there.
+
+    On-demand views, which Feast reads with all others, get a function that raises instead; pickles are refused.
+    """
+
+    def function_of(source: str, *, preferred_name: str | None = None) -> Any:
+        def refused(*_: Any) -> Any:
+            raise BadInput(f"function {preferred_name!r}: {_CODE}")
+
+        refused.__name__ = preferred_name or refused.__name__
+        refused.__annotations__.clear()  # Feast checks them
+        return refused if source.strip() else None
+
+    def loads(*_: Any, **__: Any) -> Any:
+        raise BadInput(
+            f"{_CODE}: remove stream views with a function, functions in other languages than Python, and validation "
+            "references, and compute such features before they are stored"
+        )
+
+    udf_rehydrate.rehydrate_udf_from_source = function_of
+    dill.loads = loads
 
 
 def _check_places(config: RepoConfig, file: Path) -> None:
@@ -110,7 +138,8 @@ def read_definitions(folder: Path, config: RepoConfig) -> RepoContents:
     """Imports the modules of a repository.
 
     Raises:
-        BadInput: a module cannot be imported, or the definitions are of another project.
+        BadInput: a module cannot be imported, or the definitions are of another project, or have a view with a function
+            that is not on demand.
     """
     sys.path.insert(0, str(folder))
     try:
@@ -123,6 +152,12 @@ def read_definitions(folder: Path, config: RepoConfig) -> RepoContents:
     if names := [project.name for project in projects if project.name != config.project]:
         raise BadInput(f"{folder / CONFIG_NAME}: project is {config.project!r}, but the definitions have {names[0]!r}")
     contents.projects[:] = projects
+    for view in [*contents.feature_views, *contents.stream_feature_views]:
+        if getattr(view, "feature_transformation", None) or getattr(view, "udf", None):
+            raise BadInput(
+                f"view {view.name!r} has a function, which Feast would store as code in the registry, and no step "
+                "would run; compute its features before they are stored"
+            )
     return contents
 
 
