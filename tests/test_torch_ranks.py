@@ -80,11 +80,12 @@ def test_two_ranks_train_one_network_and_a_retry_goes_on_where_a_rank_was_killed
     assert "resumed after step 10" in (folder / "logs" / "rank-1.log").read_text()
 
 
-def test_ranks_that_train_each_by_itself_are_found_out(
-    shared_run_step: Any, examples: Artifact, launcher: LocalLauncher
+@pytest.mark.parametrize(("param", "named"), [("alone", "0.weight"), ("own_mean", "0.mean")])
+def test_ranks_with_different_models_are_refused(
+    shared_run_step: Any, examples: Artifact, launcher: LocalLauncher, param: str, named: str
 ) -> None:
-    with pytest.raises(StepFailed, match=r"parameters differ at the end of training.*DistributedDataParallel"):
-        train(shared_run_step, examples, launcher, "alone", alone=True)
+    with pytest.raises(StepFailed, match=rf"models differ at the end of training in {named}.*DistributedDataParallel"):
+        train(shared_run_step, examples, launcher, param, **{param: True})
 
 
 def test_where_there_is_no_pytorch_the_command_is_named_that_makes_an_environment_with_it(

@@ -11,7 +11,10 @@ from airflow_hops.hops import TrainContext
 
 
 def train(context: TrainContext) -> Any:
-    """A small network, in step on all ranks, or, with ``alone``, each by itself; with ``dies``, once killed."""
+    """A small network, in step on all ranks, or, with ``alone``, each by itself; with ``dies``, once killed.
+
+    With ``own_mean``, each rank subtracts the mean of its own rows, in a tensor that PyTorch does not know.
+    """
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -23,8 +26,18 @@ def train(context: TrainContext) -> Any:
         layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dense(1, "sigmoid")]
         network = keras.Sequential([keras.Input((features.shape[1],)), *layers])
     else:
+
+        class Centered(torch.nn.Linear):
+            mean = torch.zeros(features.shape[1])
+
+            def forward(self, rows: Any) -> Any:
+                return super().forward(rows - self.mean)
+
+        first = Centered(features.shape[1], 8)
+        if context.params.get("own_mean"):
+            first.mean = features.mean(0)
         network = torch.nn.Sequential(
-            torch.nn.Linear(features.shape[1], 8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Sigmoid()
+            first, torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 1), torch.nn.Sigmoid()
         )
     saved = context.resumed_files()
     if saved:
@@ -34,7 +47,8 @@ def train(context: TrainContext) -> Any:
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     batch = 50
     for step in range(context.position.step, 20):
-        rows = slice(step * batch % len(features), step * batch % len(features) + batch)
+        first_row = step * batch % (len(features) - batch)
+        rows = slice(first_row, first_row + batch)
         optimizer.zero_grad()
         result = model(features[rows]).flatten()
         loss = torch.nn.functional.binary_cross_entropy(result, labels[rows].float())

@@ -109,7 +109,7 @@ def test_mirrored_workers_end_with_equal_weights_and_a_model(train: Any) -> None
 
 
 def test_workers_that_forgot_the_scope_are_told(train: Any) -> None:
-    with pytest.raises(BadInput, match=r"weights differ at the end of training .* within context\.strategy\.scope"):
+    with pytest.raises(BadInput, match=r"models differ at the end of training in weight .*context\.strategy\.scope"):
         train("apart", np=2, strategy="multi_worker_mirrored")
 
 

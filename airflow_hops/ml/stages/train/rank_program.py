@@ -133,7 +133,7 @@ def train_rank(
     made_model = model is not None or framework is not None
     if not made_model:
         check_outcome(code, returned, output, context.rank, values)
-    checksum = None if model is None else _check(model, values, member)
+    checksum = None if model is None else _check(model, values, context, member)
     if torch_member is not None:
         if framework != "torch":
             raise BadInput(f"{code.name} returned {type(returned).__name__}, expected a torch.nn.Module")
@@ -330,13 +330,23 @@ def _call(code: Program, context: TrainContext) -> Any:
     return returned
 
 
-def _check(model: Any, options: TrainingOptions, member: Member | None) -> str:
-    """Compares the ranks' weights at the end."""
+def _check(model: Any, options: TrainingOptions, context: TrainContext, member: Member | None) -> str:
+    """Compares the ranks' models at the end."""
+    import tensorflow as tf
+
     from airflow_hops.ml.training.keras import check_weights, weights_checksum
 
-    if options.strategy == SINGLE:
+    if options.strategy in (SINGLE, PARAMETER_SERVER):  # there is one copy of the weights
         return weights_checksum(model)
-    return check_weights(model, "at the end of training") if member is None else member.check_weights(model)
+    features = None
+    if context.target is not None:
+        wanted, outputs = getattr(model, "input", None), context.feature_outputs
+        names = list(wanted) if isinstance(wanted, dict) else list(outputs)
+        if all(name in outputs for name in names):
+            features = {name: tf.TensorSpec([None, *outputs[name].shape], outputs[name].dtype) for name in names}
+    if member is not None:
+        return member.check_weights(model, features)
+    return check_weights(model, "at the end of training", features)
 
 
 def _scaling_efficiency(context: TrainContext) -> float | None:

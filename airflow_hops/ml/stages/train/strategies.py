@@ -22,6 +22,7 @@ from airflow_hops.core.contract.training import (
     TORCH,
     TrainingOptions,
 )
+from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
 from airflow_hops.ml.training.gang.rendezvous import SharedValues
@@ -121,21 +122,18 @@ class Member:
         """Serves the chief's requests until it has finished."""
         self._values.wait("finished")
 
-    def check_weights(self, model: Any) -> str:
-        """Returns the checksum of the trainable weights, which must be equal on all workers.
-
-        Parameter servers hold a single copy of the weights, which is not compared.
+    def check_weights(self, model: Any, features: Any = None) -> str:
+        """Returns the checksum of all that predictions depend on, which must be equal on all workers.
 
         Raises:
-            BadInput: they differ.
+            BadInput: it differs, or a weight is NaN or infinite.
         """
         from airflow_hops.ml.training.keras import weights_checksum
+        from airflow_hops.ml.training.keras.inference_state import inference_digests
 
-        checksum = weights_checksum(model)
-        if self._roles.strategy == PARAMETER_SERVER:
-            return checksum
-        advice = "make the model, and compile it, within context.strategy.scope()"
-        return self._values.check_equal(checksum, "weights", advice)
+        weights_checksum(model)
+        advice = f"make the model, and compile it, within context.strategy.scope(); {SAME_ON_ALL_RANKS}"
+        return self._values.check_equal(inference_digests(model, features), advice)
 
     def finish(self) -> None:
         """Signals that this rank has finished; waits for the others unless there are parameter servers."""

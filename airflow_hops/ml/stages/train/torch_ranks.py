@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
 from airflow_hops.ml.training.gang.rendezvous import SharedValues
@@ -76,13 +76,27 @@ class TorchMember:
         return bool(raised.item())
 
     def check_weights(self, model: Any) -> str:
-        """Returns the checksum of the model's parameters, which must be equal on all ranks.
+        """Returns the checksum of all that predictions depend on, which must be equal on all ranks.
+
+        Before, it averages the running statistics of batch normalizations, which only the last batches make different.
 
         Raises:
-            BadInput: they differ, or contain NaN or infinity.
+            BadInput: the ranks differ, or a parameter contains NaN or infinity.
         """
-        advice = "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike"
-        return self._values.check_equal(parameters_checksum(model), "parameters", advice)
+        import torch
+        import torch.distributed as dist
+
+        for module in model.modules():
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None:
+                for statistic in (module.running_mean, module.running_var):
+                    total = statistic.double()
+                    dist.all_reduce(total)
+                    statistic.copy_(total / dist.get_world_size())
+        advice = (
+            "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike; "
+            f"{SAME_ON_ALL_RANKS}"
+        )
+        return self._values.check_equal(module_digests(model), advice)
 
     def finish(self) -> None:
         """Leaves the group after all ranks have finished."""
@@ -109,19 +123,32 @@ def unwrapped(model: Any) -> Any:
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
-def parameters_checksum(model: Any) -> str:
-    """Returns the SHA-256 (hex) of a module's parameters; buffers, such as batch statistics, differ by rank.
+def module_digests(model: Any) -> Digests:
+    """Returns the digests of a module's parameters, buffers, and other tensors, arrays and floats in its attributes.
 
     Raises:
         BadInput: a parameter contains NaN or infinity.
     """
-    digest = hashlib.sha256()
-    for name, parameter in unwrapped(model).named_parameters():
-        values = parameter.detach().cpu().float().numpy()
-        if not np.isfinite(values).all():
+    import torch
+
+    def arrays(value: Any) -> list[Any]:
+        if isinstance(value, torch.Tensor):
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            return [np.array([str(value.dtype), str(tuple(value.shape))]), flat.view(torch.uint8).numpy()]
+        if isinstance(value, np.ndarray | float):
+            return [value]
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        return [array for each in values for array in arrays(each)]
+
+    module = unwrapped(model)
+    for name, parameter in module.named_parameters():
+        if not torch.isfinite(parameter).all():
             raise BadInput(
                 f"the model's parameter {name!r} holds values that are not numbers; lower the learning rate, clip "
                 "gradients, or look for such values in the examples"
             )
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
+    named = [*module.named_parameters(), *module.named_buffers()]
+    own = {"_parameters", "_buffers", "_modules", "_losses"}  # the last are Keras's of the rank's last batch
+    for path, each in module.named_modules():
+        named += [(f"{path}.{name}".lstrip("."), value) for name, value in vars(each).items() if name not in own]
+    return [(name, digest(*values)) for name, value in named if (values := arrays(value))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import math
 import os
 import threading
@@ -19,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.training.digests import Digests, check_equal
 from airflow_hops.ml.training.gang.crew import Channel, Placement
 
 LOOPBACK = "lo"
@@ -162,17 +164,14 @@ class SharedValues:
         self.put(f"{name}-{self._placement.rank}", value)
         return [self.wait(f"{name}-{rank}") for rank in range(self._placement.size)]
 
-    def check_equal(self, checksum: str, what: str, advice: str) -> str:
-        """Returns a SHA-256 (hex) that must be equal on all ranks; every rank must call it.
+    def check_equal(self, digests: Digests, advice: str) -> str:
+        """Returns the SHA-256 (hex) of what must be equal on all ranks; every rank must call it.
 
         Raises:
-            BadInput: the ranks differ in ``what``.
+            BadInput: the ranks differ.
         """
-        every = self.exchange("weights", checksum)
-        if len(set(every)) > 1:
-            listed = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(every))
-            raise BadInput(f"the ranks' {what} differ at the end of training (SHA-256 by rank: {listed}); {advice}")
-        return checksum
+        every = [json.loads(each) for each in self.exchange("digests", json.dumps(digests))]
+        return check_equal(every, "at the end of training", advice)
 
     def _request(self, method: str, name: str, body: bytes | None) -> str | None:
         connection = http.client.HTTPConnection(self._address, self._port, timeout=_ANSWER_S)

@@ -7,17 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
+import keras
 import numpy as np
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.training.digests import check_equal
+from airflow_hops.ml.training.keras.inference_state import adapted_digests, inference_digests
 from airflow_hops.ml.training.keras.optimizer import is_distributed
 
 
 def broadcast_weights(model: Any, root_rank: int = 0) -> None:
     """Copies the weights and the optimizer's state of one rank to all others.
 
-    The states of random number generators are left unchanged: ranks should drop out different units.
+    What ``Normalization`` derives from its weights is derived again. The states of random number generators are left
+    unchanged: ranks should drop out different units.
+
+    Raises:
+        BadInput: the ranks' models differ in the shapes of weights, or in vocabularies or boundaries that they adapted.
     """
     variables = list(model.weights)
     optimizer = getattr(model, "optimizer", None)
@@ -25,9 +32,19 @@ def broadcast_weights(model: Any, root_rank: int = 0) -> None:
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         variables += optimizer.variables
-    if hvd.size() == 1 or not variables:
-        return
+    if hvd.size() > 1 and variables:
+        check_equal(hvd.allgather_object(adapted_digests(model)), "before training")
+        _broadcast(variables, root_rank)
+    normalizations = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Normalization)]
+    for layer in normalizations:
+        layer.finalize_state()
+    if normalizations and model.compiled:  # functions that were traced before hold the previous mean
+        model.make_train_function(force=True)
+        model.make_test_function(force=True)
+        model.make_predict_function(force=True)
 
+
+def _broadcast(variables: Sequence[Any], root_rank: int) -> None:
     def broadcast() -> None:
         for number, variable in enumerate(variables):
             # Horovod's names come from those of layers, which Keras numbers: a rank that has built a model more than
@@ -61,9 +78,12 @@ def average_statistics(model: Any) -> None:
     statistics = [v for v in model.non_trainable_weights if v.value.dtype.is_floating]
     if hvd.size() == 1 or not statistics:
         return
+    _average(statistics)
+
+
+def _average(statistics: Sequence[Any]) -> None:
     # In float64 the sum of equal float32 values is exact, and so is their mean.
-    averaged = hvd.allreduce(_flat(statistics), op=hvd.Average, name="hops_statistics")
-    assign_flat(statistics, averaged)
+    assign_flat(statistics, hvd.allreduce(_flat(statistics), op=hvd.Average, name="hops_statistics"))
 
 
 def sum_over_ranks(variables: Sequence[Any], name: str) -> None:
@@ -76,17 +96,15 @@ def assign_flat(variables: Sequence[Any], values: Any) -> None:
     """Assigns consecutive parts of a vector to variables."""
     sizes = [int(np.prod(variable.shape)) for variable in variables]
     for variable, part in zip(variables, tf.split(values, sizes), strict=True):
-        variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.value.dtype))
+        variable.assign(tf.cast(tf.reshape(part, variable.shape), variable.dtype))
 
 
 def _flat(variables: Sequence[Any]) -> tf.Tensor:
-    return tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], 0)
+    return tf.concat([tf.reshape(tf.cast(tf.convert_to_tensor(v), tf.float64), [-1]) for v in variables], 0)
 
 
 def weights_checksum(model: Any) -> str:
     """Returns the SHA-256 (hex) of the bytes of a Keras 3 or tf_keras model's trained weights, including frozen ones.
-
-    Only these must be equal across ranks: the moving averages of batch normalization differ.
 
     Raises:
         BadInput: a weight is NaN or infinite.
@@ -132,20 +150,31 @@ def _trained_weights(model: Any) -> list[Any]:
     return [variable for variable in model.weights if id(variable) in made]
 
 
-def check_weights(model: Any, when: str) -> str:
-    """Compares the SHA-256 of the weights across ranks, and returns it; every rank must call it.
+def check_weights(model: Any, when: str, features: Any = None) -> str:
+    """Compares all that predictions depend on across ranks, and returns its SHA-256; every rank must call it.
+
+    Before, it averages the moving statistics of batch normalizations, which a training loop of your own leaves
+    different.
+
+    Args:
+        model: A Keras 3 or tf_keras model.
+        when: When it is compared, for the error.
+        features: See :func:`airflow_hops.ml.training.keras.inference_state.inference_digests`.
 
     Raises:
-        BadInput: the ranks' weights differ; the same error, with ``when``, on each rank.
+        BadInput: the ranks' weights, or other such values, differ; the same error, with ``when``, on each rank.
     """
     checksum = weights_checksum(model)
     if hvd.size() == 1:
         return checksum
-    mine = tf.constant(np.frombuffer(bytes.fromhex(checksum), dtype=np.uint8)[None, :])
-    every = [row.tobytes().hex() for row in hvd.allgather(mine, name="hops_weights_checksum").numpy()]
+    every = hvd.allgather_object(checksum)
     if len(set(every)) > 1:
         raise weights_differ([value[:12] for value in every], when, getattr(model, "optimizer", None))
-    return checksum
+    names = ("moving_mean", "moving_variance")
+    statistics = [getattr(layer, name) for layer in model._flatten_layers() for name in names if hasattr(layer, name)]
+    if statistics:
+        _average(statistics)
+    return check_equal(hvd.allgather_object(inference_digests(model, features)), when)
 
 
 def weights_differ(checksums: Sequence[str], when: str, optimizer: Any) -> BadInput:
