@@ -28,6 +28,7 @@ _COUNTERS: Mapping[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
     keras.callbacks.ModelCheckpoint: ("best",),
+    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
 }
 """Attributes of Keras's own callbacks that change during a training."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -127,27 +128,43 @@ def fit_model(
         steps=steps,
     )
     together.begin()
-    for first_epoch, last_epoch, first_batch in _parts(start, epochs):
-        context.first_batch = first_batch
-        examples = whole
-        if first_batch:
-            examples = context.examples(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
-        model.fit(
-            examples,
-            validation_data=validation,
-            initial_epoch=first_epoch,
-            epochs=last_epoch,
-            steps_per_epoch=steps - first_batch if first_batch else None,
-            shuffle=False,
-            verbose=0,
-            callbacks=together,
-        )
-        if model.stop_training:
-            break
+    with _finalized_once(model):
+        for first_epoch, last_epoch, first_batch in _parts(start, epochs):
+            context.first_batch = first_batch
+            examples = whole
+            if first_batch:
+                examples = context.examples(split, batch_size, shuffle=True, first_step=first_batch, columns=columns)
+            model.fit(
+                examples,
+                validation_data=validation,
+                initial_epoch=first_epoch,
+                epochs=last_epoch,
+                steps_per_epoch=steps - first_batch if first_batch else None,
+                shuffle=False,
+                verbose=0,
+                callbacks=together,
+            )
+            if model.stop_training:
+                break
     together.end()
     context.exchange_seconds += exchange_seconds(model.optimizer)
     context.state.position = Position(step=context.position.step, fit=number + 1)
     return context.history
+
+
+@contextlib.contextmanager
+def _finalized_once(model: Any) -> Iterator[None]:
+    """Applies an optimizer's final values, the moving averages of ``use_ema``, at the end of the block.
+
+    Keras applies them at the end of each ``fit``: the epochs after the rest of a resumed one would start from averages.
+    """
+    optimizer = model.optimizer
+    object.__setattr__(optimizer, "finalize_variable_values", lambda variables: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "finalize_variable_values")
+    optimizer.finalize_variable_values(model.trainable_weights)
 
 
 def _parts(start: Position, epochs: int) -> list[tuple[int, int, int]]:
