@@ -31,7 +31,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             case the task returns the best trial's parameters and metrics. (templated)
         space: Parameters by name: :class:`~airflow_hops.core.contract.search.space.Uniform`,
             :class:`~airflow_hops.core.contract.search.space.LogUniform`,
-            :class:`~airflow_hops.core.contract.search.space.IntUniform`, a list of choices, or a constant. For
+            :class:`~airflow_hops.core.contract.search.space.IntUniform`, a list or tuple of choices, or a constant. For
             parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it returns them.
         metric: Metric to optimize, reported by trials (``eval_auc``; the last value counts), or several; the study's
             record then has their Pareto front.

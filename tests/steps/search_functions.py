@@ -117,3 +117,8 @@ def tree(context: TrainContext, leaf: int, depth: int = 3) -> Any:
 def no_space(trial: Any) -> int:
     """No parameters."""
     return 3
+
+
+def equal(trial: Any) -> None:
+    """Suggests choices that are equal in Python."""
+    trial.suggest_categorical("x", [1, 1.0])

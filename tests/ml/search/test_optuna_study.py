@@ -57,6 +57,34 @@ def test_samplers_are_reproducible(sampler: str) -> None:
     assert not [trial for trial in more if trial.params in [each.params for each in trials]]
 
 
+@pytest.mark.parametrize(("sampler", "best"), [("tpe", "int"), ("differential_evolution", "float")])
+def test_choices_that_are_equal_in_python_stay_apart(sampler: str, best: str) -> None:
+    losses = {"int": 1.0, "float": 1.0, "str": 2.0, best: 0.0}
+    study, kinds = OptunaStudy(options(space={"x": [1, 1.0, "sqrt"]}, sampler=sampler, trials=60), []), []
+    while len(kinds) < 60 and (proposal := study.ask()) is not None:
+        kinds.append(type(proposal.params["x"]).__name__)
+        study.tell(proposal.number, [losses[kinds[-1]]])
+    assert max(losses, key=kinds.count) == best
+
+
+def test_grid_tries_all_choices_that_are_equal_in_python() -> None:
+    study = OptunaStudy(options(space={"x": [1, 1.0, True]}, sampler="grid", trials=None), [])
+    assert [type(proposal.params["x"]) for _ in range(3) if (proposal := study.ask())] == [int, float, bool]
+
+
+def test_tuple_in_a_space_is_a_choice() -> None:
+    study = OptunaStudy(options(space={"lr": (0.1, 0.2), "layers": ((1, 2), [3])}, sampler="random"), [])
+    params = [proposal.params for _ in range(20) if (proposal := study.ask()) is not None]
+    assert {each["lr"] for each in params} == {0.1, 0.2}
+    assert {tuple(each["layers"]) for each in params} == {(1, 2), (3,)}
+
+
+@pytest.mark.parametrize("choices", [[[1, 2], (1, 2)], [1, 1], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]])
+def test_choices_that_are_equal_as_json_are_refused(choices: list[Any]) -> None:
+    with pytest.raises(BadInput, match=r"space\['x'\]: Choice has .* twice"):
+        options(space={"x": choices})
+
+
 def test_differential_evolution_is_better_than_chance() -> None:
     space = {name: Uniform(-5, 5) for name in "abcdef"}
 
@@ -145,3 +173,5 @@ def test_a_function_makes_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
     assert study.importance() == {"a": 1.0}
     with pytest.raises(BadInput, match="returned 3; expected parameters by name"):
         OptunaStudy(options(space="search_functions:no_space"), []).ask()
+    with pytest.raises(BadInput, match=r"suggests 'x' of \[1, 1.0\], of which some are equal in Python"):
+        OptunaStudy(options(space="search_functions:equal"), []).ask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class IntUniform:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several JSON values; in a space, a list is a shorthand for it.
+    """One of several JSON values; in a space, a list or a tuple is a shorthand for it.
 
     Raises:
         BadInput: there are no values, or one is not a JSON value or a duplicate.
@@ -107,10 +108,13 @@ class Choice:
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence) or not self.choices:
             raise BadInput(f"Choice has {self.choices!r}; expected a list of at least one value")
         object.__setattr__(self, "choices", tuple(self.choices))
+        known = set()  # as JSON, since 1, 1.0 and True are equal in Python
         for number, value in enumerate(self.choices):
             check_json(value, f"Choice, value {number + 1}")
-            if any(value == other and type(value) is type(other) for other in self.choices[:number]):
+            text = json.dumps(value, sort_keys=True)
+            if text in known:
                 raise BadInput(f"Choice has {value!r} twice; expected different values")
+            known.add(text)
 
     def values(self) -> list[Any] | None:
         """Returns all values."""
@@ -121,7 +125,7 @@ Dimension = Uniform | LogUniform | IntUniform | Choice
 _DIMENSIONS: dict[str, type[Dimension]] = {each.type: each for each in (Uniform, LogUniform, IntUniform, Choice)}
 
 Space = Mapping[str, Any]
-"""Mapping from parameter to :data:`Dimension`, list of choices, or constant."""
+"""Mapping from parameter to :data:`Dimension`, list or tuple of choices, or constant."""
 
 
 def space_to_dict(space: Space) -> dict[str, Any]:

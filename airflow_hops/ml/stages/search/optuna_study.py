@@ -95,7 +95,7 @@ class OptunaStudy:
         """Returns the next trial, or None at the end of a grid.
 
         Raises:
-            BadInput: the function of the space returned no parameters.
+            BadInput: the function of the space returned no parameters, or suggests choices that Python finds equal.
         """
         if self._options.sampler == "grid":
             point = next(self._grid, None)
@@ -176,6 +176,12 @@ class OptunaStudy:
         if not isinstance(params, Mapping) or not params:
             raise BadInput(f"space function {self._options.space!r} returned {returned!r}; expected parameters by name")
         check_json(dict(params), f"what space function {self._options.space!r} returned")
+        for name, each in trial.distributions.items():
+            if isinstance(each, CategoricalDistribution) and len(set(each.choices)) < len(each.choices):
+                raise BadInput(
+                    f"space function {self._options.space!r} suggests {name!r} of {list(each.choices)}, of which some "
+                    "are equal in Python: Optuna would take them for one; give texts, and convert the value"
+                )
         return dict(params)
 
     def _decoded(self, encoded: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,10 +223,14 @@ def _varies(dimension: Dimension) -> bool:
 
 
 def _as_text(dimension: Dimension) -> bool:
-    """Returns whether Optuna gets a choice's values as JSON, since it accepts neither lists nor objects."""
-    return isinstance(dimension, Choice) and not all(
-        value is None or isinstance(value, bool | int | float | str) for value in dimension.choices
-    )
+    """Returns whether Optuna gets a choice's values as JSON.
+
+    It accepts neither lists nor objects, and takes those that are equal in Python, such as 1, 1.0 and True, for one.
+    """
+    if not isinstance(dimension, Choice):
+        return False
+    plain = all(value is None or isinstance(value, bool | int | float | str) for value in dimension.choices)
+    return not plain or len(set(dimension.choices)) < len(dimension.choices)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
