@@ -403,3 +403,6 @@ def test_lease_of_an_object_store_is_held_by_one_and_outlives_nobody(
     monkeypatch.setattr(leases, "BEAT_S", 0.02)
     with locks.store_lease(object_store, folder, "flights", 60):
         assert object_store.names(folder) == [str(int(newest) + 1)]
+    lost = pytest.raises(HopsError, match="flights: another task has taken")
+    with lost, locks.store_lease(object_store, folder, "flights", 60):
+        object_store.write_text(f"{folder}/{int(newest) + 3}", '{"holder": "another"}')

@@ -6,7 +6,8 @@ The protocol, of which the uses at the end are cases:
 2. A watcher measures, by its own monotonic clock, for how long the text has not changed. After ``DEAD_BEATS`` beats
    without a change, the holder counts as dead. Times that the holder or the store has written are never compared with
    a clock, so the clocks of the machines may differ by any amount.
-3. A holder that could not beat for ``FENCE_BEATS`` beats ends its work, before others consider it dead.
+3. A holder may be suspended, or cut off from the store. A job that could not beat for ``FENCE_BEATS`` beats ends,
+   before others consider it dead; a holder of an exclusive lease fails when it finds that it has lost it.
 4. An exclusive lease is a folder of numbered files. Number n + 1 may be created once n was released, or its holder is
    dead; only one of several processes succeeds. A holder that finds a greater number has lost the lease. The file of
    the last holder stays, marked as released, so that numbers never repeat.

@@ -51,7 +51,7 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
         timeout_s: Seconds to wait for another task.
 
     Raises:
-        HopsError: another task has held it for ``timeout_s`` seconds.
+        HopsError: another task has held it for ``timeout_s`` seconds, or has taken it from this one.
     """
     lease, deadline_s = Lease(store, folder), time.monotonic() + timeout_s
     while not lease.try_take():
@@ -61,5 +61,10 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
     try:
         with lease.beating():
             yield
+        if lease.is_lost:
+            raise HopsError(
+                f"{what}: another task has taken {folder}, since this one could not write there for a minute; both may "
+                "have changed it, and a retry sets it right"
+            )
     finally:
         lease.release()
