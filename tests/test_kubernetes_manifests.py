@@ -7,6 +7,7 @@ import os
 import re
 import time
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -246,5 +247,14 @@ def test_archives_without_pods_are_collected(tmp_path: Path) -> None:
     os.utime(path, (old, old))
     store_code(store, [str(tmp_path / "dags")])  # of a new pod
     assert collect() == [] and path.exists()
+    os.utime(path, (old, old))
+
+    def create_pod(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
+        if description == "Removing":
+            store_code(store, [str(tmp_path / "dags")])
+        return items
+
+    GarbageCollection(store, RetentionRule(), lambda dag_id, run_id: False, track=create_pod).remove()
+    assert path.exists()
     os.utime(path, (old, old))
     assert collect() == [uri] and not path.exists()

@@ -138,7 +138,9 @@ class GarbageCollection:
             _in_threads(self.captures.remove_text, [f"{uri}/{path}" for path in removal.paths])
             return
         if removal.kind == _ARCHIVE:
-            store.remove_text(uri)
+            with contextlib.suppress(FileNotFoundError):
+                if store.files.modified(uri) == removal.created_at:  # no pod was created with it since it was listed
+                    store.remove_text(uri)
             return
         if isinstance(removal, StoredArtifact):
             _remove_cache_entry(store, removal)
@@ -413,10 +415,11 @@ class _Marking:
     def _archives(self) -> Iterator[Removal]:
         """Yields archives of code with which no pod was created for a week."""
         uris = [f"{self._store.root}/{path}" for path in self._sizes if _CODE.fullmatch(path)]
-        for uri, at in _in_threads(self._store.files.modified, uris).items():
-            if at < self._of.now - _ARCHIVE_AGE:
-                size_bytes = self._sizes[uri.removeprefix(f"{self._store.root}/")]
-                yield Removal(uri, _ARCHIVE, at, size_bytes, "no pod was created with it for a week")
+        with contextlib.suppress(FileNotFoundError):  # somebody has emptied the folder since it was listed
+            for uri, at in _in_threads(self._store.files.modified, uris).items():
+                if at < self._of.now - _ARCHIVE_AGE:
+                    size_bytes = self._sizes[uri.removeprefix(f"{self._store.root}/")]
+                    yield Removal(uri, _ARCHIVE, at, size_bytes, "no pod was created with it for a week")
 
     def _unfinished(self) -> Iterator[Removal]:
         """Yields staging folders of tasks that were killed and not tried again."""
