@@ -49,6 +49,8 @@ def list_files(source: Source | FileSource) -> tuple[Any, tuple[SourceFile, ...]
         raise kind(f"source {source.uri!r} cannot be listed ({type(error).__name__}: {error})") from error
     if not result:
         raise BadInput(f"source {source.uri!r}: no file matches")
+    for name, info in result.items():
+        _check_file(fs, name, info, is_name_kept=isinstance(source, FileSource))
     return fs, tuple(_describe(fs, name, info) for name, info in result.items())
 
 
@@ -108,17 +110,40 @@ def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:
         info = fs.info(path)  # not isfile() or isdir(), which are also False if the file system fails
     # An empty object may mark a folder.
     below = fs.find(path, detail=True) if info.get("type") == "directory" or info.get("size") == 0 else {}
-    if info.get("type") == "file" and below.keys() <= {path}:
+    if info and info.get("type") != "directory" and below.keys() <= {path}:
         return {path: info}
     if info:
         entries = without_markers(below.values())
         listed = {entry["name"]: entry for entry in entries if not _is_hidden(entry["name"], path)}
     elif _GLOB_CHARACTERS & set(path):
         entries = without_markers(fs.glob(path, detail=True).values())
-        listed = {entry["name"]: entry for entry in entries if entry["type"] == "file"}
+        listed = {entry["name"]: entry for entry in entries if not _is_folder(fs, entry)}
     else:
         listed = {}
     return dict(sorted(listed.items()))
+
+
+def _is_folder(fs: Any, entry: Mapping[str, Any]) -> bool:
+    return entry["type"] == "directory" or (bool(entry.get("islink")) and fs.isdir(entry["name"]))
+
+
+def _check_file(fs: Any, path: str, info: Mapping[str, Any], *, is_name_kept: bool) -> None:
+    """Raises BadInput for what only looks like a file; ``is_name_kept`` for a file whose name is kept as text."""
+    if info.get("islink"):
+        if not fs.exists(path):
+            raise BadInput(f"{path!r} is a link to {info.get('destination')!r}, which does not exist; remove the link")
+        if fs.isdir(path):
+            raise BadInput(
+                f"{path!r} is a link to the folder {info.get('destination')!r}, which is not followed; replace it with "
+                "a copy of that folder, or name that folder as the source"
+            )
+    elif info.get("type") == "other":
+        raise BadInput(f"{path!r} is neither a file nor a folder; remove it from the source")
+    if is_name_kept:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"{path!r}: the name is not in UTF-8; rename the file") from None
 
 
 def _is_hidden(path: str, folder: str) -> bool:

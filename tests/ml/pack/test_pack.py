@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import tarfile
 from collections import Counter
@@ -72,7 +73,7 @@ def test_packed_files_are_the_files(pack: Pack, folder: Path) -> None:
     assert dict(iter(PackedFiles(artifact.uri))) == expected
     counts = artifact.rows["files"]
     assert (counts.rows_in, counts.rows_out) == (len(expected), len(expected)) == (127, 127)
-    assert artifact.metrics == {"files": 127, "shards": 1, "bytes": sum(map(len, expected.values()))}
+    assert artifact.metrics == {"files": 127, "samples": 67, "shards": 1, "bytes": sum(map(len, expected.values()))}
     index = pq.read_table(local(artifact) / "index")
     assert index.column_names == INDEX_SCHEMA.names
     with tarfile.open(local(artifact) / "shards" / "00000.tar") as shard:
@@ -142,6 +143,37 @@ def test_folder_without_files_is_named(pack: Pack, tmp_path: Path) -> None:
         pack(tmp_path / "empty")
     with pytest.raises(BadInput, match=r"there is no index/\*.parquet"):
         PackedFiles(tmp_path / "empty")
+
+
+def test_links_that_lead_nowhere_or_to_a_folder_are_named(pack: Pack, folder: Path, tmp_path: Path) -> None:
+    link = folder / "cat" / "link.bin"
+    link.symlink_to(tmp_path / "gone")
+    for source in (folder, f"{folder}/cat/l*"):
+        with pytest.raises(BadInput, match=r"link\.bin' is a link to '.*/gone', which does not exist; remove"):
+            pack(source)
+    (tmp_path / "gone").mkdir()
+    with pytest.raises(BadInput, match=r"link\.bin' is a link to the folder '.*/gone', which is not followed"):
+        pack(folder)
+    (tmp_path / "gone").rmdir()
+    (tmp_path / "gone").write_text("linked")
+    for source in (folder, f"{folder}/*/*.bin"):
+        assert dict(iter(PackedFiles(pack(source).uri)))["cat/link.bin"] == b"linked"
+    os.mkfifo(folder / "cat" / "pipe")
+    with pytest.raises(BadInput, match=r"pipe' is neither a file nor a folder"):
+        pack(folder)
+
+
+def test_name_that_is_not_in_utf_8_is_named(pack: Pack, folder: Path) -> None:
+    Path(os.fsdecode(bytes(folder) + b"/\xff.bin")).touch()
+    with pytest.raises(BadInput, match=r"files/\\udcff\.bin': the name is not in UTF-8; rename"):
+        pack(folder)
+
+
+def test_sample_of_many_files_is_reported(pack: Pack, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(30):
+        (folder / f"clip.{number:05}.png").touch()
+    assert pack(folder).metrics["samples"] == 68
+    assert "the 30 files of 'clip' are one sample, since their names are equal up to the first dot" in caplog.text
 
 
 def test_positions(pack: Pack, folder: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,8 @@ from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
 
+_MANY_FILES = 20
+"""Number of files beyond which a sample is reported."""
 _READ_FILES, _READ_BYTES = 256, 32 << 20
 """Maximum number and size of the files that a task reads at once."""
 
@@ -78,8 +81,17 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
     with task_pool(context, "local[*]") as pool, context.output() as writer:
         fs, listed = list_files(files)
         root = source_root(fs, files.uri)
+        samples = Counter(sample_of(relative_path(root, file)) for file in listed)
         shards = plan_shards(root, listed, shard_mb * 1_000_000)
-        context.progress(0.1, f"{len(listed)} files, {len(shards)} shards")
+        context.progress(0.1, f"{len(listed)} files in {len(samples)} samples, {len(shards)} shards")
+        ((largest, most),) = samples.most_common(1)
+        if most > _MANY_FILES:
+            log.warning(
+                "the %d files of %r are one sample, since their names are equal up to the first dot; if each is a "
+                "sample, give them names without a dot before the extension",
+                most,
+                largest,
+            )
         plan = PackPlan(fs, root, pool.folder(context, writer))
         summaries = run_tasks(pool, pack_shard, plan, shards, PackSummary, context.progress)
         check_unchanged(files, listed)
@@ -87,11 +99,10 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
             remove_leftovers(writer.path / name)
         writer.add(uploaded_files(summaries))
         counts = RowCounts(len(listed), sum(summary.files for summary in summaries)).check("packed files")
-        log.info("%d files in %d shards", counts.rows_out, len(shards))
+        log.info("%d files of %d samples in %d shards", counts.rows_out, len(samples), len(shards))
         size = sum(file.size_bytes for file in listed)
-        return writer.commit(
-            rows={"files": counts}, metrics={"files": counts.rows_out, "shards": len(shards), "bytes": size}
-        )
+        metrics = {"files": counts.rows_out, "samples": len(samples), "shards": len(shards), "bytes": size}
+        return writer.commit(rows={"files": counts}, metrics=metrics)
 
 
 def plan_shards(root: str, listed: Sequence[SourceFile], shard_bytes: int) -> list[Shard]:
