@@ -35,6 +35,13 @@ autodoc_mock_imports = [
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {  # of airflow_hops.arguments, without their rules, which the arguments' texts give
+    **dict.fromkeys(("FolderName", "FunctionName", "ModelName", "Time"), "str"),
+    **dict.fromkeys(("Count", "Percent", "WholeNumber"), "int"),
+    **dict.fromkeys(("NotNegative", "Positive", "Probability", "Share"), "float"),
+    **dict.fromkeys(("Age", "Length"), "timedelta"),
+    "Version": "int | str",
+}
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 add_module_names = False

@@ -124,9 +124,12 @@ def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callabl
 
 def test_operator_takes_a_model_or_a_name() -> None:
     for values in ({}, {"model": {"uri": "file:///m"}, "model_name": "flights"}):
-        operator = BatchPredictOperator(task_id="predict", examples=None, **values)
         with pytest.raises(BadInput, match="expected one of them"):
-            operator.step_params({})
+            BatchPredictOperator(task_id="predict", examples=None, **values)
+    rendered = BatchPredictOperator(task_id="predict", examples=None, model_name="{{ params.name }}")
+    rendered.model_name = ""
+    with pytest.raises(BadInput, match="expected one of them"):
+        rendered.step_params({})
     operator = BatchPredictOperator(task_id="predict", examples=None, model_name="flights", splits=["train"])
     params = operator.step_params({})
     assert json.loads(json.dumps(params)) == {

@@ -473,8 +473,8 @@ def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> Non
 
     def made(kind: str, content: str = "", **inputs: Artifact) -> Artifact:
         by = Producer("training", f"run-{uuid.uuid4().hex}", kind)
-        given = {role: (artifact,) for role, artifact in inputs.items()}
-        with store.create(store.address(by, kind), kind, by, inputs=given) as writer:
+        named_inputs = {role: (artifact,) for role, artifact in inputs.items()}
+        with store.create(store.address(by, kind), kind, by, inputs=named_inputs) as writer:
             (writer.path / "rows").write_text(content)
             return writer.commit()
 
@@ -493,8 +493,8 @@ def test_retraining_without_new_rows_is_skipped_and_noted(tmp_path: Path) -> Non
         request("unchanged", same)
     request("changed", new)
     request("of two spans", same, None)
-    found = {cause: found_no_new_rows(store, cause) for cause in ("unchanged", "changed", "of two spans", "unclaimed")}
-    assert found == {"unchanged": True, "changed": False, "of two spans": False, "unclaimed": False}
+    noted = {cause: found_no_new_rows(store, cause) for cause in ("unchanged", "changed", "of two spans", "unclaimed")}
+    assert noted == {"unchanged": True, "changed": False, "of two spans": False, "unclaimed": False}
     request("unchanged", new)  # its task was cleared
     assert not found_no_new_rows(store, "unchanged")
 

@@ -176,8 +176,8 @@ def test_rows_that_break_the_schema_are_put_apart_and_the_good_ones_go_on(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"on_anomaly": "explode"}, "on_anomaly has 'error': 'explode'"),
-        ({"on_anomaly": {"fatal": "fail"}}, "on_anomaly has 'fatal': 'fail'"),
+        ({"on_anomaly": "explode"}, "on_anomaly is 'explode', expected one of 'fail', 'warn'"),
+        ({"on_anomaly": {"fatal": "fail"}}, "a key of on_anomaly is 'fatal', expected one of 'error', 'warning'"),
         ({"on_anomaly": "branch"}, "needs the task ids"),
         ({"on_anomaly": "ask", "on_timeout": "approve"}, "on_timeout is 'approve'"),
         ({"split_anomalous": True}, "needs the rows: examples="),

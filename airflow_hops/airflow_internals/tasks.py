@@ -8,6 +8,7 @@ from airflow.configuration import conf
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import (
@@ -37,6 +38,7 @@ __all__ = [
     "DecoratedOperator",
     "HITLUser",
     "ParamsDict",
+    "ResolveMixin",
     "RuntimeTaskInstanceProtocol",
     "TaskAwaitingInput",
     "TaskDecorator",

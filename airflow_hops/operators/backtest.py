@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_hops.arguments import Age, Count, Length, ModelName, Time
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.model_record import by_whom
+from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsTask, airflow_error, code_paths_of, producer_of
 from airflow_hops.operators.links import ModelsLink
@@ -15,7 +17,6 @@ from airflow_hops.operators.links import ModelsLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
     from airflow_hops.replay.backtest.candidates import Candidates
     from airflow_hops.replay.backtest.plan import BacktestPlan
 
@@ -59,15 +60,15 @@ class BacktestOperator(HopsTask):
     def __init__(
         self,
         *,
-        model_name: str,
-        start: str | datetime,
-        end: str | datetime,
+        model_name: ModelName,
+        start: Time | datetime,
+        end: Time | datetime,
         policies: Mapping[str, RetrainingPolicy | None] | Sequence[str],
-        every: timedelta = timedelta(days=7),
-        first: timedelta | None = None,
-        label_delays: Sequence[timedelta] = (timedelta(0),),
+        every: Length = timedelta(days=7),
+        first: Length | None = None,
+        label_delays: Sequence[Age] = (timedelta(0),),
         price: float | str = 0.0,
-        jobs: int = 1,
+        jobs: Count = 1,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         spark_conn_id: str = "spark_default",
         **kwargs: Any,

@@ -18,11 +18,14 @@ from airflow_hops.airflow_internals.tasks import (
     gauge,
     normalize_name_for_stats,
 )
+from airflow_hops.arguments import BadArgument, check_arguments
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
+from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
+from airflow_hops.core.extensions import LAUNCHERS, extensions
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -67,12 +70,20 @@ class HopsTask(BaseOperator):
             """Declares the attributes that :meth:`store_arguments` sets."""
 
     def store_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Sets each argument as an attribute of the same name, as Airflow expects of templated fields.
+        """Checks each argument, and sets it as an attribute of the same name, as Airflow expects of templated fields.
 
         Args:
             arguments: The ``locals()`` of the subclass's ``__init__``. ``params`` and names of Airflow's own properties
-                (``label``) are skipped.
+                (``label``) are not set.
+
+        Raises:
+            BadArgument: a literal does not fit the annotation of the argument.
         """
+        if (cls := arguments.get("__class__")) is not None:  # of the constructor, which ``super()`` refers to
+            try:
+                check_arguments(cls.__init__, arguments, self.template_fields)
+            except BadArgument as error:
+                raise BadArgument(f"{type(self).__name__} {self.task_id!r}: {error}") from None
         for name in arguments.keys() - {"self", "params", "kwargs", "__class__"}:
             if not isinstance(getattr(type(self), name, None), property):
                 setattr(self, name, arguments[name])
@@ -129,6 +140,9 @@ class HopsOperator(HopsTask):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
+        if launcher_name is not None and launcher_name not in (known := extensions(LAUNCHERS)):
+            end = suggestion(launcher_name, known) or f"; expected one of {', '.join(known)}"
+            raise BadInput(f"{type(self).__name__} {self.task_id!r}: launcher_name is {launcher_name!r}{end}")
         dag = self.get_dag()
         if self.output_kind and dag is not None:
             # Airflow accepts only ASCII addresses, and silently drops DAGs with others.

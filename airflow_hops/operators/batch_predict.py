@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_hops.arguments import Count, ModelName, Version
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
@@ -46,31 +47,30 @@ class BatchPredictOperator(SparkOperator):
         *,
         examples: Any,
         model: Any = None,
-        model_name: str | None = None,
-        version: int | str = "champion",
+        model_name: ModelName | None = None,
+        version: Literal["champion", "challenger"] | Version = "champion",
         signature: str = "serving_default",
         splits: Sequence[str] | None = None,
         columns: Sequence[str] | None = None,
-        batch_rows: int | None = None,
+        batch_rows: Count | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
+        self._check_model()
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the keyword arguments of the entry function.
+        """Returns the keyword arguments of the entry function."""
+        self._check_model()
+        return {**super().step_params(context), "model_name": self.model_name or None}
 
-        Raises:
-            BadInput: both or neither of ``model`` and ``model_name`` are set, or ``batch_rows`` is below 1.
-        """
+    def _check_model(self) -> None:
+        """Raises BadInput if both or neither of ``model`` and ``model_name`` are set, also once they are rendered."""
         if (self.model is None) == (not self.model_name):
             raise BadInput(
                 f"model is {'given' if self.model is not None else None}, model_name is {self.model_name!r}; expected "
                 "one of them"
             )
-        if self.batch_rows is not None and self.batch_rows < 1:
-            raise BadInput(f"batch_rows is {self.batch_rows!r}; expected 1 or more")
-        return {**super().step_params(context), "model_name": self.model_name or None}
 
     def _cache_enabled(self) -> bool:
         # The serving version is unknown until the step reads it.

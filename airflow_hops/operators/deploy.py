@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import Asset
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
+from airflow_hops.arguments import ModelName, Percent, Positive
 from airflow_hops.core.contract.properties import BlessingProperties
+from airflow_hops.core.store.model_records import MODEL_NAME
 from airflow_hops.operators.base import HopsOperator, skipped
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+FeatureOption = Literal["defaults", "max_age_s", "timeout_s", "default_if_down"]
 
 
 def model_asset(model_name: str) -> Asset:
@@ -71,23 +72,23 @@ class DeployModelOperator(HopsOperator):
         self,
         *,
         model: Any,
-        model_name: str,
+        model_name: ModelName,
         evaluation: Any = None,
         infra_blessing: Any = None,
-        canary_percent: int = 20,
-        available_timeout_s: float = 120.0,
+        canary_percent: Percent = 20,
+        available_timeout_s: Positive = 120.0,
         allow_older: bool = False,
         allow_rolled_back: bool = False,
         takes_over: bool = False,
         features: Any = None,
-        feature_options: Mapping[str, Any] | None = None,
+        feature_options: Mapping[FeatureOption, Any] | None = None,
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
         # A template is rendered only in a run.
-        if isinstance(model_name, str) and _MODEL_NAME.fullmatch(model_name):
+        if isinstance(model_name, str) and MODEL_NAME.fullmatch(model_name):
             self.outlets = [*self.outlets, model_asset(model_name)]
 
     def execute(self, context: Context) -> Any:

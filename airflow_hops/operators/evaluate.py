@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from airflow_hops.arguments import FunctionName, ModelName, NotNegative
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.performance import METRICS
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator
@@ -55,18 +59,24 @@ class EvaluateOperator(HopsOperator):
         *,
         model: Any,
         examples: Any,
-        model_name: str,
+        model_name: ModelName,
         splits: Sequence[str] | None = None,
         slices: Sequence[str] = (),
         metric: str | None = None,
         minimum: Mapping[str, float] | None = None,
-        max_regression: float | Mapping[str, float] | None = None,
+        max_regression: NotNegative | Mapping[str, NotNegative] | None = None,
         min_improvement: float | None = 0.0,
-        metrics: Mapping[str, tuple[str, str]] | None = None,
+        metrics: Mapping[str, tuple[FunctionName, Literal["higher", "lower"]]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
+        known = {*(name for names in METRICS.values() for name in names), *(metrics or ())}
+        of_labels = (name if name in known else name.rpartition("/")[2] for name in minimum or ())
+        for name in [*([metric] if metric is not None else []), *of_labels]:
+            if name not in known:
+                end = suggestion(name, known) or f"; expected one of {', '.join(sorted(known))}"
+                raise BadInput(f"{type(self).__name__} {self.task_id!r}: metric {name!r} is unknown{end}")
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the champion to the key, since another champion requires another comparison."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_hops.arguments import Age, Count, ModelName, Probability, Share, Time
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.features import AuditOptions, AuditProperties
 from airflow_hops.core.contract.protocol import StepResult
@@ -39,7 +40,7 @@ class FeatureStoreOperator(HopsOperator):
 
     def __init__(self, *, repository: str, runtime: str = "features", **kwargs: Any) -> None:
         super().__init__(runtime=runtime, **kwargs)
-        self.repository = repository
+        self.store_arguments(locals())
 
 
 class ApplyFeaturesOperator(FeatureStoreOperator):
@@ -65,7 +66,7 @@ class ApplyFeaturesOperator(FeatureStoreOperator):
 
     def __init__(self, *, allow_deletes: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.allow_deletes = allow_deletes
+        self.store_arguments(locals())
 
 
 class MaterializeOperator(FeatureStoreOperator):
@@ -93,8 +94,8 @@ class MaterializeOperator(FeatureStoreOperator):
         self,
         *,
         definitions: Any = None,
-        start: datetime | str = _WINDOW["start"],
-        end: datetime | str = _WINDOW["end"],
+        start: datetime | Time = _WINDOW["start"],
+        end: datetime | Time = _WINDOW["end"],
         views: Sequence[str] | None = None,
         statistics: bool = True,
         **kwargs: Any,
@@ -142,7 +143,7 @@ class TrainingDatasetOperator(FeatureStoreOperator):
         self,
         *,
         examples: Any,
-        features: Sequence[str] | str,
+        features: str | Sequence[str],
         definitions: Any = None,
         full_names: bool = False,
         as_created: bool = True,
@@ -187,15 +188,15 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         self,
         *,
         dataset: Any,
-        model_name: str | None = None,
+        model_name: ModelName | None = None,
         captured: Any = None,
         definitions: Any = None,
-        start: datetime | str | None = _WINDOW["start"],
-        end: datetime | str | None = _WINDOW["end"],
-        delay: timedelta = timedelta(0),
-        max_differing: float = 0.001,
-        alpha: float = 0.01,
-        max_rows: int = 100_000,
+        start: datetime | Time | None = _WINDOW["start"],
+        end: datetime | Time | None = _WINDOW["end"],
+        delay: Age = timedelta(0),
+        max_differing: Share = 0.001,
+        alpha: Probability = 0.01,
+        max_rows: Count = 100_000,
         fail: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -251,5 +252,3 @@ class PushFeaturesOperator(FeatureStoreOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        if to not in get_args(PushTo):
-            raise ValueError(f"to is {to!r}, expected one of {', '.join(get_args(PushTo))}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from airflow_hops.arguments import Count, Share
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.images import ImageOptions, packed_role
 from airflow_hops.core.contract.sources import ImageSource
@@ -69,8 +70,8 @@ class PrepareImagesOperator(SparkOperator):
         self,
         *,
         sources: Mapping[str, ImageSource | str | XComArg | Mapping[str, Any]],
-        height: int,
-        width: int,
+        height: Count,
+        width: Count,
         channels: int,
         fit: str = "cover",
         mean: Sequence[float] | None = None,
@@ -80,7 +81,7 @@ class PrepareImagesOperator(SparkOperator):
         eval_percent: int = 10,
         encoding: str = "png",
         jpeg_quality: int = 95,
-        max_rejected: float = 0.1,
+        max_rejected: Share = 0.1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

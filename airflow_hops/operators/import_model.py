@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_hops.arguments import Count
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink
 
@@ -48,7 +49,7 @@ class ImportModelOperator(HopsOperator):
         prediction: str | None = None,
         framework: str | None = None,
         split: str | None = None,
-        rows: int = 1000,
+        rows: Count = 1000,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_hops.arguments import Count, Positive
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
 
@@ -35,9 +36,9 @@ class InfraValidateOperator(HopsOperator):
         *,
         model: Any,
         examples: Any,
-        requests: int = 20,
+        requests: Count = 20,
         split: str | None = None,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: Positive = 60.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

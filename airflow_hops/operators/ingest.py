@@ -7,11 +7,13 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
 from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.arguments import Time
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
@@ -79,13 +81,14 @@ class IngestOperator(SparkOperator):
         self,
         *,
         sources: Mapping[str, Source | str | XComArg | Mapping[str, Any]],
-        window_start: str | None = None,
-        window_end: str | None = None,
+        window_start: Time | datetime | None = None,
+        window_end: Time | datetime | None = None,
         licences: Sequence[str] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.store_arguments(locals())
         if not sources:
             raise BadInput("sources is empty; expected at least one table")
         if REJECTED_FOLDER in sources:
@@ -97,9 +100,6 @@ class IngestOperator(SparkOperator):
             table: Source.from_value(table, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
             for table, value in sources.items()
         }
-        self.window_start = window_start
-        self.window_end = window_end
-        self.licences, self.deferrable = licences, deferrable
         self._read_sources: Mapping[str, Any] | None = None
         self._states: Mapping[str, str] = {}
         self._waited: Any = None
@@ -238,9 +238,9 @@ def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Art
     for cause, model_name in causes.items():
         champion = read_record(store, model_name).champion if model_name else None
         trained_on = training_snapshot(store, champion.model) if champion else None
-        found = trained_on is not None and trained_on.fingerprint == snapshot.fingerprint
-        note_no_new_rows(store, cause, producer_of(context), found)
-        if champion is not None and found:
+        is_same = trained_on is not None and trained_on.fingerprint == snapshot.fingerprint
+        note_no_new_rows(store, cause, producer_of(context), is_same)
+        if champion is not None and is_same:
             trained.append(f"version {champion.version} of model {model_name!r}")
     if causes and len(trained) == len(causes) and all(extra.get("cause") for extra in events):
         names = " and ".join(sorted(set(trained)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_hops.arguments import Positive
 from airflow_hops.core.contract.properties import NotebookProperties
 from airflow_hops.operators.base import HopsOperator, own_params
 
@@ -44,18 +45,17 @@ class NotebookOperator(HopsOperator):
         notebook: str,
         params: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
-        cell_timeout_s: float | None = None,
+        env: Mapping[str, str | float] | None = None,
+        cell_timeout_s: Positive | None = None,
         **kwargs: Any,
     ) -> None:
         values = dict(params or {})
         super().__init__(params=values, **kwargs)
-        self.notebook = notebook
+        self.store_arguments(locals())
         self.values = {name: values[name] for name in own_params(params or {})}
         self._defaults = dict(self.values)
         self.inputs = dict(inputs or {})
         self.env = dict(env or {})
-        self.cell_timeout_s = cell_timeout_s
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the notebook, its parameters and its environment."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_hops.arguments import Count
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import FileSource
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -40,12 +40,10 @@ class PackOperator(SparkOperator):
     templated = ("source",)
     param_arguments = ("source", "shard_mb")
 
-    def __init__(self, *, source: FileSource | str | Mapping[str, Any], shard_mb: int = 256, **kwargs: Any) -> None:
+    def __init__(self, *, source: FileSource | str | Mapping[str, Any], shard_mb: Count = 256, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.store_arguments(locals())
         self.source: dict[str, Any] = FileSource.from_value("source", source).to_dict()
-        if not isinstance(shard_mb, int) or shard_mb < 1:
-            raise BadInput(f"shard_mb is {shard_mb!r}, expected a whole number of megabytes, at least 1")
-        self.shard_mb = shard_mb
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are packed again."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import XComArg
 
+from airflow_hops.arguments import ModelName, Time
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.core.contract.protocol import StepResult
@@ -59,8 +60,8 @@ class PerformanceOperator(HopsOperator):
         as_of: End of the window, ISO 8601; later predictions and labels are ignored. None for the time of the newest
             prediction. (templated)
         window: Length of the window; None for everything that was captured.
-        period: Length of the periods that are measured separately.
-        label_delay: Age below which predictions are ignored, since early labels may not be typical.
+        period: timedelta of the periods that are measured separately.
+        label_delay: timedelta below which predictions are ignored, since early labels may not be typical.
         ages: Ages for which the completeness of labels is reported.
         min_rows: Labelled predictions required for metrics; two classes also require ten of each.
         estimates: Whether to estimate metrics without labels.
@@ -77,7 +78,7 @@ class PerformanceOperator(HopsOperator):
     def __init__(
         self,
         *,
-        model_name: str,
+        model_name: ModelName,
         labels: Any = None,
         captured: Any = None,
         table: str | None = None,
@@ -86,7 +87,7 @@ class PerformanceOperator(HopsOperator):
         keys: Sequence[str] = REQUEST_KEYS,
         label_time: str | None = None,
         time_feature: str | None = None,
-        as_of: str | None = None,
+        as_of: Time | None = None,
         window: timedelta | None = None,
         period: timedelta = timedelta(days=1),
         label_delay: timedelta = timedelta(0),
@@ -104,20 +105,25 @@ class PerformanceOperator(HopsOperator):
                 f"{self.task_id}: captured needs labels; feedback is in the topic of labels, to be ingested"
             )
         self.labels = labels if is_final else Source.from_value("labels", labels).to_dict()
+        self._options(source=None, as_of=None)  # templates are not rendered yet
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the measurement's options."""
         is_source = self.labels is not None and not _is_artifact(self.labels)
+        source = Source.from_value("labels", self.labels).to_dict() if is_source else None
+        return self._options(source=source, as_of=self.as_of).to_dict()
+
+    def _options(self, **rendered: Any) -> PerformanceOptions:
         return PerformanceOptions.of(
             self,
-            source=Source.from_value("labels", self.labels).to_dict() if is_source else None,
+            **rendered,
             label=self.of_label,
             keys=tuple(self.keys),
             window_s=None if self.window is None else self.window.total_seconds(),
             period_s=self.period.total_seconds(),
             label_delay_s=self.label_delay.total_seconds(),
             ages_s=tuple(age.total_seconds() for age in self.ages),
-        ).to_dict()
+        )
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the captured requests, and the labels if they are an artifact."""

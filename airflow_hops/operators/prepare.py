@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_hops.arguments import FunctionName, Share
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.contract.target import Problem
 from airflow_hops.operators.links import DataLink, LineageLink
@@ -72,7 +73,7 @@ class PrepareOperator(SparkOperator):
     def __init__(
         self,
         *,
-        prepare: str,
+        prepare: FunctionName,
         tables: Any,
         label: str,
         key: str | None = None,
@@ -81,7 +82,7 @@ class PrepareOperator(SparkOperator):
         newest: timedelta | float | None = None,
         table: str | None = None,
         reject: Mapping[str, str] | None = None,
-        max_rejected: float = 0.1,
+        max_rejected: Share = 0.1,
         problem: Problem | None = None,
         classes: Sequence[str | int] | None = None,
         weight: str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_hops.arguments import NotNegative, WholeNumber
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.retention import Removal, RetentionRule
 from airflow_hops.hooks.retention import garbage_collection
@@ -38,14 +39,15 @@ class CollectGarbageOperator(HopsTask):
         self,
         *,
         delete: bool = False,
-        keep_days: float = 30,
-        keep_runs: int = 10,
-        keep_versions: int = 3,
+        keep_days: NotNegative = 30,
+        keep_runs: WholeNumber = 10,
+        keep_versions: WholeNumber = 3,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
+        self.rule = RetentionRule(keep_days, keep_runs, keep_versions)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Removes or lists what nothing needs, and returns its number and size."""
@@ -62,8 +64,7 @@ class CollectGarbageOperator(HopsTask):
                     self.log.info("%s: %s (%s, %d bytes)", description, item.uri, item.kind, item.size_bytes)
 
         try:
-            rule = RetentionRule(self.keep_days, self.keep_runs, self.keep_versions)
-            collection = garbage_collection(RuntimeHook(self.hops_conn_id), rule, is_active, track)
+            collection = garbage_collection(RuntimeHook(self.hops_conn_id), self.rule, is_active, track)
             plan = collection.remove() if self.delete else collection.plan()
             if not self.delete:
                 list(track(plan.removals.values(), "Can be removed", len(plan.removals)))

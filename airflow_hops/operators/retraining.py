@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, XComArg
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException
+from airflow_hops.arguments import Age, Length
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.json_fields import as_json
 from airflow_hops.core.contract.model_record import by_whom
@@ -101,11 +102,11 @@ class RequestRetrainingOperator(HopsTask):
         asset: Asset,
         performance: Any = None,
         policy: RetrainingPolicy | None = None,
-        cooldown: timedelta | None = None,
+        cooldown: Age | None = None,
         on_drift: Notifier | Sequence[Notifier] = (),
         on_request: Notifier | Sequence[Notifier] = (),
         on_stop: Notifier | Sequence[Notifier] = (),
-        answer_within: timedelta = timedelta(days=7),
+        answer_within: Length = timedelta(days=7),
         partition_by_window: bool = False,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
@@ -115,8 +116,6 @@ class RequestRetrainingOperator(HopsTask):
             policy = RetrainingPolicy(cooldown=cooldown or timedelta(days=1), champion_ends_cooldown=True)
         elif cooldown is not None:
             raise BadInput(f"{self.task_id}: cooldown goes without policy; the policy has its own")
-        elif not isinstance(policy, RetrainingPolicy):
-            raise BadInput(f"{self.task_id}: policy is {policy!r}, expected a RetrainingPolicy")
         self.store_arguments(locals())
         self._compares = [task.task_id for task, _ in XComArg.iter_xcom_references(skew)]
         self._measures = performance is not None  # the output of a failed task is None

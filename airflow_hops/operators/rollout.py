@@ -9,7 +9,16 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.airflow_internals.tasks import HITLUser, conf
+from airflow_hops.arguments import (
+    Count,
+    Length,
+    NotNegative,
+    Percent,
+    Positive,
+    Probability,
+    Share,
+)
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
 from airflow_hops.core.contract.protocol import StepResult
@@ -22,8 +31,6 @@ from airflow_hops.operators.people import Answer, Notifier, ask, notify
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_hops.airflow_internals.tasks import HITLUser
 
 Duration = timedelta | float
 
@@ -75,7 +82,7 @@ class RolloutOperator(HopsOperator):
             names. (templated)
 
     Raises:
-        ValueError: ``on_approval_timeout`` is unknown.
+        BadInput: an argument has a wrong type or value.
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:poll"
@@ -89,23 +96,23 @@ class RolloutOperator(HopsOperator):
         self,
         *,
         deployment: Any,
-        steps: Sequence[int] = (5, 25, 50, 100),
+        steps: Sequence[Percent] = (5, 25, 50, 100),
         bake_time: Duration | Sequence[Duration] = timedelta(seconds=0),
-        min_requests: int = 500,
+        min_requests: Count = 500,
         timeout: Duration = timedelta(hours=1),
         on_timeout: Literal["roll_back", "leave"] = "roll_back",
         approval: bool = False,
-        approval_timeout: timedelta | None = None,
+        approval_timeout: Length | None = None,
         on_approval_timeout: Literal["roll_back", "promote"] = "roll_back",
         assigned_users: Sequence[HITLUser] | None = None,
-        max_error_increase: float = 0.01,
-        significance: float = 0.01,
-        max_latency_ratio: float = 2.0,
-        latency_tolerance_ms: float = 10.0,
-        max_prediction_distance: float | None = None,
-        max_loss_increase: float = 0.1,
-        min_labels: int = 50,
-        keep_versions: int = 2,
+        max_error_increase: Share = 0.01,
+        significance: Probability = 0.01,
+        max_latency_ratio: Positive = 2.0,
+        latency_tolerance_ms: NotNegative = 10.0,
+        max_prediction_distance: Share | None = None,
+        max_loss_increase: NotNegative = 0.1,
+        min_labels: Count = 50,
+        keep_versions: Count = 2,
         poll_interval: Duration = timedelta(seconds=1),
         longest_wait: Duration = timedelta(seconds=60),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -116,16 +123,16 @@ class RolloutOperator(HopsOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        if on_approval_timeout not in _ON_APPROVAL_TIMEOUT:
-            raise ValueError(
-                f"on_approval_timeout is {on_approval_timeout!r}; expected one of {tuple(_ON_APPROVAL_TIMEOUT)}"
-            )
+        self._plan()
         self.limits = Limits(**{each.name: getattr(self, each.name) for each in fields(Limits)})
         self._answer: dict[str, Any] | None = None
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the plan, the limits and the person's answer."""
-        plan = Plan.of(
+        return {"plan": asdict(self._plan()), "limits": asdict(self.limits), "answer": self._answer}
+
+    def _plan(self) -> Plan:
+        return Plan.of(
             self.steps,
             _seconds(self.bake_time),
             min_requests=self.min_requests,
@@ -135,7 +142,6 @@ class RolloutOperator(HopsOperator):
             keep_versions=self.keep_versions,
             longest_wait_s=_seconds(self.longest_wait),
         )
-        return {"plan": asdict(plan), "limits": asdict(self.limits), "answer": self._answer}
 
     def execute(self, context: Context) -> Any:
         """Runs the step, and notifies people of a promotion or a rollback."""

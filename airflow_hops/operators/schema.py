@@ -7,8 +7,9 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_hops.arguments import Count, Share
 from airflow_hops.core.contract.artifacts import BadInput, Producer, as_cached
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.store import ArtifactStore
@@ -27,6 +28,7 @@ FUNCTION = "schema function"
 
 
 FreezeAt = Literal["first_run", "deployment"]
+Comparator = Literal["infinity_norm", "jensen_shannon"]
 
 
 class SchemaOperator(HopsOperator):
@@ -73,20 +75,18 @@ class SchemaOperator(HopsOperator):
         schema: str | None = None,
         name: str | None = None,
         freeze_at: FreezeAt = "first_run",
-        infinity_norm: float | None = None,
-        jensen_shannon: float | None = None,
-        comparators: Mapping[str, Mapping[str, float]] | None = None,
+        infinity_norm: Share | None = None,
+        jensen_shannon: Share | None = None,
+        comparators: Mapping[str, Mapping[Comparator, Share]] | None = None,
         environments: Mapping[str, Collection[str]] | None = None,
-        max_domain_values: int | None = None,
-        presence_tolerance: float | None = None,
+        max_domain_values: Count | None = None,
+        presence_tolerance: Share | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
         if statistics is None and schema is None:
             raise ValueError("SchemaOperator: expected statistics to infer the schema from, or a schema's path")
-        if freeze_at not in get_args(FreezeAt):
-            raise ValueError(f"SchemaOperator: freeze_at is {freeze_at!r}, expected one of {get_args(FreezeAt)}")
         without_effect = [*self._inference(), *(["freeze_at"] if freeze_at != "first_run" else [])]
         if schema is not None and without_effect:
             raise ValueError(f"SchemaOperator: schema is given, so that {', '.join(without_effect)} has no effect")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.search import SearchOptions, Space
 from airflow_hops.core.contract.search.options import Direction
-from airflow_hops.core.contract.training import HOROVOD, SINGLE
+from airflow_hops.core.contract.training import SINGLE
 from airflow_hops.hooks.ranks import KUBERNETES
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 
@@ -63,25 +64,25 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
     def __init__(
         self,
         *,
-        space: Space | str,
+        space: Space | FunctionName,
         metric: str | Sequence[str],
         direction: Direction | Sequence[Direction],
         choose: str | None = None,
-        trials: int | None = 20,
-        parallel: int = 1,
+        trials: Count | None = 20,
+        parallel: Count = 1,
         sampler: str = "tpe",
         pruner: str = "none",
-        timeout: float | None = None,
-        max_failures: int | None = None,
+        timeout: Positive | None = None,
+        max_failures: WholeNumber | None = None,
         study: str | None = None,
         refit: bool = False,
-        refit_np: int | None = None,
-        np: int = 1,
-        strategy: str | None = None,
+        refit_np: Count | None = None,
+        np: Count = 1,
+        strategy: Literal["single", "horovod", "torch"] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(np=np, **kwargs)
-        strategy = strategy or (SINGLE if np == 1 else HOROVOD)
+        strategy = strategy or ("single" if np == 1 else "horovod")
         self.store_arguments(locals())
         if strategy == SINGLE and refit_np not in (None, 1):
             raise BadInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_hops.arguments import Count, ModelName, Positive, Version, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -35,7 +36,7 @@ class ServingOperator(HopsOperator):
     operator_extra_links = (ModelsLink(), LineageLink())
 
     def __init__(
-        self, *, model_name: str, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any
+        self, *, model_name: ModelName, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
@@ -65,9 +66,9 @@ class SetTrafficOperator(ServingOperator):
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:set_traffic"
     templated: ClassVar[Sequence[str]] = ("percents",)
 
-    def __init__(self, *, percents: Mapping[int | str, int], **kwargs: Any) -> None:
+    def __init__(self, *, percents: Mapping[Version, WholeNumber], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.percents = percents
+        self.store_arguments(locals())
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of the entry function."""
@@ -87,7 +88,7 @@ class LoadingOperator(ServingOperator):
 
     param_arguments: ClassVar[Sequence[str]] = ("model_name", "keep_versions", "available_timeout_s")
 
-    def __init__(self, *, keep_versions: int = 2, available_timeout_s: float = 120.0, **kwargs: Any) -> None:
+    def __init__(self, *, keep_versions: Count = 2, available_timeout_s: Positive = 120.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
 
@@ -105,7 +106,7 @@ class PromoteModelOperator(LoadingOperator):
     param_arguments = (*LoadingOperator.param_arguments, "version", "allow_rolled_back")
     templated: ClassVar[Sequence[str]] = ("version",)
 
-    def __init__(self, *, version: int | str | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, version: Version | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
 
@@ -123,9 +124,9 @@ class RollbackModelOperator(LoadingOperator):
     param_arguments = (*LoadingOperator.param_arguments, "to_version")
     templated: ClassVar[Sequence[str]] = ("to_version",)
 
-    def __init__(self, *, to_version: int | str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, to_version: Version | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.to_version = to_version
+        self.store_arguments(locals())
 
 
 class UndeployModelOperator(ServingOperator):
@@ -141,7 +142,7 @@ class UndeployModelOperator(ServingOperator):
     param_arguments = ("model_name", "version", "force")
     templated: ClassVar[Sequence[str]] = ("version",)
 
-    def __init__(self, *, version: int | str | None = None, force: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, version: Version | None = None, force: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
 

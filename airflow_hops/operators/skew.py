@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.airflow_internals.tasks import asset_exists
+from airflow_hops.arguments import Count, Length, ModelName, NotNegative, Probability, WholeNumber
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.skew import SkewOptions, SkewProperties
+from airflow_hops.core.contract.skew import SkewMeasure, SkewOptions, SkewProperties
 from airflow_hops.core.processes.remote_files import is_remote
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import find_record, recorded_models
@@ -84,23 +85,23 @@ class SkewOperator(SparkOperator):
     def __init__(
         self,
         *,
-        model_name: str | None = None,
+        model_name: ModelName | None = None,
         captured: Any = None,
         reference: Any = None,
         current: Any = None,
         schema: Any = None,
         split: str = "train",
-        alpha: float | None = 0.01,
-        min_rows: int | None = None,
-        measures: Mapping[str, str] | None = None,
-        thresholds: Mapping[str, float] | None = None,
+        alpha: Probability | None = 0.01,
+        min_rows: Count | None = None,
+        measures: Mapping[str, SkewMeasure] | None = None,
+        thresholds: Mapping[str, NotNegative] | None = None,
         time_feature: str | None = None,
         attribute: bool = True,
         identifiers: Sequence[str] = (),
         examples: Any = None,
-        float_rounding: int | None = None,
-        silent_after: timedelta | None = timedelta(days=3),
-        down_after: timedelta | None = timedelta(hours=1),
+        float_rounding: WholeNumber | None = None,
+        silent_after: Length | None = timedelta(days=3),
+        down_after: Length | None = timedelta(hours=1),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -116,9 +117,6 @@ class SkewOperator(SparkOperator):
             raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
         if examples is not None and not identifiers:
             raise ValueError(f"{self.task_id}: examples needs identifiers, which join rows with them")
-        for name, after in (("silent_after", silent_after), ("down_after", down_after)):
-            if after is not None and after <= timedelta(0):
-                raise ValueError(f"{self.task_id}: {name} is {after!r}, expected more than 0, or None")
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the options of the comparison."""

@@ -25,7 +25,7 @@ class SparkOperator(HopsOperator):
     templated: ClassVar[Sequence[str]] = ("spark_conn_id", "conf")
 
     def __init__(
-        self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str] | None = None, **kwargs: Any
+        self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str | float] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from airflow_hops.arguments import FolderName
 from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import is_remote
@@ -18,8 +19,6 @@ from airflow_hops.operators.spark import SparkOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-ENGINES = ("auto", "local", "spark")
-ON_CORRUPT = ("fail", "skip")
 SPARK_TABLE = "spark://"
 
 
@@ -71,7 +70,7 @@ class StatisticsOperator(SparkOperator):
         examples: Any = None,
         source: Source | str | Mapping[str, Any] | None = None,
         splits: Sequence[str] | None = None,
-        split: str = "data",
+        split: FolderName = "data",
         label: str | None = None,
         key: str | None = None,
         time: str | None = None,
@@ -92,15 +91,10 @@ class StatisticsOperator(SparkOperator):
         if (self.examples is None) == (self.source is None):
             number = "neither" if self.examples is None else "both"
             raise ValueError(f"expected exactly one of examples and source, found {number}")
-        for argument, allowed in (("engine", ENGINES), ("on_corrupt", ON_CORRUPT)):
-            if (value := getattr(self, argument)) not in allowed:
-                raise ValueError(f"{argument} is {value!r}, expected one of {', '.join(map(repr, allowed))}")
         if self.source is None and (self.label_column or self.key_column or self.time_column):
             raise ValueError("label, key and time describe a source; those of examples are known")
         if self.source is not None and self.splits is not None:
             raise ValueError("splits are those of examples; a source has one, which 'split' names")
-        if not self.split or "/" in self.split or self.split.startswith("."):
-            raise ValueError(f"split is {self.split!r}, expected a name that can be a folder name")
         if self.workers is not None and (self.engine == "spark" or self.workers < 1):
             raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
         if self._is_spark_table() and self.engine != "spark":

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import ResumableJobMixin
 
+from airflow_hops.arguments import Count, FunctionName, NotNegative, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.training import AUTO, HOROVOD, SINGLE, TORCH, TrainingOptions
+from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TORCH, TrainingOptions
 from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.ranks import KUBERNETES, SPARK, where_ranks_run
 from airflow_hops.hooks.resuming import Jobs
@@ -116,12 +117,12 @@ class TrainingOperator(DurableOperator):
     def __init__(
         self,
         *,
-        train: str | None = None,
+        train: FunctionName | None = None,
         examples: Any = None,
         params: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
-        seed: int = 0,
-        stall_timeout_s: float = 300.0,
+        env: Mapping[str, str | float] | None = None,
+        seed: WholeNumber = 0,
+        stall_timeout_s: Positive = 300.0,
         tensorboard: bool = False,
         durable: bool = True,
         **kwargs: Any,
@@ -130,6 +131,15 @@ class TrainingOperator(DurableOperator):
         self.store_arguments(locals())
         self.hyperparameters = own_params(params or {})
         self.env = dict(env or {})
+
+    def _check_program(self, **programs: Any) -> None:
+        """Raises BadInput unless exactly one program is named; a decorated function is one, too."""
+        named = [name for name, program in programs.items() if program is not None]
+        if len(named) != 1 and not hasattr(self, "python_callable"):
+            raise BadInput(
+                f"{type(self).__name__} {self.task_id!r}: expected {' or '.join(programs)}, found "
+                f"{'both' if named else 'none'}"
+            )
 
     def pre_execute(self, context: Context) -> None:
         """Pushes the task's links at the start; Airflow adds them only when the task has ended."""
@@ -182,13 +192,14 @@ class TrainOperator(TrainingOperator):
         *,
         statistics: Any = None,
         schema: Any = None,
-        tolerance: float = 1e-3,
+        tolerance: NotNegative = 1e-3,
         fall_back: bool = False,
-        stall_timeout_s: float = 3600.0,
+        stall_timeout_s: Positive = 3600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(stall_timeout_s=stall_timeout_s, **kwargs)
         self.store_arguments(locals())
+        self._check_program(train=self.train)
 
 
 class RanksTrainOperator(TrainingOperator):
@@ -209,10 +220,10 @@ class RanksTrainOperator(TrainingOperator):
     def __init__(
         self,
         *,
-        np: int | Literal["auto"] = 2,
+        np: Count | Literal["auto"] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
-        conf: Mapping[str, str] | None = None,
+        conf: Mapping[str, str | float] | None = None,
         **kwargs: Any,
     ) -> None:
         if {"min_np", "max_np"} & set(kwargs):
@@ -273,11 +284,11 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
     def __init__(
         self,
         *,
-        np: int = 2,
+        np: Count = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
-        conf: Mapping[str, str] | None = None,
-        stall_timeout_s: float = 300.0,
+        conf: Mapping[str, str | float] | None = None,
+        stall_timeout_s: Positive = 300.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -322,16 +333,16 @@ class HorovodTrainOperator(RanksTrainOperator):
         self,
         *,
         script: str | None = None,
-        script_args: Sequence[str] = (),
-        np: int | Literal["auto"] = 2,
+        script_args: Sequence[str | float] = (),
+        np: Count | Literal["auto"] = 2,
         hosts: str | None = None,
         ranks_conn_id: str | None = None,
-        conf: Mapping[str, str] | None = None,
+        conf: Mapping[str, str | float] | None = None,
         deterministic: bool = False,
-        checkpoint_every_steps: int = 0,
-        guard_every_steps: int | None = None,
-        strategy: str = HOROVOD,
-        parameter_servers: int = 0,
+        checkpoint_every_steps: WholeNumber = 0,
+        guard_every_steps: WholeNumber | None = None,
+        strategy: Literal["horovod", "multi_worker_mirrored", "parameter_server"] = HOROVOD,
+        parameter_servers: WholeNumber = 0,
         timeline: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -342,6 +353,12 @@ class HorovodTrainOperator(RanksTrainOperator):
                 f"np is {AUTO!r}, but {result}: its number of ranks cannot be left to a measurement; give one"
             )
         self.store_arguments(locals())
+        self._check_program(train=self.train, script=script)
+        if (strategy == PARAMETER_SERVER) != (parameter_servers > 0):
+            expected = "1 or more" if strategy == PARAMETER_SERVER else f"0, as the strategy is {strategy!r}"
+            raise BadInput(
+                f"{type(self).__name__} {self.task_id!r}: parameter_servers is {parameter_servers}, expected {expected}"
+            )
         self.script_args = list(script_args)
 
     def training(self, context: Context, **options: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_hops.arguments import FunctionName
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
@@ -35,7 +36,7 @@ class TransformOperator(SparkOperator):
     def __init__(
         self,
         *,
-        preprocess: str,
+        preprocess: FunctionName,
         examples: Any,
         statistics: Any,
         schema: Any,

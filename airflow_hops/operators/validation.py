@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk import BranchMixIn
 
-from airflow_hops.airflow_internals.tasks import AirflowFailException
+from airflow_hops.airflow_internals.tasks import AirflowFailException, HITLUser
+from airflow_hops.arguments import Length, ModelName
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import StepSpec
@@ -23,15 +24,11 @@ from airflow_hops.operators.people import Answer, ask
 from airflow_hops.operators.schema import is_deployed_with
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from airflow.sdk import Context
 
-    from airflow_hops.airflow_internals.tasks import HITLUser
-
 Action = Literal["fail", "warn", "branch", "ask"]
-_ACTIONS = ("fail", "warn", "branch", "ask")
-_SEVERITIES = ("error", "warning")
+Severity = Literal["error", "warning"]
+_SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 APPROVE, CONTINUE, REJECT = "Approve the proposed schema", "Go on once", "Reject"
 _ON_TIMEOUT = {"reject": REJECT, "continue": CONTINUE}
@@ -85,38 +82,31 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         statistics: Any,
         schema: Any,
         previous: Any = None,
-        model_name: str | None = None,
+        model_name: ModelName | None = None,
         examples: Any = None,
         splits: Sequence[str] | None = None,
         environment: str = "TRAINING",
-        on_anomaly: Action | Mapping[str, Action] = "fail",
+        on_anomaly: Action | Mapping[Severity, Action] = "fail",
         follow: str | Sequence[str] | None = None,
         otherwise: str | Sequence[str] | None = None,
         split_anomalous: bool = False,
-        ask_timeout: timedelta | None = None,
+        ask_timeout: Length | None = None,
         on_timeout: Literal["reject", "continue"] = "reject",
         assigned_users: Sequence[HITLUser] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        named = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
-        self.on_anomaly: dict[str, Action] = {"error": "fail", "warning": "warn", **named}
+        named: Mapping[Severity, Action] = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
+        self.on_anomaly: dict[Severity, Action] = {"error": "fail", "warning": "warn", **named}
         self.follow = _task_ids(follow)
         self.otherwise = _task_ids(otherwise)
         self._schema_in_use: Artifact | None = None
         self._check_arguments()
 
     def _check_arguments(self) -> None:
-        for severity, action in self.on_anomaly.items():
-            if severity not in _SEVERITIES or action not in _ACTIONS:
-                raise ValueError(
-                    f"on_anomaly has {severity!r}: {action!r}, expected one of {_SEVERITIES} with one of {_ACTIONS}"
-                )
         if "branch" in self.on_anomaly.values() and not (self.follow or self.otherwise):
             raise ValueError("on_anomaly='branch' needs the task ids to go to: follow=..., otherwise=...")
-        if self.on_timeout not in _ON_TIMEOUT:
-            raise ValueError(f"on_timeout is {self.on_timeout!r}, expected one of {tuple(_ON_TIMEOUT)}")
         if self.split_anomalous and self.examples is None:
             raise ValueError("split_anomalous=True needs the rows: examples=..., what the statistics are of")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_hops.airflow_internals.tasks import AirflowFailException, conf
+from airflow_hops.arguments import ModelName, Version, check_arguments
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -44,8 +45,8 @@ class ModelVersionSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        model_name: str,
-        version: int | str | None = None,
+        model_name: ModelName,
+        version: Version | None = None,
         label: str | None = None,
         model_server_conn_id: str | None = None,
         hops_conn_id: str = RuntimeHook.default_conn_name,
@@ -53,6 +54,7 @@ class ModelVersionSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_arguments(ModelVersionSensor.__init__, locals(), {*self.template_fields, "label"})
         self.model_name = model_name
         self.version = version
         self.version_label = label  # Airflow's operators already have a ``label``

@@ -16,6 +16,17 @@ DRIFT: SkewVerdict = "drift"
 PIPELINE_FAULT: SkewVerdict = "pipeline_fault"
 INSUFFICIENT: SkewVerdict = "insufficient"
 
+SkewMeasure = Literal[
+    "jensen_shannon",
+    "jensen_shannon_quantiles",
+    "kolmogorov_smirnov",
+    "population_stability_index",
+    "wasserstein",
+    "l_infinity",
+    "normalized_abs_difference",
+    "maximum_mean_discrepancy",
+]
+
 Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "swapped", "new_category", "covariate_shift"]
 
 
@@ -44,7 +55,7 @@ class SkewTest(StepOptions):
 
     alpha: float | None = 0.01
     min_rows: int | None = None
-    measures: Mapping[str, str] | None = None
+    measures: Mapping[str, SkewMeasure] | None = None
     thresholds: Mapping[str, float] | None = None
     comparator: Literal["skew", "drift"] = "skew"
     missing_threshold: float = 0.05

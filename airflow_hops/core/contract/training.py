@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from airflow_hops.core.contract.json_fields import StepOptions
 
 AUTO = "auto"
 """Value of ``np`` for the fastest measured number of ranks of this machine."""
 
-HOROVOD = "horovod"
+HOROVOD: Final = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"
 SINGLE = "single"

@@ -11,7 +11,8 @@ from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 _FOLDER, _ENDING = "_models", ".json"
-_MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,219}")  # temporary files have longer names
+MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,219}")  # temporary files have longer names
+MODEL_NAME_IN_WORDS = "letters, digits, '_', '.' and '-', at most 220"
 
 
 def record_uri(store: ArtifactStore, model_name: str) -> str:
@@ -20,8 +21,8 @@ def record_uri(store: ArtifactStore, model_name: str) -> str:
     Raises:
         BadInput: the name has characters other than letters, digits, ``_``, ``.`` and ``-``, or too many.
     """
-    if not _MODEL_NAME.fullmatch(model_name):
-        raise BadInput(f"model_name is {model_name!r}; expected letters, digits, '_', '.' and '-', at most 220")
+    if not MODEL_NAME.fullmatch(model_name):
+        raise BadInput(f"model_name is {model_name!r}; expected {MODEL_NAME_IN_WORDS}")
     return store.uri(_FOLDER, model_name + _ENDING)
 
 

@@ -112,12 +112,12 @@ def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mappi
         return dict(store.read_json(uri))
 
 
-def note_no_new_rows(store: ArtifactStore, cause: str, producer: Producer, found: bool) -> None:
+def note_no_new_rows(store: ArtifactStore, cause: str, producer: Producer, no_new_rows: bool) -> None:
     """Records whether the run that claimed a request found no row that the champion was not trained on."""
     uri = store.uri(*_CLAIMS, cause, f"{producer.dag_id}.json")
     claim = dict(store.read_json(uri))
-    if claim["run_id"] == producer.run_id and claim.get(_NO_NEW_ROWS, False) != found:
-        store.write_text(uri, json.dumps({**claim, _NO_NEW_ROWS: found}) + "\n")
+    if claim["run_id"] == producer.run_id and claim.get(_NO_NEW_ROWS, False) != no_new_rows:
+        store.write_text(uri, json.dumps({**claim, _NO_NEW_ROWS: no_new_rows}) + "\n")
 
 
 def found_no_new_rows(store: ArtifactStore, cause: str) -> bool:

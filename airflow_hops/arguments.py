@@ -1,0 +1,170 @@
+"""Types of operators' arguments, by which literals are checked while the DAG is parsed.
+
+The annotations of an operator's constructor are the check: ``np: Count | Literal["auto"]`` refuses "2" and 0. Templates
+and outputs of other tasks are not known before the task runs; the step checks their values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from airflow.sdk import XComArg
+
+from airflow_hops.airflow_internals.tasks import ResolveMixin
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.store.model_records import MODEL_NAME, MODEL_NAME_IN_WORDS
+
+
+class BadArgument(BadInput, ValueError):
+    """A literal in a DAG file has another type or value than the argument."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Requirement on a value, and the expected value in words."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def _is_time(text: str) -> bool:
+    try:
+        as_utc(text)
+    except ValueError:
+        return False
+    return True
+
+
+Percent = Annotated[int, Rule(lambda value: 1 <= value <= 100, "a whole number from 1 to 100")]
+Count = Annotated[int, Rule(lambda value: value >= 1, "a whole number, 1 or more")]
+WholeNumber = Annotated[int, Rule(lambda value: value >= 0, "a whole number, 0 or more")]
+Share = Annotated[float, Rule(lambda value: 0 <= value <= 1, "a share from 0 to 1")]
+Probability = Annotated[float, Rule(lambda value: 0 < value < 1, "a number above 0 and below 1")]
+NotNegative = Annotated[float, Rule(lambda value: value >= 0, "a number, 0 or more")]
+Positive = Annotated[float, Rule(lambda value: value > 0, "a number above 0")]
+ModelName = Annotated[str, Rule(lambda name: MODEL_NAME.fullmatch(name) is not None, MODEL_NAME_IN_WORDS)]
+FolderName = Annotated[
+    str, Rule(lambda name: bool(name) and "/" not in name and not name.startswith("."), "a name that can be a folder's")
+]
+FunctionName = Annotated[
+    str,
+    Rule(
+        lambda name: re.fullmatch(r"\w+(\.\w+)*:\w+", name) is not None,
+        "the name of a function in a module beside the DAG file, 'module:function'",
+    ),
+]
+Length = Annotated[timedelta, Rule(lambda value: value > timedelta(0), "a timedelta above 0")]
+Age = Annotated[timedelta, Rule(lambda value: value >= timedelta(0), "a timedelta, 0 or more")]
+Time = Annotated[str, Rule(_is_time, "a time in ISO 8601, such as 2024-12-31T00:00:00Z")]
+Version = Annotated[
+    int | str, Rule(lambda value: str(value).isdigit() and int(value) >= 1, "a version's number, 1 or more")
+]
+
+
+def check_arguments(constructor: Callable[..., None], arguments: Mapping[str, Any], templated: Collection[str]) -> None:
+    """Checks arguments of an operator by the annotations of its constructor.
+
+    Args:
+        constructor: The ``__init__`` of the class that takes the arguments.
+        arguments: The arguments by name.
+        templated: Names of those that may be templates or outputs of other tasks.
+
+    Raises:
+        BadArgument: a literal has another type or value.
+    """
+    for name, (hint, default) in _annotations(inspect.unwrap(constructor)).items():
+        if name in arguments and arguments[name] is not default:
+            _check(name, arguments[name], hint, name in templated)
+
+
+@cache
+def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
+    """Returns type and default of each argument."""
+    try:
+        hints = get_type_hints(constructor, include_extras=True)
+    except NameError:  # a user's operator, whose types are imported for type checkers only
+        return {}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(constructor).parameters.items()}
+    return {name: (hint, defaults[name]) for name, hint in hints.items() if name not in ("return", "kwargs")}
+
+
+def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
+    is_late = isinstance(value, ResolveMixin) or (isinstance(value, str) and re.search(r"{[{%]", value) is not None)
+    if templated and is_late:
+        return
+    accepted = next((each for each in _alternatives(hint) if _has_type(value, each)), None)
+    fits = accepted is not None and all(rule.holds(value) for rule in getattr(accepted, "__metadata__", ()))
+    if not fits or (is_late and accepted is not Any):
+        choices = [choice for each in _alternatives(hint) if get_origin(each) is Literal for choice in get_args(each)]
+        end = "; the argument is not templated" if is_late else suggestion(str(value), choices)
+        raise BadArgument(f"{name} is {value!r}, expected {_in_words(hint)}{end}")
+    of = get_args(accepted)
+    if get_origin(accepted) is Mapping:
+        for key, item in value.items():
+            _check(f"a key of {name}", key, of[0], templated)
+            _check(f"{name}[{key!r}]", item, of[1], templated)
+    elif get_origin(accepted) is tuple:
+        for index, (item, of_item) in enumerate(zip(value, of, strict=True)):
+            _check(f"{name}[{index}]", item, of_item, templated)
+    elif _is_list(accepted):
+        for index, item in enumerate(value):
+            _check(f"{name}[{index}]", item, of[0], templated)
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    """Returns the members of a union, or the type itself."""
+    if get_origin(hint) in (UnionType, Union):
+        return [alternative for each in get_args(hint) for alternative in _alternatives(each)]
+    return [hint]
+
+
+def _is_list(hint: Any) -> bool:
+    origin = get_origin(hint)
+    return isinstance(origin, type) and issubclass(origin, Collection) and not issubclass(origin, Mapping)
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Returns whether a value has a type, without a look at the items of collections."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return any(_has_type(value, each) for each in _alternatives(get_args(hint)[0]))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and len(value) == len(get_args(hint))
+    if _is_list(hint):
+        return isinstance(value, origin) and not isinstance(value, str | bytes | Mapping)
+    if is_typeddict(hint):
+        return isinstance(value, Mapping)
+    return hint is Any or isinstance(value, origin or hint)
+
+
+def _in_words(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (UnionType, Union):
+        return ", or ".join(dict.fromkeys(map(_in_words, get_args(hint))))
+    if origin is Annotated:
+        return str(get_args(hint)[1].words)
+    if origin is Literal:
+        return ("one of " if len(get_args(hint)) > 1 else "") + ", ".join(map(repr, get_args(hint)))
+    if origin is tuple:
+        return f"({', '.join(map(_in_words, get_args(hint)))})"
+    if _is_list(hint):
+        return f"a list of {_in_words(get_args(hint)[0])}"
+    named = {
+        str: "text", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None",
+        Mapping: "a mapping", Callable: "a function", XComArg: "the output of a task",
+    }  # fmt: skip
+    return named.get(origin or hint) or f"a {hint.__name__}"
