@@ -256,7 +256,9 @@ def _refusal(error: NotConvertible | Differs, model: Any, can_fall_back: bool) -
     if can_fall_back:
         advice.append("set fall_back=True to store the estimator itself with skops")
     if isinstance(error, NotConvertible):
-        advice.append("use another step")
+        kinds = {"steps": "step", "stages": "stage", "named_children": "layer"}
+        part = next((part for attribute, part in kinds.items() if hasattr(model, attribute)), "estimator")
+        advice.append(error.advice or f"use another {part}")
     if isinstance(model, Mapping):
         advice.append("models of several labels are only served as one ONNX graph")
     return f"{error}. {'; '.join(advice)}"

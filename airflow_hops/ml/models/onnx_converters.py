@@ -19,7 +19,16 @@ from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
 
 class NotConvertible(Exception):
-    """A model, or a step of it, has no converter."""
+    """A model, or a step of it, has no converter.
+
+    Args:
+        message: The model or step, and the reason.
+        advice: What to use instead; None for anything else.
+    """
+
+    def __init__(self, message: str, advice: str | None = None) -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 @dataclass(frozen=True)

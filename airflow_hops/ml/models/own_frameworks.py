@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ from airflow_hops.ml.models.converter_fixes import (
     unknown_categories,
 )
 from airflow_hops.ml.models.frameworks import Framework
-from airflow_hops.ml.models.onnx_converters import Graph, converting, imported
+from airflow_hops.ml.models.onnx_converters import Graph, NotConvertible, converting, imported
 from airflow_hops.ml.models.trained_models import Sample, rows_for_torch, spark_output, spark_session
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
@@ -92,6 +93,7 @@ class ScikitLearn(Framework):
         options: dict[Any, Any] = {step: {"div": "div"} for step in scalers} | text_options(model)
         if target.problem != REGRESSION:
             options[id(model)] = {"zipmap": False}
+        _check_boosters((f"step {path!r}", step) for path, step in steps_of(model))
         for each in models_within(model):
             round_thresholds(each)
         steps = [(f"step {path!r}", step) for path, step in steps_of(model) if path]
@@ -125,6 +127,7 @@ class LightGbm(ScikitLearn):
             return super().convert(model, sample, target)
         onnxmltools = imported("onnxmltools", self.package)
         types = importlib.import_module("onnxmltools.convert.common.data_types")
+        _check_boosters([(type(model).__name__, model)])
         width = sample.matrix.shape[1]
         options: dict[str, Any] = {"target_opset": 15}
         if self.package == "lightgbm":
@@ -161,9 +164,12 @@ class Torch(Framework):
         """Returns the model's own predictions for rows."""
         import torch
 
-        model.eval()
-        with torch.no_grad():
-            answers = model(rows_for_torch(model, sample.matrix))
+        model = _uncompiled(model).eval()
+        try:
+            with torch.no_grad():
+                answers = model(rows_for_torch(model, sample.matrix))
+        except RuntimeError as error:  # also of shapes and dtypes
+            raise ValueError(str(error)) from error
         if isinstance(answers, Mapping):
             return {name: values.cpu().numpy() for name, values in answers.items()}
         return answers if isinstance(answers, list | tuple) else answers.cpu().numpy()
@@ -173,27 +179,28 @@ class Torch(Framework):
         import torch
 
         content = io.BytesIO()
+        model = _uncompiled(model)
         rows = rows_for_torch(model, sample.matrix[:2])
         with torch.no_grad():
             result = model(rows)
         names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
 
-        class Heads(torch.nn.Module):  # type: ignore[misc]
-            """Returns the outputs in order, since a graph does not know their names."""
+        class Served(torch.nn.Module):  # type: ignore[misc]
+            """Takes float32, as requests hold it, and returns outputs in order: a graph does not know their names."""
 
             def __init__(self) -> None:
                 super().__init__()
                 self.model = model
 
-            def forward(self, rows: Any) -> Any:
-                result = self.model(rows)
-                return tuple(result[name] for name in names)
+            def forward(self, matrix: Any) -> Any:
+                result = self.model(matrix.to(rows.dtype))
+                return tuple(result[name] for name in names) if isinstance(result, Mapping) else result
 
         axes = {name: {0: "batch"} for name in (MATRIX_INPUT, *names.values())}
         with converting(model):
             torch.onnx.export(
-                Heads().eval() if isinstance(result, Mapping) else model,
-                (rows,),
+                Served().eval(),
+                (rows.float(),),
                 content,
                 input_names=[MATRIX_INPUT],
                 output_names=list(names.values()),
@@ -206,6 +213,15 @@ class Torch(Framework):
         refuse_negative_indices(graph.graph, [f"{name}.weight" for name in tables])
         inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
         return Graph(graph.SerializeToString(), inputs, names)
+
+
+def _uncompiled(model: Any) -> Any:
+    """Returns a module without ``torch.compile``, also in the modules within it; ONNX needs its Python code."""
+    model = getattr(model, "_orig_mod", model)
+    model._compiled_call_impl = None  # set by model.compile()
+    for name, part in model.named_children():
+        setattr(model, name, _uncompiled(part))
+    return model
 
 
 class SparkMl(Framework):
@@ -279,6 +295,19 @@ def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
         return sample.inputs
     kind = tensors.STRING if is_text else tensors.BY_NAME["float"]
     return EstimatorInputs({MATRIX_INPUT: kind}, len(sample.inputs.columns))
+
+
+def _check_boosters(models: Iterable[tuple[str, Any]]) -> None:
+    """Raises NotConvertible for boosters of XGBoost that its converter does not know, by their names in messages."""
+    for name, model in models:
+        if type(model).__module__.startswith("xgboost"):
+            booster = model.get_booster() if hasattr(model, "get_booster") else model
+            kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
+            if kind != "gbtree":
+                other = "dropout of LightGBM's boosting='dart'" if kind == "dart" else "a linear model of scikit-learn"
+                raise NotConvertible(
+                    f"{name} has booster={kind!r}, which does not convert to ONNX", f"use booster='gbtree', or {other}"
+                )
 
 
 def _register_boosters(model: Any) -> None:

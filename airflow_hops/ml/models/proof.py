@@ -140,6 +140,8 @@ _TEXTS: Mapping[str, Callable[[str], str]] = {
 Answers = Callable[[Sample], Mapping[str, Array]]
 _NAMED_ROWS = 5
 _ROWS_ALONE = 3
+_TOLERABLE = 10
+"""A difference up to so many times the tolerance may be one to tolerate; a larger one is an error."""
 
 
 class Differs(Exception):
@@ -163,7 +165,7 @@ def compare_rows(
     tolerance: float,
     probabilities: set[str],
     labels: Sequence[Any],
-    cause: Callable[[str, Array, float | None, float], tuple[str, Sample | None]],
+    cause: Callable[[str, Array, float, float | None, float], tuple[str, Sample | None]],
 ) -> float:
     """Returns the largest difference between the outputs of two models for the same rows.
 
@@ -174,8 +176,8 @@ def compare_rows(
         tolerance: Largest difference allowed.
         probabilities: As for :meth:`TrainedAnswers.compare`.
         labels: Names of the rows for messages.
-        cause: Returns advice and rows of :class:`Differs`, for an output, its differing rows, its spread and the
-            tolerance.
+        cause: Returns advice and rows of :class:`Differs`, for an output, its differing rows, the largest difference,
+            the output's spread and the tolerance.
 
     Raises:
         Differs: A row differs by more than the tolerance.
@@ -193,7 +195,7 @@ def compare_rows(
             raise Differs(
                 f"{what}{output} differs from the trained one by more than {tolerance:g} in {len(rows)} of "
                 f"{len(labels)} rows of the sample: {shown}",
-                *cause(name, rows, spread[name], tolerance),
+                *cause(name, rows, float(differences.max()), spread[name], tolerance),
             )
         largest = max(largest, float(differences.max()))
     return largest
@@ -319,19 +321,22 @@ class TrainedAnswers:
         self._compare_probes(exported, what, tolerance, _spread(self.expected, probabilities))
         return largest
 
-    def _cause(self, output: str, rows: Array, spread: float | None, tolerance: float) -> tuple[str, Sample | None]:
+    def _cause(
+        self, output: str, rows: Array, largest: float, spread: float | None, tolerance: float
+    ) -> tuple[str, Sample | None]:
         """Returns the advice, and the rows to search for the cause; None if float32 features explain the difference."""
+        tolerate = "; or set tolerance" if largest <= _TOLERABLE * tolerance else ""
         if self.rounded is not None:
             moved = _by_row(self.rounded[output], self.expected[output], spread, floor=False)[rows]
             if (moved > tolerance).mean() >= 0.5:
                 return (
                     "features are float32 when it serves: train on float32 values, so that no threshold lies between a "
-                    "value and its float32; or set tolerance"
-                ), None
+                    "value and its float32"
+                ) + tolerate, None
         return (
             "float32 features are not the cause, as the trained model answers the same for the rounded rows; use "
-            "another step or estimator, or set tolerance"
-        ), self.sample
+            "another step or estimator"
+        ) + tolerate, self.sample
 
     def _compare_probes(
         self, exported: Answers, what: str, tolerance: float, spread: Mapping[str, float | None]

@@ -227,10 +227,18 @@ def spark_session() -> Any:
 
 
 def rows_for_torch(model: Any, matrix: Array) -> Any:
-    """Returns a matrix as a tensor on the model's device."""
+    """Returns a matrix as a tensor of the type and on the device of the model's parameters.
+
+    Raises:
+        BadInput: They have less precision than float32, which the server does not compute with.
+    """
     import torch
 
-    return torch.from_numpy(matrix).to(next(model.parameters(), torch.empty(0)).device)
+    parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()] or [torch.empty(0)]
+    low = next((each.dtype for each in parameters if each.dtype not in (torch.float32, torch.float64)), None)
+    if low is not None:
+        raise BadInput(f"{type(model).__name__} has parameters of {low}; return model.float(), which serves the same")
+    return torch.from_numpy(matrix).to(parameters[0].device, parameters[0].dtype)
 
 
 def _column_type(name: str, column: Any) -> tensors.TensorType:

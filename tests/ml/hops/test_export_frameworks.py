@@ -166,6 +166,19 @@ def cpu_build_of_torch() -> str | None:
     return None
 
 
+def test_xgboost_that_does_not_convert_is_refused(boosters: None, tmp_path: Path) -> None:
+    import xgboost
+
+    model = xgboost.XGBRegressor(booster="dart", n_estimators=2).fit(X, Y)
+    message = (
+        r"step 'xgbregressor' has booster='dart', which does not convert to ONNX. use booster='gbtree', or dropout"
+    )
+    with pytest.raises(BadInput, match=message.replace("step 'xgbregressor'", "XGBRegressor")):
+        served(model, tmp_path, "xgboost", GROWTH, X)
+    with pytest.raises(BadInput, match=message.replace(". use", "..* use")):
+        served(make_pipeline(StandardScaler(), model).fit(X, Y), tmp_path, "sklearn", GROWTH, X)
+
+
 @pytest.mark.faults  # half a minute to install
 def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path) -> None:
     requirement = cpu_build_of_torch()
@@ -174,12 +187,28 @@ def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path)
     use_packages("torch", requirement)
     import torch
 
+    class Randomly(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, rows: Any) -> Any:
+            return torch.nn.functional.dropout(rows, 0.5, training=True)
+
     torch.manual_seed(1)
     logits = torch.nn.Sequential(torch.nn.Linear(len(NAMES), 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     network = torch.nn.Sequential(logits, torch.nn.Softmax(1))
     result = served(network, tmp_path / "network", "torch", WINE, X, order=NAMES)
     assert result["probabilities"] == pytest.approx(network(torch.from_numpy(X[:5])).detach().numpy(), abs=1e-6)
     check_embedding(tmp_path / "embedding")
+    compiled = torch.nn.Sequential(torch.compile(logits), torch.nn.Softmax(1))
+    for name, model in {"double": network.double(), "compiled": torch.compile(compiled)}.items():
+        again = served(model, tmp_path / name, "torch", WINE, X, order=NAMES)
+        assert again["probabilities"] == pytest.approx(result["probabilities"], abs=1e-6)
+    dropout = torch.nn.Sequential(Randomly(), network.float())
+    with pytest.raises(BadInput, match="A served model must not be random: turn Dropout and noise off"):
+        served(dropout, tmp_path / "dropout", "torch", WINE, X, order=NAMES)
+    with pytest.raises(BadInput, match=r"has parameters of torch.bfloat16; return model.float\(\)"):
+        served(network.bfloat16(), tmp_path / "half", "torch", WINE, X, order=NAMES)
+    with pytest.raises(BadInput, match="Linear does not predict for the rows of the sample: mat1 and mat2 shapes"):
+        served(torch.nn.Linear(2, 3), tmp_path / "narrow", "torch", WINE, X, order=NAMES)
+    logits = logits.float()
     with pytest.raises(BadInput, match="which are not probabilities; end a network with Sigmoid or Softmax"):
         served(logits, tmp_path / "logits", "torch", WINE, X, order=NAMES)
 
