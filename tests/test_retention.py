@@ -6,6 +6,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete
+from sqlalchemy import update
 from test_store import any_store, s3_store  # noqa: F401
 
 from airflow_hops.cli.definition import _STORE_COMMANDS
@@ -157,6 +158,72 @@ def test_use_during_a_collection_restores_the_artifact(any_store: ArtifactStore)
     for artifact in used:
         store.verify(artifact)
     assert store.files.folders_with(store.root, HIDDEN_NAME) == []
+
+
+@pytest.mark.parametrize("root", ["{}/stor\u00e9", "file://{}/a%20b", "file:///{}/x", "file://{}/./x/"])
+def test_inputs_of_a_champion_stay_however_the_store_is_spelled(root: str, tmp_path: Path) -> None:
+    store = ArtifactStore(root.format(tmp_path))
+    dag = "fl\u00fcge \u200b\U0001f6eb"
+    snapshot, statistics = (make(store, "r\u00fcn", kind, dag=dag) for kind in ("snapshot", "statistics"))
+    examples = make(store, "r\u00fcn", "examples", snapshot, dag=dag)
+    model = make(store, "r\u00fcn", "model", examples, dag=dag, statistics=statistics.uri)
+    write_record(store, "flights", ModelRecord(champion=served(model, 1)))
+    (tmp_path / "link").symlink_to(store.files.path(store.root))
+    for same in (store, ArtifactStore(f"file://{tmp_path}/link")):
+        assert GarbageCollection(same, RULE, never).plan().removals == {}
+
+
+def test_artifacts_behind_a_link_of_a_dag_stay(tmp_path: Path) -> None:
+    store, other = ArtifactStore(str(tmp_path / "store")), tmp_path / "other disk"
+    run = make_run(store, "run")
+    write_record(store, "flights", ModelRecord(champion=served(run[-1], 1)))
+    (tmp_path / "store" / "flights").rename(other)
+    (tmp_path / "store" / "flights").symlink_to(other)
+    old = make_run(store, "old")
+    assert set(store.artifacts(store.root)) == uris(*run, *old)
+    assert GarbageCollection(store, RULE, never).remove().removals.keys() == uris(*old)
+    assert set(store.artifacts(store.root)) == uris(*run)
+
+
+@pytest.mark.parametrize("lost", ["snapshot", "model"])
+def test_address_that_leads_nowhere_stops_the_collection(lost: str, any_store: ArtifactStore) -> None:  # noqa: F811
+    store = any_store
+    run, old = make_run(store, "run"), make_run(store, "old")
+    write_record(store, "flights", ModelRecord(champion=served(run[-1], 1)))
+    (gone,) = (artifact for artifact in run if artifact.kind == lost)
+    store.remove_folder(gone.uri)
+    with pytest.raises(BadInput, match=rf"nothing is removed: {re.escape(gone.uri)} .* is not in the store"):
+        GarbageCollection(store, RULE, never).remove()
+    assert all(store.exists(artifact.uri) for artifact in old)
+
+
+def test_artifact_that_a_cleared_run_publishes_stays(any_store: ArtifactStore) -> None:  # noqa: F811
+    store, cleared, republished = any_store, make_run(any_store, "cleared"), make_run(any_store, "republished")
+    gone, active = make_run(store, "gone"), set[str]()
+
+    def track(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
+        if description == "Removing":
+            active.add("cleared")
+            make(store, "republished", "snapshot", days=0)
+        return items
+
+    collection = GarbageCollection(store, RULE, lambda dag, run: run in active, track=track)
+    assert collection.remove().removals.keys() == uris(*gone, *republished[1:])
+    for artifact in (*cleared, republished[0]):
+        store.verify(artifact)
+
+
+def test_runs_of_another_airflow_stay(any_store: ArtifactStore) -> None:  # noqa: F811
+    store, ours, theirs = any_store, make_run(any_store, "ours"), make_run(any_store, "theirs")
+    made_again = make(store, "candidate", "examples", dag="_backtest")
+
+    def is_active(dag_id: str, run_id: str) -> bool | None:
+        return False if run_id == "ours" else None
+
+    plan = GarbageCollection(store, RULE, is_active).plan()
+    assert plan.removals.keys() == uris(*ours, made_again)
+    plan = GarbageCollection(store, replace(RULE, unknown_runs=True), is_active).plan()
+    assert plan.removals.keys() == uris(*ours, *theirs, made_again)
 
 
 def test_unfinished_artifacts_of_killed_tasks_go(any_store: ArtifactStore) -> None:  # noqa: F811
@@ -478,14 +545,17 @@ def test_command_lists_before_it_removes(
     old, new = make_run(store, "old"), make_run(store, "new", days=50)
     write_record(store, "flights", ModelRecord())
     capture(ArtifactStore(places["serving_capture_path"]), 3)
-    run_command("--keep-runs=1", "--output=json")
+    run_command("--keep-runs=1", "--kept", "--output=json")
+    kept = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
+    assert {kept[uri] for uri in uris(*old)} == {"this Airflow does not know its run (--unknown-runs removes it)"}
+    run_command("--keep-runs=1", "--unknown-runs", "--output=json")
     output = capsys.readouterr()
     assert "Listing the store" in output.err and "Reading manifests" in output.err
     assert {row["artifact"] for row in json.loads(output.out)} == uris(*old)
     assert "3 items, 33 bytes, can be removed (add --delete to remove them)" in output.err
     assert all(store.exists(artifact.uri) for artifact in old)
 
-    run_command("--keep-runs=1", "--kept", "--output=json")
+    run_command("--keep-runs=1", "--unknown-runs", "--kept", "--output=json")
     rows = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
     assert uris(*new) < rows.keys() and next(iter(rows.values())) == "younger than 30 days (files: 1)"
 
@@ -494,7 +564,7 @@ def test_command_lists_before_it_removes(
     run_command("--keep-runs=1", "--delete")
     assert "0 items, 0 bytes, removed" in capsys.readouterr().err
     with create_session() as session:
-        session.execute(delete(DagRun).where(DagRun.dag_id == "flights"))
+        session.execute(update(DagRun).where(DagRun.dag_id == "flights").values(state=DagRunState.SUCCESS))
     run_command("--keep-runs=1", "--delete")
     assert "3 items, 33 bytes, removed" in capsys.readouterr().err
     assert set(store.artifacts(store.root)) == uris(*new)

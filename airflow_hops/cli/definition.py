@@ -217,6 +217,7 @@ _STORE_COMMANDS = (
             _option("--keep-days", "Keep what is younger, in days (default: 30)", type=float, default=30.0),
             _option("--keep-runs", "Keep so many newest runs of each DAG (default: 10)", type=int, default=10),
             _option("--keep-versions", "Keep so many former champions of each model (default: 3)", type=int, default=3),
+            _flag("--unknown-runs", "Also remove artifacts of runs that this Airflow does not know"),
             _flag("--kept", "List what is kept, each with the reason, instead"),
             _STORE_CONNECTION,
             ARG_OUTPUT,

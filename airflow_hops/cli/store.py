@@ -59,12 +59,13 @@ def verify(args: Namespace) -> None:
 @suppress_logs_and_warning
 def gc(args: Namespace) -> None:
     """Lists what nothing needs, and removes it with ``--delete``."""
-    rule = RetentionRule(args.keep_days, args.keep_runs, args.keep_versions)
+    rule = RetentionRule(args.keep_days, args.keep_runs, args.keep_versions, args.unknown_runs)
 
-    def is_active(dag_id: str, run_id: str) -> bool:
+    def is_active(dag_id: str, run_id: str) -> bool | None:
         with create_session() as session:
             states = select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-            return session.scalar(states) in State.unfinished_dr_states
+            state = session.scalar(states)
+            return None if state is None else state in State.unfinished_dr_states
 
     progress = partial(track, console=Console(stderr=True))
     collection = garbage_collection(RuntimeHook(args.hops_conn_id), rule, is_active, progress)

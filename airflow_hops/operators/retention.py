@@ -29,6 +29,8 @@ class CollectGarbageOperator(HopsTask):
         keep_days: Age in days up to which a run is retained, counted from its newest artifact, or captured requests.
         keep_runs: Number of newest runs of each DAG to retain.
         keep_versions: Number of newest former champions of each model to retain for a rollback.
+        unknown_runs: Whether to remove artifacts of runs that this Airflow does not know, such as deleted ones; they
+            may be those of another Airflow with the same store.
         hops_conn_id: Connection of type ``hops``. (templated)
         **kwargs: Arguments of ``BaseOperator``.
     """
@@ -42,19 +44,22 @@ class CollectGarbageOperator(HopsTask):
         keep_days: NotNegative = 30,
         keep_runs: WholeNumber = 10,
         keep_versions: WholeNumber = 3,
+        unknown_runs: bool = False,
         hops_conn_id: str = RuntimeHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        self.rule = RetentionRule(keep_days, keep_runs, keep_versions)
+        self.rule = RetentionRule(keep_days, keep_runs, keep_versions, unknown_runs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Removes or lists what nothing needs, and returns its number and size."""
         ti = context["ti"]
 
-        def is_active(dag_id: str, run_id: str) -> bool:
-            return bool(ti.get_dr_count(dag_id, run_ids=[run_id], states=["queued", "running"]))
+        def is_active(dag_id: str, run_id: str) -> bool | None:
+            if ti.get_dr_count(dag_id, run_ids=[run_id], states=["queued", "running"]):
+                return True
+            return False if ti.get_dr_count(dag_id, run_ids=[run_id]) else None
 
         def track(items: Iterable[Any], description: str, total: int) -> Iterator[Any]:
             self.log.info("%s: %d", description, total)

@@ -11,5 +11,6 @@ with DAG("garbage", schedule=None) as dag:
         task_id="collect",
         delete=True,
         keep_runs=1,
+        unknown_runs=True,
         hops_conn_id="{{ dag_run.conf['hops_conn_id'] }}",
     )

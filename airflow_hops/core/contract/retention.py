@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 
-IsActive = Callable[[str, str], bool]
-"""Returns whether a DAG run, by DAG id and run id, is queued or running."""
+IsActive = Callable[[str, str], bool | None]
+"""Returns whether a DAG run, by DAG id and run id, is queued or running; None if this Airflow does not know it."""
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
 """Yields the same items and shows progress, given a description and the number of items, as ``rich.progress.track``."""
@@ -28,6 +28,8 @@ class RetentionRule:
             up to which captured requests are retained.
         keep_runs: Number of newest runs of each DAG to retain.
         keep_versions: Number of newest former champions of each model to retain for a rollback.
+        unknown_runs: Whether to remove artifacts of runs that this Airflow does not know. They may be those of another
+            Airflow with the same store, which alone can tell whether they are active.
 
     Raises:
         BadInput: a number is out of range.
@@ -36,6 +38,7 @@ class RetentionRule:
     keep_days: float = 30
     keep_runs: int = 10
     keep_versions: int = 3
+    unknown_runs: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("keep_days", 1), ("keep_runs", 0), ("keep_versions", 0)):

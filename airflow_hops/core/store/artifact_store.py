@@ -26,7 +26,7 @@ from airflow_hops.core.contract.artifacts import (
 )
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.store.checksums import CHUNK_BYTES, sha256_of
-from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles
+from airflow_hops.core.store.files import Files, LocalFiles, StoreFiles, normalized
 from airflow_hops.core.store.integrity import (
     Damage,
     DamagedArtifact,
@@ -68,7 +68,7 @@ class ArtifactStore:
         address, password = without_password(
             (root if "://" in root else Path(root).expanduser().resolve().as_uri()).rstrip("/")
         )
-        self.root = address
+        self.root = normalized(address)  # addresses are compared as text
         if _climbs(self.root):
             raise BadInput(f"the store's address {root!r} has a part '..'; expected a normalized address")
         self.storage_options = {**({} if password is None else {"password": password}), **(storage_options or {})}

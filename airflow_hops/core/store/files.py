@@ -36,6 +36,13 @@ def exchange(first: Path, second: Path) -> bool:
     return bool(rename(_AT_FDCWD, bytes(first), _AT_FDCWD, bytes(second), _RENAME_EXCHANGE) == 0)
 
 
+def normalized(address: str) -> str:
+    """Returns a URI without empty parts of its path and parts ``.``."""
+    scheme, _, path = address.partition("://")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return f"{scheme}://{'/' if path.startswith('/') else ''}{'/'.join(parts)}"
+
+
 class LocalFiles:
     """Operations on a local file system, which can rename and lock.
 
@@ -50,6 +57,33 @@ class LocalFiles:
         """Returns the local path."""
         # Artifact addresses have only safe characters; only the root may contain percent escapes.
         return Path(unquote(uri.removeprefix("file://")))
+
+    def take_away(self, uri: str, manifest: str) -> bool:
+        """Removes an artifact without a manifest; returns False if it has one, as it was published again.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        path = self.path(uri)
+        away = path.with_name(f"{path.name}.staging-removed-{uuid.uuid4().hex[:8]}")
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(away)  # so that nobody publishes there while its files are removed
+            if (away / manifest).exists():
+                with contextlib.suppress(OSError):  # published once more
+                    away.rename(path)
+                return False
+            shutil.rmtree(away)
+        return True
+
+    def canonical(self, address: str) -> str:
+        """Returns an address in the spelling of the store's root, if it leads into the store by links or otherwise."""
+        if not address.startswith("file://"):
+            return address
+        root, path = self.path(self._root), os.path.normpath(self.path(address))
+        for folder, inside in ((str(root), path), (os.path.realpath(root), os.path.realpath(path))):
+            if inside.startswith(f"{folder}/"):
+                return f"{self._root}/{inside[len(folder) + 1 :]}"
+        return address
 
     def open(self, uri: str, path: str = "") -> BinaryIO:
         """Opens a file, or a file in a folder by its path, for reading.
@@ -99,20 +133,27 @@ class LocalFiles:
     def folders_with(self, uri: str, name: str) -> list[str]:
         """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""
         folder = self.path(uri)
-        result = (
-            path.parent for path in folder.rglob(name) if not any(".staging-" in part for part in path.parent.parts)
-        )
-        return sorted("/".join([uri, *path.relative_to(folder).parts]) for path in result)
+        result = (place for place, names in self._walk(folder) if name in names)
+        return sorted("/".join([uri, *place.relative_to(folder).parts]) for place in result)
 
     def sizes(self, uri: str, *, staged: bool = False) -> dict[str, int]:
         """Returns the sizes in bytes of the files in a folder, by path; of staged ones only with ``staged``."""
         folder, sizes = self.path(uri), dict[str, int]()
-        for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if staged or ".staging-" not in name]
-            for path in (Path(place, name) for name in names):
+        for place, names in self._walk(folder, staged=staged):
+            for path in (place / name for name in names):
                 with contextlib.suppress(FileNotFoundError):  # removed since it was listed
                     sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
         return sizes
+
+    def _walk(self, folder: Path, *, staged: bool = False) -> Iterator[tuple[Path, list[str]]]:
+        """Yields folders with the names of their files; follows links in the store's root, as to a DAG's other disk."""
+        for place, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if staged or ".staging-" not in name]
+            yield Path(place), names
+            if Path(place) == self.path(self._root):
+                for link in [name for name in folders if Path(place, name).is_symlink()]:
+                    folders.remove(link)
+                    yield from self._walk(Path(place, link), staged=staged)
 
     def modified(self, uri: str) -> datetime:
         """Returns the time of a file's last change. Raises FileNotFoundError if it does not exist."""
@@ -188,6 +229,17 @@ class StoreFiles:
             return RemoteFiles(self._root, self._storage_options)
         except (ImportError, ValueError) as error:
             raise BadInput(f"store {self._root!r}: {error}") from error
+
+    def take_away(self, uri: str, manifest: str) -> bool:
+        """Removes an artifact without a manifest; returns False if it has one, as it was published again."""
+        if self.exists(f"{uri}/{manifest}"):
+            return False
+        self.remove_folder(uri)
+        return True
+
+    def canonical(self, address: str) -> str:
+        """Returns an address in the spelling of the store's root."""
+        return normalized(address)
 
     def open(self, uri: str, path: str = "") -> BinaryIO:
         """Opens a file, or a file in a folder by its path, for reading."""

@@ -17,10 +17,9 @@ the next one continues with them. What depends on an artifact is removed before 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -43,6 +42,7 @@ HIDDEN_NAME = "manifest.removing.json"
 _TRACKED = "MLflow entry"
 _ARCHIVE = "code of pods"
 _ARCHIVE_AGE = timedelta(days=7)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+")
 _CURSOR = re.compile(r"_state/[^/]+/[^/]+/captured\.json")
 _DECISION = re.compile(r"_state/([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
@@ -55,10 +55,12 @@ class StoredArtifact(Removal):
     """An artifact in the store.
 
     Attributes:
-        references: Addresses in this store that its manifest names.
+        inputs: Addresses of its inputs in this store.
+        references: Other addresses in this store that its manifest names.
         manifest: The manifest, without its list of files.
     """
 
+    inputs: frozenset[str]
     references: frozenset[str]
     manifest: Manifest
 
@@ -71,7 +73,7 @@ class GarbageCollection:
 
     Attributes:
         rule: Runs to retain.
-        is_active: Returns whether a DAG run is queued or running.
+        is_active: Returns whether a DAG run is queued or running, or None for a run of another Airflow.
         now: Time at which ages are measured.
         captures: Store at the capture base path; None to leave captured requests alone.
         tracked: Lists and deletes MLflow's entries.
@@ -90,7 +92,8 @@ class GarbageCollection:
         """Finds what nothing needs.
 
         Raises:
-            BadInput: a manifest or a record cannot be read. Nothing is then removed, since it may name any artifact.
+            BadInput: a manifest or a record cannot be read, or an input of a retained artifact or a served model is not
+                in the store. Nothing is then removed, since any artifact may be needed.
             HopsError: MLflow or the capture path cannot be reached.
         """
         return _Marking(self).plan()
@@ -125,29 +128,44 @@ class GarbageCollection:
             self._rename_manifests(candidates, HIDDEN_NAME, MANIFEST_NAME)
             raise
         self._rename_manifests(marking.hidden & plan.kept.keys(), HIDDEN_NAME, MANIFEST_NAME)
-        for removal in self.track(plan.removals.values(), "Removing", len(plan.removals)):
-            self._remove_files(removal)
+        removed = {
+            removal.uri: removal
+            for removal in self.track(plan.removals.values(), "Removing", len(plan.removals))
+            if self._remove_files(removal)
+        }
         marking.remove_remains()
-        return plan
+        return replace(plan, removals=removed)
 
-    def _remove_files(self, removal: Removal) -> None:
+    def _remove_files(self, removal: Removal) -> bool:
+        """Returns False for an artifact whose run was cleared since it was marked: it stays, or is published again."""
         store, uri = self.store, removal.uri
         if removal.kind == _TRACKED:
-            return
+            return True
         if removal.paths and self.captures is not None:
             _in_threads(self.captures.remove_text, [f"{uri}/{path}" for path in removal.paths])
-            return
+            return True
         if removal.kind == _ARCHIVE:
             with contextlib.suppress(FileNotFoundError):
                 if store.files.modified(uri) == removal.created_at:  # no pod was created with it since it was listed
                     store.remove_text(uri)
-            return
+            return True
         if isinstance(removal, StoredArtifact):
+            by = removal.manifest.producer
+            if self.is_active(by.dag_id, by.run_id):
+                self._rename_manifests([uri], HIDDEN_NAME, MANIFEST_NAME)
+                return False
+            try:
+                if not store.files.take_away(uri, MANIFEST_NAME):
+                    return False
+            except OSError as error:
+                raise HopsError(f"{uri}: it could not be removed ({error}); check the rights to that folder") from error
             _remove_cache_entry(store, removal)
-        store.remove_folder(uri)
-        if names := store.names(uri):
-            raise HopsError(f"{uri}: {names[0]!r} could not be removed; check the rights to that folder")
+        else:
+            store.remove_folder(uri)
+            if names := store.names(uri):
+                raise HopsError(f"{uri}: {names[0]!r} could not be removed; check the rights to that folder")
         store.files.remove_empty_folders(uri)
+        return True
 
     def _rename_manifests(self, uris: Iterable[str], old: str, new: str) -> None:
         """Renames manifests of artifacts, except of those that were removed or replaced in the meantime."""
@@ -186,7 +204,6 @@ class _Marking:
         self._oldest = collection.now - timedelta(days=rule.keep_days)
         self._age = f"younger than {rule.keep_days:g} days"
         self._older = f"older than {rule.keep_days:g} days"
-        self._address = re.compile(re.escape(self._store.root) + r'/[^"\\\s]+')
         self._tracked = collection.tracked(())
         root = self._store.root
         (sizes,) = (
@@ -208,8 +225,10 @@ class _Marking:
         pending = list(self._reasons)
         while pending:
             uri = pending.pop()
-            for reference in self._artifacts[uri].references:
-                pending += self._mark(reference, f"input of {uri}")
+            for address in self._artifacts[uri].inputs:
+                pending += self._mark(address, f"input of {uri}", must_exist=True)
+            for address in self._artifacts[uri].references:
+                pending += self._mark(address, f"named by {uri}")
         unneeded = [each for uri, each in sorted(self._artifacts.items()) if uri not in self._reasons]
         artifacts = [each for each in unneeded if removable is None or each.uri in removable]
         removed = {each.uri for each in artifacts}
@@ -227,11 +246,15 @@ class _Marking:
                 reasons, size_bytes = {**reasons, **needed}, size_bytes + needed_bytes
         return RetentionPlan({each.uri: each for each in [*removals, *artifacts]}, reasons, size_bytes)
 
+    def _may_be_active(self, dag_id: str, run_id: str) -> bool:
+        active = self._of.is_active(dag_id, run_id)
+        return not self._of.rule.unknown_runs if active is None else active
+
     def remove_remains(self) -> None:
         """Removes records of uses, and empty folders, of runs that are gone."""
         for run in (run for of_dag in self._runs.values() for run in of_dag.values()):
             # The run may have been cleared since the marking.
-            if run.is_retained or run.artifacts & self._reasons.keys() or self._of.is_active(run.dag_id, run.run_id):
+            if run.is_retained or run.artifacts & self._reasons.keys() or self._may_be_active(run.dag_id, run.run_id):
                 continue
             for uri in run.use_files:
                 self._store.remove_text(uri)
@@ -248,16 +271,26 @@ class _Marking:
             address = address.rpartition("/")[0]
         return None
 
-    def _mark(self, address: str, reason: str) -> list[str]:
-        """Marks the artifact that an address is in; returns it if it was not marked before."""
-        uri = self._holder(address)
+    def _mark(self, address: str, reason: str, *, must_exist: bool = False) -> list[str]:
+        """Marks the artifact that an address is in; returns it if it was not marked before.
+
+        Raises:
+            BadInput: there is none, and ``must_exist``.
+        """
+        uri = self._holder(self._store.files.canonical(address))
+        if uri is None and must_exist:
+            raise BadInput(
+                f"nothing is removed: {address} ({reason}) is not in the store {self._store.root}, so what it needs is "
+                "unknown; if the store was moved, give its connection the former address, by a link if necessary; if "
+                "the artifact was deleted, clear the task that makes it, or delete what names it, too"
+            )
         if uri is None or uri in self._reasons:
             return []
         self._reasons[uri] = reason
         return [uri]
 
-    def _mark_text(self, text: str, reason: str) -> None:
-        for address in self._address.findall(text):
+    def _mark_value(self, value: Any, reason: str) -> None:
+        for address in _addresses(value):
             self._mark(address, reason)
 
     def _read_artifacts(self) -> dict[str, StoredArtifact]:
@@ -280,7 +313,8 @@ class _Marking:
                 created_at=as_utc(manifest.created_at),
                 size_bytes=sum(entry.size_bytes for entry in manifest.files),
                 reason=f"{self._older}, not in the newest {self._of.rule.keep_runs} runs, not needed",
-                references=frozenset(self._address.findall(text)),
+                inputs=frozenset(each.uri for group in manifest.inputs.values() for each in group),
+                references=frozenset(_addresses([manifest.properties, manifest.cache_key_parts])),
                 manifest=replace(manifest, files=()),
             )
         for uri, problem in damaged.items():
@@ -316,8 +350,10 @@ class _Marking:
                     reason = f"its run is {self._age}"
                 elif number < self._of.rule.keep_runs:
                     reason = f"its run is among the newest {self._of.rule.keep_runs} of {dag}"
-                elif self._of.is_active(run.dag_id, run.run_id):
+                elif active := self._of.is_active(run.dag_id, run.run_id):
                     reason = "its run is queued or running"
+                elif active is None and not self._of.rule.unknown_runs and not dag.startswith("_"):
+                    reason = "this Airflow does not know its run (--unknown-runs removes it)"
                 else:
                     continue
                 run.is_retained = True
@@ -355,7 +391,10 @@ class _Marking:
         returns: set[tuple[str, int]] = set()
         for model, record in self._records.items():
             for role, served in record.serving.items():
-                self._mark_text(json.dumps(served.to_dict()), f"{role} of model {model}")
+                reason = f"{role} of model {model}"
+                for address in filter(None, (served.model.uri, served.statistics, served.schema)):
+                    self._mark(address, reason, must_exist=True)
+                self._mark_value(served.to_dict(), reason)
             serving = {each.version for each in record.serving.values()}
             former = [version for version in record.champions() if version not in serving]
             returns |= {(model, version) for version in former[: self._of.rule.keep_versions]}
@@ -374,7 +413,7 @@ class _Marking:
                     self._mark(uri, f"version {properties.version} of model {properties.model_name} may serve again")
         newest = {match.groups(): path for path in sorted(self._sizes) if (match := _DECISION.fullmatch(path))}
         for (dag, task), path in newest.items():
-            self._mark_text(store.read_text(f"{store.root}/{path}"), f"newest decision of {dag}, task {task}")
+            self._mark_value(store.read_json(f"{store.root}/{path}"), f"newest decision of {dag}, task {task}")
 
     def _captured_needs(self) -> dict[str, list[Need]]:
         """Returns the needs for captured requests of each model that has a record."""
@@ -394,7 +433,7 @@ class _Marking:
         for path in self._sizes:
             if _CURSOR.fullmatch(path):
                 uri = f"{self._store.root}/{path}"
-                others += needs_of_cursor(self._store, uri, self._of.is_active, young)
+                others += needs_of_cursor(self._store, uri, self._may_be_active, young)
         for model, need in filter(None, others):
             if model in needs:
                 needs[model].append(need)
@@ -429,7 +468,7 @@ class _Marking:
                 folders[match.groups()].append(path)
         for (folder, dag, name), paths in sorted(folders.items()):
             run = self._runs.get(dag, {}).get(name)
-            if self._of.is_active(*((run.dag_id, run.run_id) if run else (dag, name))):
+            if self._may_be_active(*((run.dag_id, run.run_id) if run else (dag, name))):
                 continue
             addresses = [f"{self._store.root}/{path}" for path in paths]
             with contextlib.suppress(FileNotFoundError):  # its task has ended since it was listed
@@ -437,6 +476,19 @@ class _Marking:
                 if newest < self._oldest:
                     size_bytes, reason = sum(self._staged[path] for path in paths), f"{self._older}, not completed"
                     yield Removal(f"{self._store.root}/{folder}", "unfinished artifact", newest, size_bytes, reason)
+
+
+def _addresses(value: Any) -> Iterator[str]:
+    """Yields the URIs among the texts of a JSON value, also those within a longer text."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    if isinstance(value, str):
+        if "://" in value:
+            yield value
+            yield from _ADDRESS.findall(value)
+    elif isinstance(value, Iterable):
+        for each in value:
+            yield from _addresses(each)
 
 
 def _in_threads(
