@@ -594,19 +594,19 @@ def test_mlflow_follows_the_artifacts(
 
     connect("http://127.0.0.1:9")
     with pytest.raises(SystemExit, match=r"MLflow at http://127\.0\.0\.1:9 does not open"):
-        run_command("--keep-runs=0", "--delete")
+        run_command("--keep-runs=0", "--unknown-runs", "--delete")
     assert len(store.artifacts(store.root)) == 9
 
     hook = connect(f"sqlite:///{tmp_path}/mlflow.db")
     capsys.readouterr()
-    run_command("--keep-runs=0", "--output=json")
+    run_command("--keep-runs=0", "--unknown-runs", "--output=json")
     rows = json.loads(capsys.readouterr().out)
     reason = f"its model is removed: {models['removed'][-1].uri}"
     assert [row["kind"] for row in rows] == ["MLflow entry"] * 3 + ["examples", "model", "snapshot"]
     assert rows[0]["artifact"] == "models:/removed/1" and {row["reason"] for row in rows[:3]} == {reason}
     assert len(ask("tracked")["runs"]) == 3
 
-    run_command("--keep-runs=0", "--delete")
+    run_command("--keep-runs=0", "--unknown-runs", "--delete")
     assert ask("tracked") == {
         "runs": sorted(models[name][-1].uri for name in ("aliased", "served")),
         "others": ["aliased", "of another program", "served"],

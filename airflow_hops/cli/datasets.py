@@ -78,7 +78,7 @@ def publish(args: Namespace) -> None:
     entry = DatasetEntry.from_dict(result.value).check()
     records.write({"last": version}, "versions", f"{args.name}.json")
     records.write(sign(key, ENTRY, entry.to_dict()), "published", f"{entry.name}@{entry.version}.json")
-    records.update_catalogue()
+    records.update_catalogue(key)
     print(f"{settings.organisation}/{entry.name}@{entry.version}: {entry.rows} rows, {decimal(entry.size_bytes)}")
     print(f"Catalogue for others: the web UI at /hops/catalogue, or a copy of {records.uri('public')}", file=sys.stderr)
     _warn_without_daemon(records)
@@ -88,12 +88,12 @@ def publish(args: Namespace) -> None:
 def unpublish(args: Namespace) -> None:
     """Stops sharing a version; others keep what they have fetched."""
     records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
-    published = records.published()
+    key, published = load_key(sharing_folder().key), records.published()
     name = f"{ref.name}@{ref.version}"
     if name not in published:
         raise BadInput(f"data set {args.dataset!r} is not published; published are {', '.join(published) or 'none'}")
     records.remove("published", f"{name}.json")
-    records.update_catalogue()
+    records.update_catalogue(key)
     print(f"{name} is not shared any more. The daemon removes its copy of the files.")
 
 

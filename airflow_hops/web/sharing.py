@@ -172,17 +172,20 @@ def get_preview(
         preview = records.preview(dataset)
     if preview is None:
         return DatasetPreview(card=None, tables=[])
-    tables = [
-        DatasetTable(
-            name=table,
-            types=dict(types),
-            schema_text=preview.schema.get(table, ""),
-            statistics=preview.statistics.get(table, {}),
-            columns=preview.sample.get(table, {}).get("columns", []),
-            rows=preview.sample.get(table, {}).get("rows", []),
-        )
-        for table, types in preview.types.items()
-    ]
+    try:
+        tables = [
+            DatasetTable(
+                name=table,
+                types=dict(types),
+                schema_text=preview.schema.get(table, ""),
+                statistics=preview.statistics.get(table, {}),
+                columns=preview.sample.get(table, {}).get("columns", []),
+                rows=preview.sample.get(table, {}).get("rows", []),
+            )
+            for table, types in preview.types.items()
+        ]
+    except (AttributeError, TypeError, ValueError) as error:  # of pydantic too: its publisher wrote what it liked
+        raise HTTPException(422, f"the preview of {ref} cannot be shown: {error}") from None
     return DatasetPreview(card=preview.card, tables=tables)
 
 

@@ -112,7 +112,7 @@ class Organisation:
         public = self.home / "store" / "_state" / "sharing" / "public"
         if not self.processes:
             public.mkdir(parents=True, exist_ok=True)
-            self.records.update_catalogue()
+            self.records.update_catalogue(load_key(self.folder.key))
             server = ["-m", "http.server", "--bind", self.address, "--directory", str(public), str(HTTP_PORT)]
             self.run([sys.executable, *server], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
@@ -187,7 +187,7 @@ class Organisation:
     def publish(self, entry: Mapping[str, Any]) -> None:
         statement = sign(load_key(self.folder.key), ENTRY, entry)
         self.records.write(statement, "published", f"{entry['name']}@{entry['version']}.json")
-        self.records.update_catalogue()
+        self.records.update_catalogue(load_key(self.folder.key))
 
     def ask(self, ref: str, wants: str = DATA) -> None:
         """Asks its daemon for a data set, once its catalogue is known."""

@@ -16,7 +16,8 @@ from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.sharing.entries import DatasetRef
-from airflow_hops.core.sharing.records import PREVIEW
+from airflow_hops.core.sharing.records import PREVIEW, Catalogue
+from airflow_hops.core.sharing.statements import SEED, load_key, sign
 from sharing.organisations import Organisation, random_files, same_files
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
@@ -70,13 +71,66 @@ def test_only_listed_keys_count(organisation: Make, tmp_path: Path) -> None:
     stranger.share(files, name="strange")
     strange = next(iter(stranger.records.published().values()))
     north.records.write(strange, "published", "strange@1.json")
-    north.records.update_catalogue()
+    north.records.update_catalogue(load_key(north.folder.key))
     north.start()
     south.start()
     (catalogue,) = wait_for(lambda: [c for c in south.records.catalogues() if c.datasets], south.log.read_text)
     assert [str(each.ref) for each in catalogue.datasets] == [REF]
     assert any("forged, or damaged" in reason for reason in catalogue.rejected)
     assert any("which is not trusted" in reason for reason in catalogue.rejected)
+
+
+def test_hostile_items_stop_no_other(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    files = random_files(tmp_path / "files", a=1000)
+    entry = north.share(files)
+    other = north.share(random_files(tmp_path / "other", b=1000), name="a-nested")
+    nested = north.records.keep_document(b"[" * 1_000_000, public=True)
+    north.publish(replace(other, preview=nested).to_dict())
+    north.publish(replace(entry, name="b-half", description="\ud800").to_dict())
+    seed = {"info_hash": entry.info_hash, "address": "a..b:1"}
+    north.records.write(sign(load_key(north.folder.key), SEED, seed), "seeds", "wrong.json")
+    north.start()
+    south.start()
+    south.ask("north/a-nested@1")
+    south.ask(REF)
+    assert not south.wait_until("north/a-nested@1", "failed").retryable
+    south.wait_until(REF, "fetched")
+    (catalogue,) = south.records.catalogues()
+    assert [each.entry.name for each in catalogue.datasets] == ["a-nested", "numbers"]
+    assert "half of a pair of surrogates" in "".join(catalogue.rejected)
+    assert "address is 'a..b:1', expected host:port" in "".join(catalogue.rejected)
+
+
+def test_old_catalogues_and_replaced_versions_are_refused(organisation: Make, tmp_path: Path) -> None:
+    north, south = two(organisation)
+    entry = north.share(random_files(tmp_path / "files", a=1000))
+    public = north.home / "store" / "_state" / "sharing" / "public" / "catalogue.json"
+    old = public.read_text()
+    north.publish(replace(entry, name="second").to_dict())
+    new = public.read_text()
+    north.serve_catalogue()
+    south.start()
+
+    def catalogue(condition: Callable[[Catalogue], object]) -> Catalogue:
+        def look() -> list[Catalogue]:
+            south.records.ask_refresh()
+            return [each for each in south.records.catalogues() if condition(each)]
+
+        return wait_for(look, south.log.read_text)[0]
+
+    assert len(catalogue(lambda each: each.datasets).datasets) == 2
+    public.write_text(old)
+    replayed = catalogue(lambda each: each.error)
+    assert "it is an old one" in str(replayed.error)
+    assert len(replayed.datasets) == 2
+    public.write_text(new.replace('"format": 1, "statements": [{', '"format": 1, "statements": [7, {'))
+    assert catalogue(lambda each: "that of other statements" in (each.error or ""))
+    public.write_text(new)
+    north.publish(replace(entry, rows=9).to_dict())
+    replaced = catalogue(lambda each: each.rejected)
+    assert "north/numbers@1 had other content before" in replaced.rejected[0]
+    assert [each.entry.name for each in replaced.datasets] == ["second"]
 
 
 def test_a_preview_that_leads_out_of_its_folder_is_refused(organisation: Make, tmp_path: Path) -> None:

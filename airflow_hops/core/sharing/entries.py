@@ -141,7 +141,7 @@ class Preview(CheckedFields):
             files = tuple(FileEntry(**each) for each in self.files)
             paths = [check_path(file.path) for file in files]
             sizes = [int(file.size_bytes) for file in files]
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
             raise ValueError(f"files: {error}") from None
         folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
         if len(set(paths)) < len(paths) or folders & set(paths):
@@ -213,6 +213,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Returns host and port of ``host:port``. Raises ValueError if it is not one."""
     try:
         parts = urlsplit(f"//{address}")
+        (parts.hostname or "").encode("idna")  # raises for what no resolver takes
         if parts.hostname and parts.port and parts.netloc == address and "@" not in address:
             return parts.hostname, parts.port
     except ValueError:

@@ -8,7 +8,7 @@ Below ``<store>/_state/sharing``:
   with the previews and torrent files that they name;
 - ``catalogues/<organisation>.json``: verified entries and seeds of the catalogues of others, and ``documents/``: their
   previews and torrent files;
-- ``versions/<name>.json``: the last version that was published;
+- ``versions/<name>.json``: the last version that was published, and ``sequence.json``: the catalogue's last number;
 - ``requests/<organisation>@<name>@<version>.json``: what tasks and commands want the daemon to fetch, ``refresh.json``:
   the last request for new catalogues;
 - ``transfers/<info hash>.json``: the state of each transfer, ``daemon.json``: the daemon's beats
@@ -30,9 +30,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile, parse_json
 from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed
+from airflow_hops.core.sharing.statements import check_text, sign_catalogue
 from airflow_hops.core.store import ArtifactStore
 
 PREVIEW, DATA = "preview", "data"
@@ -105,6 +108,8 @@ class Catalogue(JsonFields):
     Attributes:
         key: The organisation's public key.
         hosts: Hosts from which it may connect.
+        sequence: Number of the catalogue, which its publisher signs and only raises.
+        seen: SHA-256 of every entry that was ever in it, by ``name@version``; a version keeps its content.
         rejected: Statements that do not count, with the reason.
         error: Reason why the last attempt failed; its previous content still counts.
         at: Time of the last success, in seconds since 1970.
@@ -116,6 +121,8 @@ class Catalogue(JsonFields):
     hosts: Sequence[str] = ()
     datasets: Sequence[Dataset] = ()
     seeds: Mapping[str, Sequence[Seed]] = field(default_factory=dict)
+    sequence: int = 0
+    seen: Mapping[str, str] = field(default_factory=dict)
     rejected: Sequence[str] = ()
     error: str | None = None
     at: float = 0.0
@@ -237,7 +244,9 @@ class SharingRecords:
         if content is None:
             return None
         try:
-            made = Preview.from_dict(json.loads(content))
+            value = parse_json(content, "the file")
+            check_text(value)
+            made = Preview.from_dict(value)
             made.file_entries(dataset.entry)
         except (TypeError, ValueError) as error:
             raise BadInput(f"data set {dataset.ref}: its preview cannot be used: {error}") from None
@@ -300,22 +309,24 @@ class SharingRecords:
         value = self.read("daemon.json")
         return None if value is None else Daemon.from_dict(value)
 
-    def update_catalogue(self) -> None:
+    def update_catalogue(self, key: Ed25519PrivateKey) -> None:
         """Writes the public catalogue from the signed statements, and removes documents that it does not name."""
         published, seeds = self.published(), dict(self.all("seeds"))
         statements = [*published.values(), *seeds.values()]
-        text = json.dumps({"format": 1, "statements": statements})
-        uri = self.uri("public", "catalogue.json")
-        with contextlib.suppress(FileNotFoundError, UnreadableFile):
-            if self.store.read_text(uri) == text:
-                return
+        before = self.read("public", "catalogue.json")
+        if before is not None and before["statements"] == statements and "catalogue" in before:
+            return
+        # By the clock, since others refuse smaller numbers, also if this store and its record were lost.
+        sequence = max(int(time.time() * 1000), (self.read("sequence.json") or {"last": 0})["last"] + 1)
+        self.write({"last": sequence}, "sequence.json")
+        catalogue = sign_catalogue(key, statements, sequence)
         entries = [json.loads(statement["content"]) for statement in published.values()]
         entries += [each.entry.to_dict() for each in self.datasets() if each.entry.info_hash in seeds]
         named = {entry[what] for entry in entries for what in ("torrent", "preview")}
         for digest in named:
             if (content := self.document(digest)) is not None:
                 self.keep_document(content, public=True)
-        self.store.write_text(uri, text)
+        self.write({"format": 1, "statements": statements, "catalogue": catalogue}, "public", "catalogue.json")
         for name in self.store.names(self.uri("public", "documents")):
             if name not in named:
                 self.remove("public", "documents", name)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from airflow_hops.core.contract.artifacts import BadInput, parse_json
 from airflow_hops.core.processes.files import make_private
 
-ENTRY, SEED = "dataset", "seed"
+ENTRY, SEED, CATALOGUE = "dataset", "seed", "catalogue"
 
 
 def create_key(path: Path) -> None:
@@ -106,7 +107,42 @@ def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
         public.verify(base64.b64decode(signature, validate=True), _signed(kind, text))
     except (InvalidSignature, ValueError):
         raise ValueError(f"the signature is not that of {trusted[key]}: forged, or damaged on the way") from None
-    return trusted[key], kind, parse_json(text, f"statement of {trusted[key]}")
+    content = parse_json(text, f"statement of {trusted[key]}")
+    check_text(content)
+    return trusted[key], kind, content
+
+
+def sign_catalogue(key: Ed25519PrivateKey, statements: Sequence[Any], sequence: int) -> dict[str, str]:
+    """Returns the signed statement that a catalogue consists of these statements, with its sequence number."""
+    return sign(key, CATALOGUE, {"sequence": sequence, "statements": _digest(statements)})
+
+
+def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str, str]) -> int:
+    """Returns the sequence number of a catalogue.
+
+    Raises:
+        ValueError: the statement is not of a trusted key, or is about other statements.
+    """
+    _, kind, content = verify(statement, trusted)
+    if kind != CATALOGUE or not isinstance(content, dict) or type(content.get("sequence")) is not int:
+        raise ValueError("its signature is not that of a catalogue with a sequence number")
+    if content.get("statements") != _digest(statements):
+        raise ValueError("its signature is that of other statements: forged, or damaged on the way")
+    return int(content["sequence"])
+
+
+def check_text(value: Any) -> None:
+    """Checks that all texts of a JSON value can be written as UTF-8. Raises ValueError otherwise."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"a text has {error.object[error.start]!a}, which is half of a pair of surrogates and no character"
+        ) from None
+
+
+def _digest(statements: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(statements, sort_keys=True).encode()).hexdigest()
 
 
 def _signed(kind: str, text: str) -> bytes:

@@ -7,6 +7,7 @@ signed entry.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError, parse_json
 from airflow_hops.core.sharing.entries import MOST_CATALOGUE_BYTES, MOST_DOCUMENT_BYTES, Dataset, DatasetEntry, Seed
 from airflow_hops.core.sharing.records import Catalogue
 from airflow_hops.core.sharing.settings import Trusted
-from airflow_hops.core.sharing.statements import ENTRY, SEED, verify
+from airflow_hops.core.sharing.statements import ENTRY, SEED, sequence_of, verify
 
 _MOST_STATEMENTS = 20_000
 _MOST_REJECTED = 20
@@ -28,25 +29,44 @@ _TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=10, sock_read=30)
 async def read_catalogue(trusted: Mapping[str, Trusted], organisation: str, before: Catalogue | None) -> Catalogue:
     """Returns the verified content of an organisation's catalogue; on failure the previous one, with the error."""
     of = trusted[organisation]
-    before = replace(before or Catalogue(organisation, ""), url=of.catalogue, key=of.key, hosts=of.hosts)
+    if before is None or before.key != of.key:
+        before = Catalogue(organisation, "")
+    before = replace(before, url=of.catalogue, key=of.key, hosts=of.hosts)
     try:
         content = await fetch(f"{of.catalogue.rstrip('/')}/catalogue.json", MOST_CATALOGUE_BYTES)
         value = parse_json(content, of.catalogue)
         statements = value["statements"] if isinstance(value, dict) else None
         if not isinstance(statements, list) or len(statements) > _MOST_STATEMENTS:
             raise HopsError(f"{of.catalogue}: expected an object with up to {_MOST_STATEMENTS} statements")
-    except (HopsError, KeyError) as error:
+        sequence = sequence_of(value.get("catalogue"), statements, {of.key: organisation})
+        if sequence < before.sequence:
+            raise HopsError(
+                f"{of.catalogue}: this catalogue has the number {sequence}, and {before.sequence} was read before: "
+                f"it is an old one, which {organisation} or somebody on the way has put back"
+            )
+    except (HopsError, KeyError, ValueError) as error:
         return replace(before, error=str(error) or "it has no statements")
-    datasets, seeds, rejected = verified(statements, {each.key: name for name, each in trusted.items()})
+    seen = dict(before.seen)
+    datasets, seeds, rejected = verified(statements, {of.key: organisation}, seen)
     return replace(
-        before, datasets=datasets, seeds=seeds, rejected=rejected[:_MOST_REJECTED], error=None, at=time.time()
+        before,
+        datasets=datasets,
+        seeds=seeds,
+        sequence=sequence,
+        seen=seen,
+        rejected=rejected[:_MOST_REJECTED],
+        error=None,
+        at=time.time(),
     )
 
 
 def verified(
-    statements: Iterable[Any], names: Mapping[str, str]
+    statements: Iterable[Any], names: Mapping[str, str], seen: dict[str, str]
 ) -> tuple[list[Dataset], dict[str, list[Seed]], list[str]]:
-    """Returns the data sets and the seeds by organisation, and why other statements do not count."""
+    """Returns the data sets and the seeds by organisation, and why other statements do not count.
+
+    ``seen`` has the SHA-256 of entries by ``name@version``; those that are new are added.
+    """
     datasets: dict[Any, Dataset] = {}
     seeds: dict[str, list[Seed]] = {}
     rejected = []
@@ -57,8 +77,13 @@ def verified(
                 seeds.setdefault(organisation, []).append(Seed.from_dict(content).check())
             elif kind == ENTRY:
                 made = Dataset(organisation, DatasetEntry.from_dict(content).check())
-                if datasets.setdefault(made.ref, made) != made:
-                    raise ValueError(f"{made.ref} is there with other content")
+                content_hash = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+                if seen.setdefault(f"{made.entry.name}@{made.entry.version}", content_hash) != content_hash:
+                    raise ValueError(
+                        f"{made.ref} had other content before; a version keeps its content, so {organisation} must "
+                        "publish a new one"
+                    )
+                datasets[made.ref] = made
         except (BadInput, TypeError, ValueError) as error:
             rejected.append(f"statement {number}: {error}")
     return list(datasets.values()), seeds, rejected

@@ -83,14 +83,24 @@ class Transfers:
         self._published: list[str] | None = None
 
     def tick(self) -> None:
-        """Does what is due."""
-        self._share_published()
+        """Does what is due. A data set that cannot be shared or fetched stops no other.
+
+        Raises:
+            HopsError: a published data set cannot be shared.
+        """
+        problem = None
+        try:
+            self._share_published()
+        except HopsError as error:
+            problem = error
         requests = {each.ref: each for each in self.records.requests()}
         for ref in [ref for ref in self.fetches if ref not in requests]:
             self._forget(ref)
         for ref, request in requests.items():
             self._follow(ref, request)
         self._write_transfers()
+        if problem is not None:
+            raise problem
 
     def _share_published(self) -> None:
         """Gives published data sets to others, and stops when they are not published any more."""
@@ -105,20 +115,28 @@ class Transfers:
             self.session.remove(info_hash, with_files=True)
             self.records.remove("seeds", f"{info_hash}.json")
             self.records.remove("transfers", f"{info_hash}.json")
+        problems = []
         for info_hash, dataset in wanted.items():
             if info_hash not in self.own and info_hash not in self.session.torrents:
-                torrent = self.records.document(dataset.entry.torrent)
-                preview = self.records.preview(dataset)
-                if torrent is None or preview is None or not (self.data / info_hash).is_dir():
-                    raise HopsError(
-                        f"data set {dataset.ref}: its files are not in {self.data}; publish it on this machine"
-                    )
-                self.session.add(info_hash, torrent, preview.file_entries(dataset.entry), is_whole=True)
-                self._announce(info_hash)
-                log.info("%s is shared", dataset.ref)
+                try:
+                    self._share(dataset)
+                except (HopsError, OSError) as error:
+                    problems.append(f"data set {dataset.ref}: {error}")
+                    continue
             self.own[info_hash] = dataset
-        self.records.update_catalogue()
+        self.records.update_catalogue(self.key)
+        if problems:
+            raise HopsError("; ".join(problems))
         self._published = names
+
+    def _share(self, dataset: Dataset) -> None:
+        info_hash = dataset.entry.info_hash
+        torrent, preview = self.records.document(dataset.entry.torrent), self.records.preview(dataset)
+        if torrent is None or preview is None or not (self.data / info_hash).is_dir():
+            raise HopsError(f"its files are not in {self.data}; publish it on this machine")
+        self.session.add(info_hash, torrent, preview.file_entries(dataset.entry), is_whole=True)
+        self._announce(info_hash)
+        log.info("%s is shared", dataset.ref)
 
     def _announce(self, info_hash: str) -> None:
         seed = {"info_hash": info_hash, "address": self.settings.announced}
@@ -153,6 +171,9 @@ class Transfers:
             self._fail(fetch, f"{error.strerror or error} ({error.filename or self.data})")
         except HopsError as error:
             self._fail(fetch, str(error), retryable=error.retryable)
+        except Exception as error:  # of libtorrent, or caused by what others sent: it must not stop other transfers
+            log.exception("%s", ref)
+            self._fail(fetch, f"{type(error).__name__}: {error}", retryable=False)
 
     def _step(self, fetch: _Fetch) -> None:
         dataset, ref = fetch.dataset, fetch.dataset.ref
@@ -273,14 +294,14 @@ class Transfers:
                 self.session.add(info_hash, fetch.torrent, preview.file_entries(fetch.dataset.entry), is_whole=True)
             if fetch.state != "seeding":
                 self._announce(info_hash)
-                self.records.update_catalogue()
+                self.records.update_catalogue(self.key)
             fetch.state = "seeding"
             return
         if (self.data / info_hash).exists() and info_hash not in self.own:
             self.session.remove(info_hash, with_files=True)
         if fetch.state == "seeding":
             self.records.remove("seeds", f"{info_hash}.json")
-            self.records.update_catalogue()
+            self.records.update_catalogue(self.key)
         fetch.state, fetch.files = "fetched", ()
 
     def _forget(self, ref: DatasetRef) -> None:
@@ -292,7 +313,7 @@ class Transfers:
         if info_hash not in self.own:
             self.session.remove(info_hash, with_files=True)
             self.records.remove("seeds", f"{info_hash}.json")
-            self.records.update_catalogue()
+            self.records.update_catalogue(self.key)
         self.records.remove("transfers", f"{info_hash}.json")
         self._written.pop(info_hash, None)
 

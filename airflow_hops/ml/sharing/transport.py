@@ -308,5 +308,5 @@ def resolve(host: str) -> list[str]:
     """Returns the IPv4 addresses of a host; none if its name is not known at present."""
     try:
         return sorted({str(info[4][0]) for info in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)})
-    except OSError:
+    except (OSError, UnicodeError):  # a name of no valid form is a UnicodeError
         return []
