@@ -347,6 +347,36 @@ def test_delta_refuses(target: Target, artifact: Any, lake_runtime: Path) -> Non
     assert "column mapping, which only Spark" in target.refused(artifact({"train": ids([1])}))
 
 
+STRICT_TABLES = """
+import sys
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+
+folder, uri, warehouse = sys.argv[1:]
+texts = [("hops_batch", pa.string()), ("hops_folder", pa.string())]
+rows = pa.schema([("id", pa.int64()), *texts]).empty_table()
+write_deltalake(f"{folder}/check", rows)
+DeltaTable(f"{folder}/check").alter.add_constraint({"small": "id < 9"})
+write_deltalake(f"{folder}/append", rows, configuration={"delta.appendOnly": "true"})
+catalog = SqlCatalog("lake", uri=uri, warehouse=warehouse)
+catalog.create_table("shop.late", schema=pa.schema([pa.field("id", pa.int64(), nullable=False), *texts]))
+"""
+
+
+@pytest.mark.parametrize("target", ["iceberg"], indirect=True)
+def test_rows_that_a_lake_refuses(target: Target, artifact: Any, lake_runtime: Path, tmp_path: Path) -> None:
+    options = target.table.storage_options
+    program = [lake_runtime / "bin" / "python", "-c", STRICT_TABLES, tmp_path, options["uri"], options["warehouse"]]
+    subprocess.run(program, check=True)
+    target.write(artifact({"train": ids([1])}))
+    nulls = artifact({"train": pa.table({"id": pa.array([9, None], pa.int64())})}, run="tuesday")
+    assert "'iceberg://lake/shop.late': 'id' is required, and null in 1 rows" in target.refused(nulls)
+    assert [id for _, _, id in target.ids()] == [1]
+    for name, message in (("check", "rows break a constraint of the table (id < 9)"), ("append", "is append-only")):
+        assert message in target.refused(nulls, table=Table(f"delta://{tmp_path}/{name}").to_dict())
+
+
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
 def test_tries_that_overlap_write_once(target: Target, artifact: Any, postgres: Any) -> None:
     target.write(artifact({"train": ids([0])}))

@@ -92,7 +92,9 @@ def _load(source: Source, version: str | None) -> DeltaTable:
 def failing(where: str, *, is_bad: bool = False) -> AbstractContextManager[None]:
     """Turns errors of deltalake into ours; with ``is_bad``, a retry cannot help."""
     bad = (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, pa.ArrowInvalid)
-    # deltalake has no class of its own for a schema that Delta does not allow.
-    return failing_as(
-        where, Exception, is_bad=lambda error: is_bad or isinstance(error, bad) or type(error) is Exception
-    )
+
+    def is_lasting(error: Exception) -> bool:
+        # deltalake has no class of its own for a schema that Delta does not allow, and for features that it lacks.
+        return is_bad or isinstance(error, bad) or type(error) is Exception or "Unsupported table feature" in str(error)
+
+    return failing_as(where, Exception, is_bad=is_lasting)

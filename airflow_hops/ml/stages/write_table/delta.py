@@ -36,8 +36,14 @@ class _DeltaTable:
         self._options = {name: str(value) for name, value in table.storage_options.items()}
         exists = DeltaTable.is_deltatable(self._path, self._options)
         self._table = DeltaTable(self._path, storage_options=self._options) if exists else None
+        self._where = f"table {table.uri!r}"
         if self._table is not None:
-            check_features(self._table, f"table {table.uri!r}")
+            check_features(self._table, self._where)
+            if self._table.metadata().configuration.get("delta.appendOnly") == "true":
+                raise BadInput(
+                    f"{self._where} is append-only, and a write replaces the rows of its batch; turn delta.appendOnly "
+                    "off, or write to another table"
+                )
 
     def type_of(self, type_: pa.DataType) -> str | None:
         text = str(normalised(type_))
@@ -71,8 +77,20 @@ class _DeltaTable:
             else:
                 reader = pa.RecordBatchReader.from_batches(schema, noting_errors())
                 write_deltalake(self._table, reader, mode="overwrite", predicate=same_batch)
-        except DeltaError:
+        except DeltaError as error:
             if bad:
                 raise bad[0] from None
+            if "Invalid data found" in str(error):  # deltalake has no class of its own for it
+                raise BadInput(
+                    f"{self._where}: rows break a constraint of the table ({self._constraints()}): "
+                    f"{' '.join(str(error).split())}; correct them where the artifact is made"
+                ) from error
             raise
         self.version = str(self._table.version())
+
+    def _constraints(self) -> str:
+        assert self._table is not None
+        configuration, fields = self._table.metadata().configuration, self._table.schema().fields
+        checks = [check for name, check in configuration.items() if name.startswith("delta.constraints.")]
+        checks += [f"{field.name} IS NOT NULL" for field in fields if not field.nullable]
+        return ", ".join(checks) or "an invariant or a generated column"

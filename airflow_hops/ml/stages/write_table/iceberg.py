@@ -13,6 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.tables import Table
 from airflow_hops.ml.readers.types import normalised
 from airflow_hops.ml.stages.ingest.iceberg import failing, name_of
@@ -36,6 +37,7 @@ class _IcebergTable:
     version: str | None = None
 
     def __init__(self, table: Table) -> None:
+        self._uri = table.uri
         catalogue, self._identifier = name_of(table.uri, "table")
         self._catalogue = load_catalog(catalogue, **table.storage_options)
         try:
@@ -60,9 +62,22 @@ class _IcebergTable:
         if schema is None:
             self._table.delete(EqualTo(BATCH, batch))
         else:
-            reader = pa.RecordBatchReader.from_batches(schema, rows)
+            required = {field.name for field in self._table.schema().fields if field.required}
+            schema = pa.schema([field.with_nullable(field.name not in required) for field in schema])
+            reader = pa.RecordBatchReader.from_batches(schema, self._without_nulls(rows, schema))
             # pyiceberg divides only rows in memory into partitions.
             is_whole = not self._table.spec().is_unpartitioned()
             self._table.overwrite(reader.read_all() if is_whole else reader, EqualTo(BATCH, batch))
         snapshot = self._table.current_snapshot()
         self.version = None if snapshot is None else str(snapshot.snapshot_id)
+
+    def _without_nulls(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields rows in a schema; raises BadInput if a column of it that is not nullable has a null."""
+        for each in rows:
+            for field, column in zip(schema, each.columns, strict=True):
+                if column.null_count and not field.nullable:
+                    raise BadInput(
+                        f"table {self._uri!r}: {field.name!r} is required, and null in {column.null_count} rows; "
+                        "fill them where the artifact is made, or make the column optional"
+                    )
+            yield pa.RecordBatch.from_arrays(each.columns, schema=schema)
