@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, is_recorded
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import read_code, read_record, write_record
+from airflow_hops.core.store.run_records import MAX_CODE_BYTES, MAX_CODE_FILES, read_code, read_record, write_record
 from airflow_hops.hooks.run_records import without_secrets
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.spark import SparkOperator
@@ -133,6 +134,22 @@ def test_links_that_lead_out_of_the_code_are_not_kept_but_named(dags: Path) -> N
     code = user_code(spec)
     assert set(code.files) == {"0/a/inside.txt", "0/a/train.py", "0/linked/model.py"}
     assert list(code.left_out) == ["0/a/outside.txt"]
+
+
+def test_archives_that_lie_are_refused(dags: Path) -> None:
+    store, record = ArtifactStore(str(dags.parent / "store")), kept(dags, train="a.train:train")
+    file = Path(store.uri("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(MAX_CODE_FILES + 1):
+            archive.writestr(str(number), b"")
+    with pytest.raises(BadInput, match=r"it has 10,001 files, more than 10,000"):
+        read_code(store, record)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("large", bytes(MAX_CODE_BYTES + 2))
+    size = (MAX_CODE_BYTES + 2).to_bytes(4, "little")
+    file.write_bytes(file.read_bytes().replace(size, (1).to_bytes(4, "little")))
+    with pytest.raises(BadInput, match=r"the code of the run is damaged|is larger than"):
+        read_code(store, record)
 
 
 def test_damaged_code_is_refused_wherever_the_damage_is(dags: Path) -> None:

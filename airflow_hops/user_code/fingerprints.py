@@ -9,7 +9,7 @@ from pathlib import Path
 import airflow_hops
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.run_record import UserCode
-from airflow_hops.core.store.run_records import MAX_CODE_BYTES
+from airflow_hops.core.store.run_records import MAX_CODE_BYTES, MAX_CODE_FILES
 
 ML_SIDE = ("core", "hops", "ml", "serving")
 """The modules and folders of this package that run in a step."""
@@ -39,7 +39,8 @@ def user_code(spec: StepSpec, runtime: Path | None = None) -> UserCode:
     files: dict[str, bytes] = {}
     left, left_out = MAX_CODE_BYTES, []
     for name, file in sorted(user_files.files.items()):
-        content = None if user_files.is_link_out(name) else read_file(file, left)
+        is_kept = len(files) < MAX_CODE_FILES and not user_files.is_link_out(name)
+        content = read_file(file, left) if is_kept else None
         if content is None:
             left_out.append(name)
         else:

@@ -24,6 +24,8 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 
 MAX_CODE_BYTES = 32 << 20
 """Maximum size of a run's stored user code."""
+MAX_CODE_FILES = 10_000
+"""Maximum number of its files."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -76,11 +78,18 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(store.files.read(uri))) as archive:
             entries = archive.infolist()
-            outside = [e.filename for e in entries if not _is_inside(e.filename)]
-            if outside or sum(entry.file_size for entry in entries) > MAX_CODE_BYTES:
-                why = f"{outside[0]!r} leads out of it" if outside else f"it is larger than {MAX_CODE_BYTES:,} bytes"
-                raise BadInput(f"{uri}: it was not written by this package: {why}")
-            files = {entry.filename: archive.read(entry) for entry in entries}
+            if len(entries) > MAX_CODE_FILES:
+                raise _not_ours(uri, f"it has {len(entries):,} files, more than {MAX_CODE_FILES:,}")
+            files: dict[str, bytes] = {}
+            left = MAX_CODE_BYTES
+            for entry in entries:
+                if not _is_inside(entry.filename):
+                    raise _not_ours(uri, f"{entry.filename!r} leads out of it")
+                with archive.open(entry) as file:
+                    files[entry.filename] = file.read(left + 1)  # an archive may name smaller sizes than it has
+                left -= len(files[entry.filename])
+                if left < 0:
+                    raise _not_ours(uri, f"it is larger than {MAX_CODE_BYTES:,} bytes")
     except FileNotFoundError:
         raise BadInput(f"{uri}: the code of the run was removed") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
@@ -88,6 +97,10 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
     if _digest(files) != record.code:
         raise BadInput(f"{uri}: the code of the run is damaged, or was changed: its content is not of its name")
     return files
+
+
+def _not_ours(uri: str, why: str) -> BadInput:
+    return BadInput(f"{uri}: it was not written by this package: {why}")
 
 
 def _is_inside(name: str) -> bool:

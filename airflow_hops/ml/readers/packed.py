@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -96,18 +97,47 @@ def read_index(fs: Any, root: str) -> pa.Table:
     """Returns the index of packed files below a folder, in the order of the shards.
 
     Raises:
-        BadInput: there is none, or it is another table.
+        BadInput: there is none, or it is another table, or a line leads out of a shard or of the folder.
     """
     paths = sorted(fs.glob(f"{root}/{INDEX}/*.parquet"))
     if not paths:
         raise BadInput(f"{root}: there is no {INDEX}/*.parquet; expected an artifact of kind packed_files")
+    sizes = {entry["name"].rpartition("/")[2]: entry["size"] for entry in _listed(fs, f"{root}/{SHARDS}")}
+    shards = pa.table(
+        {"shard": pa.array(list(sizes), pa.string()), "shard_bytes": pa.array(list(sizes.values()), pa.int64())}
+    )
     tables = []
     for path in paths:
         with fs.open(path, "rb") as file:
             tables.append(pq.read_table(file))
         if not tables[-1].schema.equals(INDEX_SCHEMA):
             raise BadInput(f"{path}: its columns are {tables[-1].schema.names}, expected {INDEX_SCHEMA.names}")
+        _check_lines(tables[-1], shards, path)
     return pa.concat_tables(tables)
+
+
+def _check_lines(index: pa.Table, shards: pa.Table, where: str) -> None:
+    """Checks that each line names a part of a shard, and a path below the source."""
+    lines = index.append_column("row", pa.array(range(len(index)), pa.int64()))
+    lines = lines.join(shards, "shard", join_type="left outer").sort_by("row")
+    end = pc.add(lines["offset"], lines["size"])  # wraps around to below the offset if it is too large
+    is_inside = pc.and_(pc.and_(pc.greater_equal(lines["offset"], 0), pc.greater_equal(end, lines["offset"])),
+                        pc.less_equal(end, lines["shard_bytes"]))  # fmt: skip
+    is_below = pc.invert(pc.match_substring_regex(lines["path"], r"^/|(^|/)\.\.(/|$)"))
+    wrong = pc.invert(pc.fill_null(pc.and_(is_inside, is_below), False))
+    if (row := pc.index(wrong, True).as_py()) >= 0:
+        line = index.slice(row, 1).select(["path", "shard", "offset", "size"]).to_pylist()[0]
+        raise BadInput(
+            f"{where}, row {row}: {line} is no part of a shard with a path below the source; expected an index that "
+            "PackOperator wrote: pack the files again"
+        )
+
+
+def _listed(fs: Any, folder: str) -> list[Any]:
+    try:
+        return [entry for entry in fs.ls(folder, detail=True) if entry["type"] == "file"]
+    except FileNotFoundError:
+        return []
 
 
 def is_packed(names: Sequence[str]) -> bool:

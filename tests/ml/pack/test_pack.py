@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -118,6 +121,32 @@ def test_damaged_shard_is_named(pack: Pack, folder: Path) -> None:
     shard.write_bytes(bytes(content))
     with pytest.raises(HopsError, match=r"00000.tar: the content of 'cat/3.bin' is damaged"):
         list(iter(PackedFiles(artifact.uri)))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("shard", "../../x.tar"),
+        ("shard", "none.tar"),
+        ("offset", -1),
+        ("offset", 2**63 - 1),
+        ("size", -1),
+        ("size", 2**60),
+        ("path", "../../.ssh/id"),
+        ("path", "/etc/passwd"),
+        ("path", None),
+    ],
+)
+def test_index_that_leads_out_of_the_shards_is_refused(
+    pack: Pack, folder: Path, tmp_path: Path, column: str, value: Any
+) -> None:
+    root = shutil.copytree(local(pack(folder)), tmp_path / "copy", copy_function=shutil.copyfile)
+    (path,) = (root / "index").glob("*.parquet")
+    rows = pq.read_table(path).to_pylist()
+    rows[3][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, INDEX_SCHEMA), path)
+    with pytest.raises(BadInput, match=rf"{re.escape(str(path))}, row 3: .* is no part of a shard"):
+        PackedFiles(str(root))
 
 
 def test_files_of_a_pattern_keep_their_folders(pack: Pack, folder: Path) -> None:
