@@ -146,6 +146,7 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "xoxb-1234567890-" + "aB3" * 5,
         "AIza" + "aB3-_" * 7,
         "dapi" + "0a" * 16,
+        "AKIA" + "Z9" * 8,
         "eyJhbGciOi" + ".eyJzdWIiOi" + ".aB3-_aB3",
         "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n",
     ],
@@ -161,6 +162,15 @@ def test_credentials_are_recognised_by_their_form(secret: str) -> None:
 def test_text_with_the_name_of_a_secret_is_masked(name: str) -> None:
     assert masked({name: "hunter2", "compass": "north"}) == {name: "***", "compass": "north"}
     assert masked({name: 2}) == {name: 2}
+
+
+def test_secret_that_another_parameter_repeats_is_one_there_too() -> None:
+    params = {"env": {"DB_PASSWORD": "hunter22", "TARGET": "db;ann;hunter22", "NAME": "hunter"}, "values": ["hunter22"]}
+    assert RuntimeHook().complete(StepSpec("train", "m:f", params=params)).secrets == (
+        "env/DB_PASSWORD",
+        "env/TARGET",
+        "values/0",
+    )
 
 
 def test_step_is_told_which_of_its_parameters_are_secrets() -> None:

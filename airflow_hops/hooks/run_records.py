@@ -13,7 +13,7 @@ from airflow_hops.airflow_internals.tasks import redact
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.profiles import profile_of
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.redaction import LEAST_CHARACTERS, masked, secrets_in
 from airflow_hops.core.contract.run_record import RunRecord, is_recorded, record_key
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store import ArtifactStore
@@ -74,12 +74,15 @@ def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     """Returns the parameters with secrets replaced by None, and the paths of the secrets.
 
     A secret is a value that Airflow masks in logs, that :func:`~airflow_hops.core.contract.redaction.masked` masks, a
-    URI with a query, or a storage option whose name indicates a secret.
+    URI with a query, a storage option whose name indicates a secret, or a text that contains another secret.
     """
     secrets: list[str] = []
+    named = [text for text in secrets_in(params) if len(text) >= LEAST_CHARACTERS]
 
     def compare(value: Any, shown: Any, path: str) -> Any:
         if isinstance(value, str) and _is_secret(value, path):
+            shown = None
+        if isinstance(value, str) and "\n" not in value and any(text in value for text in named):
             shown = None
         if isinstance(value, Mapping) and isinstance(shown, Mapping):
             return {name: compare(item, shown.get(name), f"{path}/{name}") for name, item in value.items()}

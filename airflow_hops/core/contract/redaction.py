@@ -49,15 +49,15 @@ _MAY_HOLD_ONE = re.compile(
     r"""|authorization)(?:\\?["'])?\s*[:=]|(?<!\S)--?[\w.-]*(?:secret|pass|pwd|key|token|dsn|url|string)""",
     re.IGNORECASE,
 )
-# By GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, Google, Databricks; JSON web tokens; private keys, also
-# within JSON. Others cannot be told from random names.
+# By GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, Google, Databricks, AWS; JSON web tokens; private keys,
+# also within JSON. Others cannot be told from random names.
 _FORM = re.compile(
     r"(?<![\w-])(?:gh[opusr]_\w{36}|github_pat_\w{22}|glpat-[\w-]{20}|hf_[a-zA-Z]{30}|sk-[\w-]*[a-zA-Z0-9]{20}"
-    r"|xox[abeoprs]-[\w-]{10}|AIza[\w-]{35}|dapi[0-9a-f]{32}|eyJ[\w-]{7,}\.eyJ[\w-]{5,}\.)[\w-]*"
+    r"|xox[abeoprs]-[\w-]{10}|AIza[\w-]{35}|dapi[0-9a-f]{32}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{7,}\.eyJ[\w-]{5,}\.)[\w-]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.DOTALL,
 )
-_MAY_HAVE_FORM = re.compile("gh[opusr]_|github_pat_|glpat-|hf_|sk-|xox|AIza|dapi|eyJ|PRIVATE KEY")
+_MAY_HAVE_FORM = re.compile("gh[opusr]_|github_pat_|glpat-|hf_|sk-|xox|AIza|dapi|A[KS]IA|eyJ|PRIVATE KEY")
 _SECRET_NAME = re.compile(rf"(?:{_SECRET}|[\w.-]*authorization|[\w.-]*credential)s?", re.IGNORECASE)
 # Tokens of a vocabulary, such as padding, are not secrets.
 _TOKEN_NAME = re.compile(
@@ -66,7 +66,7 @@ _TOKEN_NAME = re.compile(
 )
 _NO_TOKEN = re.compile(r"\d+|<.*>|\[.*\]")
 """Value of a field called token that is a number of tokens, or a token of a vocabulary."""
-_LEAST_CHARACTERS = 5
+LEAST_CHARACTERS = 5
 """Minimum length of a secret that is masked in texts; shorter ones occur in other words."""
 
 _hidden: list[str] = []
@@ -74,7 +74,7 @@ _hidden: list[str] = []
 
 def hide(values: Iterable[Any]) -> None:
     """Registers values that :func:`redacted` removes in this process and its forks, also if encoded in JSON or URLs."""
-    texts = [value for value in values if isinstance(value, str) and len(value) >= _LEAST_CHARACTERS]
+    texts = [value for value in values if isinstance(value, str) and len(value) >= LEAST_CHARACTERS]
     forms = {form for text in texts for form in (text, json.dumps(text)[1:-1], quote(text, safe=""))}
     _hidden[:] = sorted({*_hidden, *forms}, key=len, reverse=True)
 
