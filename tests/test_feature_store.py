@@ -497,19 +497,20 @@ view = FeatureView(
 
 
 def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
-    rates = pd.DataFrame({"rate": np.float32([1.5, 2.5, 2.5]), "at": [START, START + HOUR, START + HOUR]})
-    rates = rates.assign(seen=rates["at"].dt.tz_localize(None) - HOUR)
+    at = [START - HOUR, START, START + HOUR, START + HOUR]
+    seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in at[1:])], "Int64")
+    rates = pd.DataFrame({"rate": np.float32([0, 1.5, 2.5, 2.5]), "at": at, "seen": seen})
     rates.to_parquet(step.repository.parent / "features" / "world.parquet", index=False)
     with (step.repository / "definitions.py").open("a") as file:
         file.write(WORLD)
     step("apply_features", "feature_definitions")
-    window = {"start": START.isoformat(), "end": (START + 9 * HOUR).isoformat()}
+    window = {"start": (START - HOUR).isoformat(), "end": (START + 9 * HOUR).isoformat()}
     step("materialize", "materialization", views=["world"], **window)
     assert any("world: 1 rows have the key, event and created time of another" in x.text for x in step.steps.lines)
     ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
-        [Lookup("world", ("rate",), (entity_key({}),))]
+        [Lookup("world", ("rate", "seen"), (entity_key({}),))]
     )
-    assert stored is not None and stored.values == {"rate": 2.5}
+    assert stored is not None and stored.values == {"rate": 2.5, "seen": START.timestamp()}
     labelled = {"examples": examples(step, flights(9).assign(at=int(START.timestamp()) + 60))}
     dataset = step("training_dataset", "examples", labelled, features=["world:rate", "world:seen"])
     assert set(table_of(step, dataset)["seen"]) == {START.timestamp() - 3600}
@@ -544,6 +545,17 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
     step("materialize", "materialization", **window)
     assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
     assert len(online(step)) == 12
+    without_key = rows.assign(carrier_id=pd.array([1, None, 1, 1], "Int64"))
+    with pytest.raises(
+        StepFailed, match=r"train/part-0\.parquet, row 2: column 'carrier_id', a key or time of view"
+    ) as it:
+        push(without_key, "delays_push")
+    assert not it.value.retryable
+    file = step.repository.parent / "features" / "delays.parquet"
+    without_key.to_parquet(file, index=False)
+    with pytest.raises(StepFailed, match=r"column 'carrier_id' is null in 1 of .* 4 rows") as it:
+        step("materialize", "materialization", **{**window, "end": (late + HOUR).isoformat()})
+    assert not it.value.retryable
     with pytest.raises(StepFailed, match="push_source is 'trains'; the registry has delays_push"):
         push(rows, "trains")
     with pytest.raises(StepFailed, match="view 'carrier_delays' needs the column 'flights'"):

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import dill
-from feast import FeatureStore, FeatureView, OnDemandFeatureView
+import numpy as np
+import pandas as pd
+from feast import FeatureStore, FeatureView, OnDemandFeatureView, type_map
 from feast.diff.registry_diff import FeastObjectDiff
 from feast.errors import FeastError
 from feast.feature_view import DUMMY_ENTITY_NAME
@@ -70,6 +72,7 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
         raise BadInput(f"{folder / CONFIG_NAME}: {error}") from error
     _check_places(config, folder / CONFIG_NAME)
     _run_no_code()
+    type_map._python_datetime_to_int_timestamp = _seconds
     os.environ["TZ"] = "UTC"  # Feast's SQLite store takes times in UTC for local ones
     time.tzset()
     with contextlib.chdir(folder):
@@ -101,6 +104,17 @@ def _run_no_code() -> None:
 
     udf_rehydrate.rehydrate_udf_from_source = function_of
     dill.loads = loads
+
+
+def _seconds(times: Sequence[Any]) -> list[int]:
+    """Converts times to seconds since the epoch; Feast takes each float for a null, and fails for DuckDB's texts."""
+
+    def seconds(time: Any) -> int:
+        if pd.isna(time):
+            return int(type_map.NULL_TIMESTAMP_INT_VALUE)
+        return int(time if isinstance(time, int | float | np.number) else pd.Timestamp(time).timestamp())
+
+    return [seconds(time) for time in times]
 
 
 def _check_places(config: RepoConfig, file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import sqlite3
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,7 +20,7 @@ from airflow_hops.core.contract.features import (
     WindowStatistics,
 )
 from airflow_hops.ml.feature_store.repository import check_definitions, keep_newer_values, open_repository
-from airflow_hops.ml.feature_store.view_rows import window_statistics
+from airflow_hops.ml.feature_store.view_rows import read_rows, window_statistics
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ def run(
         statistics: Whether to write ``feature_statistics.json``, for which the window's rows are read into memory.
 
     Raises:
-        BadInput: the window is empty, or a view is unknown or not online.
+        BadInput: the window is empty, a view is unknown or not online, or its rows have null keys or values of other
+            types.
     """
     begin, until = _time("start", start), _time("end", end)
     if begin >= until:
@@ -77,8 +79,19 @@ def run(
 def _load(store: FeatureStore, view: FeatureView, begin: datetime, until: datetime) -> str:
     if (begin, until) in view.materialization_intervals:
         return "loaded already"
-    with contextlib.redirect_stdout(sys.stderr):  # Feast prints its progress
-        store.materialize(begin, until, [view.name])
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # Feast prints its progress
+            store.materialize(begin, until, [view.name])
+    except (ValueError, TypeError, sqlite3.ProgrammingError) as error:
+        rows = read_rows(store, view, [], begin, until)
+        for column in (*view.join_keys, "created_at"):
+            if nulls := int(rows[column].isna().sum()):
+                name = view.batch_source.created_timestamp_column if column == "created_at" else column
+                raise BadInput(
+                    f"view {view.name!r}: column {name!r} is null in {nulls} of the window's {len(rows)} rows, and "
+                    "neither a key nor the time of creation may be; remove such rows from the source"
+                ) from error
+        raise BadInput(f"view {view.name!r}: {type(error).__name__}: {error}") from error
     return f"loaded to {until.isoformat()}"
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from feast import FeatureStore, FeatureView, PushSource
 from feast.data_source import PushMode
@@ -28,7 +31,7 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
         to: ``online``, ``offline`` or ``online_and_offline``.
 
     Raises:
-        BadInput: the push source is unknown, or the rows lack a column of a view.
+        BadInput: the push source is unknown, or the rows lack a column of a view, or a key or time.
     """
     folder = context.local("rows")
     files = sorted(folder.glob(f"{table or '*'}/*.parquet"))
@@ -40,15 +43,16 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
     with open_repository(repository) as (store, _), contextlib.redirect_stdout(sys.stderr):
         check_definitions(context, store)
         views = _check(store, push_source, pq.read_schema(files[0]).names)
+        _check_nulls(views, files)
         keep_newer_values(store)
         times = list(dict.fromkeys(column for view in views for column in _times(view)))
         for file in files:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
                 # Of one key and second, an SQLite store keeps the last row.
-                frame = batch.to_pandas().sort_values(times, kind="stable")
+                frame = batch.to_pandas(integer_object_nulls=True).sort_values(times, kind="stable")
                 try:
                     store.push(push_source, frame, to=PushMode[to.upper()])
-                except ValueError as error:
+                except (ValueError, TypeError) as error:
                     raise BadInput(f"push source {push_source!r} does not take the rows: {error}") from error
                 pushed += len(batch)
                 context.progress(pushed / max(rows, 1), f"{pushed} of {rows} rows are pushed")
@@ -74,6 +78,20 @@ def _check(store: FeatureStore, push_source: str, columns: list[str]) -> list[Fe
         if missing := [column for column in needed if column not in columns]:
             raise BadInput(f"view {view.name!r} needs the column {missing[0]!r}; the rows have {', '.join(columns)}")
     return sorted(views, key=lambda view: view.name)
+
+
+def _check_nulls(views: Sequence[FeatureView], files: Sequence[Path]) -> None:
+    """Raises BadInput if a key or time is null."""
+    columns = {column: view.name for view in views for column in (*view.join_keys, *_times(view))}
+    for file in files:
+        table = pq.read_table(file, columns=list(columns))
+        for column, view in columns.items():
+            is_null = pc.is_null(table[column], nan_is_null=True)
+            if (row := is_null.index(True).as_py()) >= 0:
+                raise BadInput(
+                    f"{file.parent.name}/{file.name}, row {row + 1}: column {column!r}, a key or time of view "
+                    f"{view!r}, is null; remove such rows before they are pushed"
+                )
 
 
 def _times(view: FeatureView) -> list[str]:
