@@ -2,7 +2,7 @@
 
 from airflow_hops.ml.tracking.client import open_tracking
 from airflow_hops.ml.tracking.entries import read_training
-from airflow_hops.ml.tracking.registry import CHALLENGER, CHAMPION, ModelRegistry
+from airflow_hops.ml.tracking.registry import CHALLENGER, CHAMPION, ModelRegistry, log_evaluation
 from airflow_hops.ml.tracking.training_run import TrainingRun
 
-__all__ = ["CHALLENGER", "CHAMPION", "ModelRegistry", "TrainingRun", "open_tracking", "read_training"]
+__all__ = ["CHALLENGER", "CHAMPION", "ModelRegistry", "TrainingRun", "log_evaluation", "open_tracking", "read_training"]

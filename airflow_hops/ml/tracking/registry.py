@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,8 @@ from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import lineage_tags, log_params, metrics_of, params_of
 from airflow_hops.ml.tracking.training_run import TRAINING_TAG
+
+log = logging.getLogger(__name__)
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
@@ -142,22 +145,54 @@ class ModelRegistry:
     ) -> str:
         """Returns the run of a model: that of its training, or a separate one, resumed if an earlier try began it."""
         experiment = experiment_id(self.client, producer.dag_id)
-        same = f"tags.`hops.model` = '{model.uri}' and tags.`hops.fingerprint` = '{model.fingerprint}'"
-        begun = self.client.search_runs([experiment], same, max_results=1)
+        begun = _runs_of(self.client, experiment, model)
         if begun and TRAINING_TAG in begun[0].data.tags:
             run_id: str = begun[0].info.run_id
-            self._log_metrics(run_id, metrics_of(model, {}, evaluation))
+            _log_new(self.client, begun[0], metrics_of(model, {}, evaluation))
             return run_id
         name = f"{producer.dag_id} {producer.run_id}"
         run_id = (begun[0] if begun else self.client.create_run(experiment, run_name=name, tags=dict(tags))).info.run_id
         log_params(self.client, run_id, params_of(model, training))
-        self._log_metrics(run_id, metrics_of(model, training, evaluation))
+        _log_metrics(self.client, run_id, metrics_of(model, training, evaluation))
         self.client.set_terminated(run_id)
         return run_id
 
-    def _log_metrics(self, run_id: str, metrics: Sequence[Any]) -> None:
-        for first in range(0, len(metrics), 1000):  # MLflow's limit for one call
-            self.client.log_batch(run_id, metrics=metrics[first : first + 1000])
+
+def log_evaluation(tracking_uri: str, model: Artifact, trained_in: str, evaluation: Artifact) -> None:
+    """Logs an evaluation's metrics to the run of the model's training, so that refused models have them as well.
+
+    A failure of MLflow is logged, as an evaluation does not need it.
+
+    Args:
+        tracking_uri: MLflow's URI; empty for no MLflow.
+        model: The model.
+        trained_in: ID of the DAG that trained it.
+        evaluation: Its evaluation.
+    """
+    if not tracking_uri:
+        return
+    try:
+        client = open_tracking(tracking_uri)
+        with mlflow_errors(client):
+            for run in _runs_of(client, experiment_id(client, trained_in), model):
+                _log_new(client, run, metrics_of(model, {}, evaluation))
+    except (HopsError, OSError) as error:
+        log.warning("The training's run in MLflow does not get these figures: %s", error)
+
+
+def _runs_of(client: Any, experiment: str, model: Artifact) -> list[Any]:
+    same = f"tags.`hops.model` = '{model.uri}' and tags.`hops.fingerprint` = '{model.fingerprint}'"
+    return list(client.search_runs([experiment], same, max_results=1))
+
+
+def _log_new(client: Any, run: Any, metrics: Sequence[Any]) -> None:
+    """Logs metrics that the run does not have with these values."""
+    _log_metrics(client, run.info.run_id, [each for each in metrics if run.data.metrics.get(each.key) != each.value])
+
+
+def _log_metrics(client: Any, run_id: str, metrics: Sequence[Any]) -> None:
+    for first in range(0, len(metrics), 1000):  # MLflow's limit for one call
+        client.log_batch(run_id, metrics=metrics[first : first + 1000])
 
 
 def deployed_model(

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from trainings import Trainings, read_events
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
-from airflow_hops.ml.tracking import ModelRegistry
+from airflow_hops.ml.tracking import ModelRegistry, log_evaluation
 
 pytestmark = pytest.mark.runtime
 
@@ -51,7 +51,11 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
     model = train()
     lines = list(trainings.lines)
     (after_retry,) = ask_mlflow.runs(None, tracking_uri, "tests")
-    registered = ModelRegistry(tracking_uri, "m").register(model, Producer("tests", "tracked", "deploy"))
+    evaluation = Artifact("file:///evaluation", "evaluation", "f", metrics={"eval_auc": 0.6})
+    log_evaluation(tracking_uri, model, "tests", evaluation)
+    (after_evaluation,) = ask_mlflow.runs(None, tracking_uri, "tests")
+    deploy = Producer("tests", "tracked", "deploy")
+    registered = ModelRegistry(tracking_uri, "m").register(model, deploy, evaluation=evaluation)
     return {
         "examples": examples,
         "model": model,
@@ -59,6 +63,7 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
         "lines": lines,
         "failed": after_failure,
         "finished": after_retry,
+        "evaluated": after_evaluation,
         "registered": registered,
         "tracking_uri": tracking_uri,
         "runs": ask_mlflow.runs(None, tracking_uri, "tests"),
@@ -134,6 +139,18 @@ def test_code_and_environment_are_kept_with_it(tracked: dict[str, Any]) -> None:
     finished = tracked["finished"]
     assert finished["files"] == ["code/training_functions.py", "environment/requirements.txt", "training.json"]
     assert "horovod==0.28.1" in finished["requirements"].splitlines()
+
+
+def test_run_has_the_figures_of_an_evaluation_before_any_deployment(tracked: dict[str, Any]) -> None:
+    assert tracked["evaluated"]["metrics"]["evaluation.eval_auc"] == [(0, 0.6)]
+    (run,) = tracked["runs"]
+    assert run["metrics"] == tracked["evaluated"]["metrics"]
+
+
+def test_evaluation_does_not_fail_with_mlflow(tracked: dict[str, Any], caplog: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log_evaluation(f"sqlite:///{tmp_path}/file/mlflow.db", tracked["model"], "tests", tracked["model"])
+    assert "The training's run in MLflow does not get these figures" in caplog.text
 
 
 def test_registered_version_leads_to_its_run(tracked: dict[str, Any]) -> None:

@@ -4,12 +4,10 @@ import { type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useStat
 import { LuArrowDown, LuArrowUp, LuChevronsUpDown } from "react-icons/lu";
 import { Cells } from "src/components/Cells";
 import { ColumnChoice } from "src/components/ColumnChoice";
-import { type Column, sortRows } from "src/components/table";
+import { type Column, sortRows, widthsOf } from "src/components/table";
 import { type Sort, useQueryList } from "src/hooks/useQueryState";
 import { useSortAtOnce } from "src/hooks/useSortAtOnce";
 
-const WIDTH = 120;
-const FIXED_WIDTH = 220;
 const TICK_WIDTH = 36;
 /** Rows that are drawn beyond those in sight. */
 const OVERSCAN = 5;
@@ -91,7 +89,8 @@ export function DataTable<Row>(props: Props<Row>) {
   const above = items[0]?.start ?? 0;
   const below = virtual.getTotalSize() - (items.at(-1)?.end ?? 0);
   const cells = shown.length + (onSelect ? 1 : 0);
-  const minWidth = shown.reduce((sum, column) => sum + widthOf(column), onSelect ? TICK_WIDTH : 0);
+  const widths = widthsOf(shown, (virtual.scrollRect?.width ?? 0) - (onSelect ? TICK_WIDTH : 0));
+  const minWidth = widths.reduce((sum, width) => sum + width, onSelect ? TICK_WIDTH : 0);
 
   const atEnd = ordered.length > 0 && items.at(-1)?.index === ordered.length - 1;
   const { onEnd } = props;
@@ -177,8 +176,8 @@ export function DataTable<Row>(props: Props<Row>) {
                   />
                 </Table.ColumnHeader>
               )}
-              {shown.map((column) => (
-                <Heading key={column.key} column={column} sort={sort} onSort={setSort} />
+              {shown.map((column, place) => (
+                <Heading key={column.key} column={column} width={widths[place]} sort={sort} onSort={setSort} />
               ))}
             </Table.Row>
           </Table.Header>
@@ -230,10 +229,6 @@ function isControl(target: EventTarget): boolean {
   return target instanceof Element && target.closest("a, button, input, select, label") !== null;
 }
 
-function widthOf<Row>({ width, fixed }: Column<Row>): number {
-  return width ?? (fixed ? FIXED_WIDTH : WIDTH);
-}
-
 /** Stands for the rows out of sight. */
 function Gap({ height, cells }: { height: number; cells: number }) {
   return (
@@ -258,10 +253,12 @@ function Tick({ label, checked, onChange }: { label: string; checked: boolean; o
 
 function Heading<Row>({
   column,
+  width,
   sort,
   onSort,
 }: {
   column: Column<Row>;
+  width: number | undefined;
   sort: Sort | null;
   onSort: (sort: Sort | null) => void;
 }) {
@@ -273,7 +270,7 @@ function Heading<Row>({
   const Arrow = current === null ? LuChevronsUpDown : current.descending ? LuArrowDown : LuArrowUp;
   return (
     <Table.ColumnHeader
-      width={`${widthOf(column)}px`}
+      width={`${width}px`}
       textAlign={column.align}
       title={column.help ?? column.label}
       whiteSpace="nowrap"

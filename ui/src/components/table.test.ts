@@ -1,4 +1,4 @@
-import { type Column, sortRows } from "src/components/table";
+import { type Column, sortRows, widthsOf } from "src/components/table";
 import { expect, test } from "vitest";
 
 type Row = { name: string; score: number | null };
@@ -31,4 +31,17 @@ test("without an order, or by a column that has none, the rows are as they were"
   expect(sortRows(ROWS, COLUMNS, null)).toBe(ROWS);
   expect(sortRows(ROWS, COLUMNS, { column: "plain", descending: true })).toBe(ROWS);
   expect(sortRows(ROWS, COLUMNS, { column: "gone", descending: false })).toBe(ROWS);
+});
+
+test("columns that may shrink share what the page lacks, and no more", () => {
+  const columns = [
+    { ...COLUMNS[0], width: 300, minWidth: 100 },
+    COLUMNS[1],
+    { ...COLUMNS[2], width: 180, minWidth: 80 },
+  ];
+  const widths = (room: number) => widthsOf(columns as Column<Row>[], room);
+  expect(widths(1000)).toEqual([300, 120, 180]);
+  expect(widths(450)).toEqual([200, 120, 130]);
+  expect(widths(200)).toEqual([100, 120, 80]);
+  expect(widths(0)).toEqual([300, 120, 180]); // not measured yet
 });

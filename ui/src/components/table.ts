@@ -14,6 +14,8 @@ export interface Column<Row> {
   align?: "start" | "end";
   /** Pixels that it has at least; what is left over is shared out. What does not fit is cut off. */
   width?: number;
+  /** Pixels down to which it shrinks where the page is too narrow for all columns; without it, it does not. */
+  minWidth?: number;
   /** Whether the heading is only for those who hear the page: of a mark. */
   quiet?: boolean;
   /** Said on hover of the heading. */
@@ -24,6 +26,19 @@ export interface Column<Row> {
   fixed?: boolean;
   /** Whether the first click sorts descending: scores, counts, times. */
   descendingFirst?: boolean;
+}
+
+const WIDTH = 120;
+const FIXED_WIDTH = 220;
+
+/** The least widths of columns in so many pixels: columns that may shrink do so alike, as far as it takes. */
+export function widthsOf<Row>(columns: readonly Column<Row>[], room: number): number[] {
+  const wide = columns.map(({ width, fixed }) => width ?? (fixed ? FIXED_WIDTH : WIDTH));
+  const narrow = columns.map(({ minWidth }, place) => minWidth ?? (wide[place] as number));
+  const sum = (widths: readonly number[]) => widths.reduce((total, width) => total + width, 0);
+  const spare = sum(wide) - sum(narrow);
+  const share = spare > 0 && room > 0 ? Math.min(Math.max((room - sum(narrow)) / spare, 0), 1) : 1;
+  return wide.map((width, place) => Math.floor((narrow[place] as number) * (1 - share) + width * share));
 }
 
 const natural = new Intl.Collator("en", { numeric: true, sensitivity: "base" });

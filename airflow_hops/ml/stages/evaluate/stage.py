@@ -39,6 +39,7 @@ from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.stages.evaluate.by_split import figures_by_split
 from airflow_hops.ml.stages.evaluate.more_labels import evaluate_more_labels, minimum_by_label
 from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.tracking import log_evaluation
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def run(
     splits = _splits(splits, examples)
     folder = context.local("examples")
     files = {split: example_files(folder, split) for split in splits}
-    properties = {CANDIDATE: ModelProperties.of(context.store.manifest(model.uri))}
+    trained = context.store.manifest(model.uri)
+    properties = {CANDIDATE: ModelProperties.of(trained)}
     models = {CANDIDATE: ServedModel(model_folder(context.store, model))}
     reasons: list[str] = []
     champion = read_record(context.store, model_name).champion
@@ -145,7 +147,7 @@ def run(
     )
     with context.output() as writer:
         (writer.path / REPORT_FILE).write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False))
-        return writer.commit(
+        evaluation = writer.commit(
             rows={split: RowCounts(figures[split]["rows"], figures[split]["rows"]) for split in splits},
             metrics={
                 **_metrics(figures, rule.higher_is_better),
@@ -157,6 +159,8 @@ def run(
             },
             properties=report.properties.to_dict(),
         )
+    log_evaluation(context.spec.services.get("tracking_uri", ""), model, trained.producer.dag_id, evaluation)
+    return evaluation
 
 
 def evaluate_model(

@@ -309,7 +309,8 @@ def _describe(context: TrainContext) -> dict[str, Any]:
             "checksums": [checksum for guard in context.guards for checksum in guard.checksums],
             "rows": [rows for guard in context.guards for rows in guard.rows],
         },
-        "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.seconds else 0.0,
+        # Only Keras's callback counts rows.
+        "examples_per_second": round(context.rows_trained / context.seconds, 1) if context.rows_trained else None,
         "scaling_efficiency": _scaling_efficiency(context),
     }
 

@@ -264,15 +264,14 @@ def metrics_of(summary: Mapping[str, Any]) -> dict[str, float]:
         for name, value in last.items()
         if name != "seconds" and math.isfinite(value)
     }
-    efficiency = summary["scaling_efficiency"]
     gpus = [gpu for rank in summary["gpu_usage"] for gpu in rank if gpu["peak_memory_bytes"] is not None]
     if gpus:
         metrics["gpu_peak_memory_gib"] = round(max(gpu["peak_memory_bytes"] for gpu in gpus) / 2**30, 3)
         metrics["gpu_utilization"] = round(sum(gpu["utilization"] for gpu in gpus) / len(gpus), 4)
+    speed = {name: summary[name] for name in ("examples_per_second", "scaling_efficiency") if summary[name] is not None}
     return {
         **metrics,
-        "examples_per_second": summary["examples_per_second"],
-        **({} if efficiency is None else {"scaling_efficiency": efficiency}),
+        **speed,
         "seconds": summary["seconds"]["total"],
     }
 

@@ -21,8 +21,8 @@ export function FiguresTable({
 }) {
   const names = namesOf(split.candidate).toSorted((a, b) => Number(b === metric) - Number(a === metric));
   return (
-    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md">
-      <Table.Root size="sm" aria-label="Figures on all rows">
+    <Table.ScrollArea tabIndex={0} borderWidth={1} borderRadius="md" width="fit-content" maxWidth="full">
+      <Table.Root size="sm" width="auto" aria-label="Figures on all rows">
         <Table.Header>
           <Table.Row>
             <Table.ColumnHeader>Metric</Table.ColumnHeader>

@@ -71,13 +71,14 @@ function ModelTable({ dagId, models }: { dagId: string; models: Schemas["ModelSu
   );
 }
 
-function columnsFor(dagId: string): Column<Row>[] {
+export function columnsFor(dagId: string): Column<Row>[] {
   return [
     {
       key: "model",
       label: "Model",
       fixed: true,
       width: 180,
+      minWidth: 130,
       value: ({ model }) => model.name,
       render: ({ model }) => (
         <AppLink to={modelsPath(dagId, { model: model.name })} fontWeight="semibold" title={model.name}>
@@ -88,7 +89,7 @@ function columnsFor(dagId: string): Column<Row>[] {
     {
       key: "champion",
       label: "Champion",
-      width: 150,
+      width: 120,
       value: ({ model }) => model.champion?.version,
       render: ({ model }) => <Champion model={model} />,
     },
@@ -104,18 +105,18 @@ function columnsFor(dagId: string): Column<Row>[] {
     {
       key: "challenger",
       label: "Challenger",
-      width: 150,
+      width: 120,
       value: ({ model }) => model.challenger?.version,
       render: ({ model }) =>
         model.challenger ? (
-          <HStack gap={2}>
+          <Box lineHeight="short">
             <VersionBadge version={model.challenger.version} />
             {model.rollout && (
               <Text fontSize="xs" color="fg.muted">
                 step {model.rollout.number} of {model.rollout.steps}
               </Text>
             )}
-          </HStack>
+          </Box>
         ) : (
           <Text color="fg.muted">none</Text>
         ),
@@ -124,12 +125,14 @@ function columnsFor(dagId: string): Column<Row>[] {
       key: "traffic",
       label: "Live traffic",
       width: 160,
+      minWidth: 130,
       render: ({ model, live }) => <Traffic model={model} live={live} />,
     },
     {
       key: "requests",
       label: "Requests/s",
       width: 170,
+      minWidth: 130,
       align: "end",
       descendingFirst: true,
       value: ({ rates }) => rates?.perSecond,
@@ -168,6 +171,7 @@ function columnsFor(dagId: string): Column<Row>[] {
       key: "decision",
       label: "Last decision",
       width: 240,
+      minWidth: 150,
       descendingFirst: true,
       value: ({ model }) => lastOf(model)?.at,
       render: ({ model }) => <LastDecision entry={lastOf(model)} />,
@@ -186,12 +190,12 @@ function Champion({ model }: { model: Schemas["ModelSummary"] }) {
     );
   }
   return model.champion ? (
-    <HStack gap={2}>
+    <Box lineHeight="short">
       <VersionBadge version={model.champion.version} />
       <Text fontSize="xs" color="fg.muted">
         <Time at={model.champion.since} />
       </Text>
-    </HStack>
+    </Box>
   ) : (
     <Text color="fg.muted">not deployed yet</Text>
   );

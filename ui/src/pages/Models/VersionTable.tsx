@@ -76,7 +76,7 @@ function Found({
   );
 }
 
-function columnsFor(dagId: string, model: string, versions: readonly Version[]): Column<Row>[] {
+export function columnsFor(dagId: string, model: string, versions: readonly Version[]): Column<Row>[] {
   const names = new Set(versions.flatMap(({ metrics }) => Object.keys(metrics)));
   const metrics = [...names]
     .filter((name) => name.startsWith(EVALUATION) && !name.startsWith(`${EVALUATION}champion_`))
@@ -116,6 +116,7 @@ function columnsFor(dagId: string, model: string, versions: readonly Version[]):
       key: "run",
       label: "Made by",
       width: 200,
+      minWidth: 120,
       value: ({ made_by }) => made_by?.run_id,
       render: ({ made_by }) =>
         made_by ? (
@@ -130,6 +131,7 @@ function columnsFor(dagId: string, model: string, versions: readonly Version[]):
       key: "event",
       label: "Last decision",
       width: 220,
+      minWidth: 130,
       value: ({ last_event }) => last_event?.at,
       render: ({ last_event }) =>
         last_event ? (
@@ -207,6 +209,7 @@ function metricColumn(name: string, optional: boolean): Column<Row> {
     key: name,
     label: metricLabel(short).replace(/ auc$/, " AUC"),
     width: 105,
+    minWidth: 90,
     align: "end",
     optional,
     descendingFirst: true,

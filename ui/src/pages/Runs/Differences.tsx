@@ -35,7 +35,7 @@ export function Differences({ dagId, runs, names }: { dagId: string; runs: reado
     keep,
   );
   const unknown = (isKnown: (each: Provenance) => boolean) =>
-    runs.filter((_, place) => !(found[place] && isKnown(found[place]))).map(labelOf);
+    runs.filter((_, place) => !(found[place] && isKnown(found[place]))).map((run) => labelOf(run));
   return (
     <Box>
       {error !== null && <ErrorAlert error={error} />}

@@ -121,7 +121,7 @@ function Figures({ figures }: { figures: Detail["figures"] }) {
       {entries.length === 0 ? (
         <Text color="fg.muted">None yet.</Text>
       ) : (
-        <Table.Root size="sm" aria-label="Metrics">
+        <Table.Root size="sm" width="auto" aria-label="Metrics">
           <Table.Header>
             <Table.Row>
               <Table.ColumnHeader>Metric</Table.ColumnHeader>

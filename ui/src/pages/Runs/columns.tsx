@@ -19,7 +19,7 @@ import {
 } from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
 
-const MOST_PARAMS = 4;
+const MOST_PARAMS = 3;
 
 /** The columns of a table of runs; the runs of `colored` bear the colours of their curves. */
 export function columnsOf(dagId: string, names: Names, colored: readonly string[]): Column<Run>[] {
@@ -29,8 +29,9 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       label: "Run",
       fixed: true,
       width: 260,
-      value: (run) => run.name,
-      render: (run) => <Name run={run} place={colored.indexOf(run.run_id)} />,
+      minWidth: 150,
+      value: (run) => labelOf(run, names.severalTasks),
+      render: (run) => <Name run={run} label={labelOf(run, names.severalTasks)} place={colored.indexOf(run.run_id)} />,
     },
     {
       key: "status",
@@ -42,7 +43,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
     {
       key: "start_time",
       label: "Started",
-      width: 118,
+      width: 110,
       descendingFirst: true,
       value: (run) => run.start_time,
       render: (run) => <Time at={run.start_time} />,
@@ -51,7 +52,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       key: "duration",
       label: "Duration",
       align: "end",
-      width: 100,
+      width: 94,
       descendingFirst: true,
       value: durationOf,
       render: (run) => (isLive(run) ? "runs" : formatDuration(durationOf(run))),
@@ -60,6 +61,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       key: "versions",
       label: "Model version",
       width: 120,
+      minWidth: 96,
       render: (run) => <Versions dagId={dagId} run={run} />,
     },
     ...names.metrics.map(
@@ -68,6 +70,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         label: name,
         align: "end",
         width: widthFor(name),
+        minWidth: NARROW,
         help: `Metric ${name}, its last value`,
         descendingFirst: true,
         optional: !names.headline.includes(name),
@@ -80,6 +83,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
         key: `params.${name}`,
         label: name,
         width: widthFor(name),
+        minWidth: NARROW,
         help: `Parameter ${name}`,
         optional: !names.varying.slice(0, MOST_PARAMS).includes(name),
         value: (run) => run.params[name],
@@ -107,9 +111,10 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
   ];
 }
 
+const NARROW = 80;
 const widthFor = (name: string): number => Math.min(Math.max(name.length * 8 + 36, 84), 240);
 
-function Name({ run, place }: { run: Run; place: number }) {
+function Name({ run, label, place }: { run: Run; label: string; place: number }) {
   const theme = useChartTheme();
   return (
     <HStack gap={2} minW={0} title={run.name}>
@@ -118,7 +123,7 @@ function Name({ run, place }: { run: Run; place: number }) {
       )}
       {run.parent !== null && <LuCornerDownRight aria-label="nested in another run" />}
       <Text truncate fontWeight="medium">
-        {labelOf(run)}
+        {label}
       </Text>
     </HStack>
   );

@@ -57,26 +57,36 @@ export function stateOf(run: { status: string; dag_run_state: string | null }): 
   return run.status === "RUNNING" && !isLive(run) ? "KILLED" : run.status;
 }
 
-/** The name to show: that of the DAG run, where there is one, since MLflow's repeats DAG and task. */
-export function labelOf(run: {
-  dag_run_id: string | null;
-  name: string;
-  map_index: number;
-  tags?: Record<string, string>;
-}): string {
+/** The name to show: that of the DAG run, where there is one, since MLflow's repeats the DAG; and maybe of the task. */
+export function labelOf(
+  run: {
+    dag_run_id: string | null;
+    task_id?: string | null;
+    name: string;
+    map_index: number;
+    tags?: Record<string, string>;
+  },
+  withTask = true,
+): string {
+  const task = withTask && run.dag_run_id && run.task_id ? `${run.task_id}: ` : "";
   const index = run.map_index >= 0 ? ` [${run.map_index}]` : "";
   const trial = run.tags?.["hops.trial"];
-  return `${run.dag_run_id ?? run.name}${index}${trial === undefined ? "" : `, trial ${trial}`}`;
+  return `${task}${run.dag_run_id ?? run.name}${index}${trial === undefined ? "" : `, trial ${trial}`}`;
 }
+
+/** Whether the runs are of several tasks, so that a DAG run's id does not tell them apart. */
+export const areOfSeveralTasks = (runs: readonly { task_id?: string | null }[]): boolean =>
+  new Set(runs.map(({ task_id }) => task_id)).size > 1;
 
 /** Names for a legend: as much of a DAG run's id as tells it from the others. */
 export function legendLabels(runs: readonly Parameters<typeof labelOf>[0][]): string[] {
+  const withTask = areOfSeveralTasks(runs);
   const short = [false, true].map((seconds) =>
-    runs.map((run) => labelOf({ ...run, dag_run_id: run.dag_run_id && shortRun(run.dag_run_id, seconds) })),
+    runs.map((run) => labelOf({ ...run, dag_run_id: run.dag_run_id && shortRun(run.dag_run_id, seconds) }, withTask)),
   );
   return runs.map((run, place) => {
     const found = short.find((labels) => labels.filter((label) => label === labels[place]).length === 1);
-    return found?.[place] ?? labelOf(run);
+    return found?.[place] ?? labelOf(run, withTask);
   });
 }
 
@@ -95,9 +105,12 @@ export interface Names {
   headline: string[];
   /** People's own tags. */
   tags: string[];
+  /** Whether the runs are of several tasks. */
+  severalTasks: boolean;
 }
 
 const FIRST = ["val_auc", "val_accuracy", "val_loss", "auc", "accuracy", "loss"];
+const OF_TIME = /(^|[_.])(seconds|examples_per_second|scaling_efficiency)$/;
 
 /** The names that any of the runs has. */
 export function namesOf(runs: readonly Run[]): Names {
@@ -124,8 +137,9 @@ export function namesOf(runs: readonly Run[]): Names {
     metrics: ordered,
     params: named,
     varying: named.filter((name) => !digests.has(name) && (params.get(name)?.size ?? 0) > 1),
-    headline: ordered.slice(0, 4),
+    headline: ordered.filter((name) => !OF_TIME.test(name)).slice(0, 4),
     tags: [...tags].sort((a, b) => a.localeCompare(b)),
+    severalTasks: areOfSeveralTasks(runs),
   };
 }
 
@@ -136,6 +150,9 @@ function rank(metric: string): number {
   }
   if (metric.startsWith("val_")) {
     return FIRST.length;
+  }
+  if (OF_TIME.test(metric) || metric.startsWith("evaluation.champion_")) {
+    return FIRST.length + 4;
   }
   return metric.startsWith("model.") ? FIRST.length + 3 : metric.includes(".") ? FIRST.length + 2 : FIRST.length + 1;
 }

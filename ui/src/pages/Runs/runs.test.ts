@@ -82,6 +82,21 @@ describe("figures of runs", () => {
     expect(legendLabels([one, three].map(at))).toEqual([one, three]);
   });
 
+  test("trainings of one DAG run are told apart by their tasks", () => {
+    const trained = ["keras", "lightgbm"].map((task_id) => ({ ...runOf({}, {}), task_id }) as Run);
+    expect(namesOf(trained).severalTasks).toBe(true);
+    expect(legendLabels(trained)).toEqual(["keras: manual__1", "lightgbm: manual__1"]);
+    expect(trained.map((run) => labelOf(run))).toEqual(["keras: manual__1", "lightgbm: manual__1"]);
+    expect(legendLabels(trained.slice(1))).toEqual(["manual__1"]);
+  });
+
+  test("the first figures are those of quality, before those of time and of the champion", () => {
+    const { headline } = namesOf([
+      runOf({}, { "model.examples_per_second": 9, "evaluation.champion_eval_auc": 0.6, "evaluation.eval_auc": 0.7 }),
+    ]);
+    expect(headline).toEqual(["evaluation.eval_auc", "evaluation.champion_eval_auc"]);
+  });
+
   test("less is better of losses, errors and times", () => {
     expect(["val_loss", "eval_mae", "epoch_seconds", "brier"].every(isLoss)).toBe(true);
     expect(["auc", "accuracy", "f1"].some(isLoss)).toBe(false);
@@ -212,7 +227,7 @@ describe("what may come next in a search", () => {
 
   test("examples are made of names that there are", () => {
     expect(examplesOf(NAMES)[0]).toBe("metrics.val_auc > 0.7");
-    expect(examplesOf({ metrics: [], params: [], varying: [], headline: [], tags: [] })).toEqual([
+    expect(examplesOf({ metrics: [], params: [], varying: [], headline: [], tags: [], severalTasks: false })).toEqual([
       "status = 'FAILED'",
       "run_name LIKE '%manual%'",
     ]);

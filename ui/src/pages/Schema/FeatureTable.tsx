@@ -96,7 +96,7 @@ export function FeatureTable({
   );
 }
 
-function makeColumns(
+export function makeColumns(
   schema: SchemaSummary,
   environments: readonly string[],
   anomalies: Anomalies,
@@ -107,6 +107,7 @@ function makeColumns(
       label: "Feature",
       fixed: true,
       width: 200,
+      minWidth: 130,
       value: ({ name }) => name,
       render: (feature) => <Name feature={feature} schema={schema} />,
     },
@@ -137,6 +138,7 @@ function makeColumns(
       key: "domain",
       label: "Domain",
       width: 300,
+      minWidth: 150,
       help: "Allowed values",
       value: ({ domain }) => domain?.size ?? (domain ? 0 : null),
       descendingFirst: true,
@@ -146,6 +148,7 @@ function makeColumns(
       key: "environments",
       label: "Environments",
       width: 125,
+      minWidth: 110,
       help: "Environments that include the feature; empty means all",
       value: (feature) => elsewhere(feature, environments),
       render: (feature) => elsewhere(feature, environments) || <Text color="fg.muted">all</Text>,
@@ -178,6 +181,7 @@ function makeColumns(
       key: "anomaly",
       label: "Last validation",
       width: 190,
+      minWidth: 120,
       help: "What the last validation found for this feature",
       descendingFirst: true,
       value: ({ name }) => SEVERITY[anomalies.get(name)?.severity ?? ""] ?? 0,

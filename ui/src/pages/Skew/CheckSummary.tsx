@@ -6,10 +6,10 @@ import { ERROR, WARNING } from "src/components/colors";
 import { DownloadReport } from "src/components/DownloadReport";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { formatList, formatNumber, formatPercent } from "src/format";
+import { formatList, formatNumber } from "src/format";
 import { DecisionSummary } from "src/pages/Skew/DecisionSummary";
 import type { Check } from "src/pages/Skew/timeline";
-import { VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
+import { formatEffect, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
 import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
 
 /** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
@@ -92,8 +92,8 @@ export function CheckSummary({
       )}
       {report.data?.prediction_current !== null && report.data?.prediction_current !== undefined && (
         <Text color="fg.muted">
-          Mean prediction {formatPercent(report.data.prediction_current)},{" "}
-          {formatPercent(report.data.prediction_reference)} with the reference's values.
+          Mean prediction {formatEffect(report.data.prediction_current, check.problem)},{" "}
+          {formatEffect(report.data.prediction_reference, check.problem)} with the reference's values.
         </Text>
       )}
       {report.data?.notes.map((note) => (

@@ -9,7 +9,14 @@ import {
   type Timeline,
 } from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
-import { classesInWords, effectInWords, formatRatio, toldInWords, toldOfStop } from "src/pages/Skew/words";
+import {
+  classesInWords,
+  effectInWords,
+  formatEffect,
+  formatRatio,
+  toldInWords,
+  toldOfStop,
+} from "src/pages/Skew/words";
 import { describe, expect, test } from "vitest";
 
 const HOUR = 3_600_000;
@@ -55,6 +62,7 @@ test("a decision lists the notifications of people", () => {
 });
 
 test("an effect is of a number in its units, else in points; of classes the most moved are named", () => {
+  expect([formatEffect(2270.4, "regression"), formatEffect(0.031, "binary")]).toEqual(["2,270", "3.1%"]);
   expect(effectInWords(0.031, 0.031, null)).toBe("moves a prediction by 3.1 points on average, upwards");
   expect(effectInWords(1234.5, -3, "regression")).toBe("moves a prediction by 1,235 on average, downwards");
   expect(effectInWords(0.2, null, "multiclass")).toBe("moves a prediction by 20 points on average");

@@ -109,7 +109,7 @@ export const EVENTS: Record<string, string> = {
   left: "left unchanged",
 };
 
-/** An effect on predictions, or its error: of a number in its units, else in points of a hundred. */
+/** A prediction, an effect on predictions, or its error: of a number in its units, else in points of a hundred. */
 export function formatEffect(effect: number | null, problem: string | null, digits = 3): string {
   return problem === "regression" ? formatNumber(effect, digits) : formatPercent(effect, digits);
 }

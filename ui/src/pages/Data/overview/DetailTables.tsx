@@ -117,7 +117,7 @@ export function ValuesTable({ sides }: { sides: readonly Side[] }) {
 function Sides({ title, sides, children }: { title: string; sides: readonly Side[]; children: React.ReactNode }) {
   return (
     <Box overflowX="auto" tabIndex={0}>
-      <Table.Root size="sm" aria-label={title}>
+      <Table.Root size="sm" width="auto" aria-label={title}>
         <Table.Header>
           <Table.Row>
             <Table.ColumnHeader>{title}</Table.ColumnHeader>

@@ -101,6 +101,7 @@ export function namesOfStudy({ columns, metrics, importance }: StudyDetail): Nam
     varying: params.filter((name) => new Set((columns.params[name] ?? []).map(inWords)).size > 1),
     headline: [...metrics],
     tags: [],
+    severalTasks: false,
   };
 }
 
