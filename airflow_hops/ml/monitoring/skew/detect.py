@@ -18,6 +18,7 @@ from airflow_hops.ml.monitoring.skew.distribution import (
     Vectors,
     count_of_values,
     distribution,
+    lengths,
     present_share,
 )
 from airflow_hops.ml.monitoring.skew.measures import (
@@ -56,6 +57,9 @@ class _Tested:
     distributions: tuple[Distribution | None, Distribution | None]
     missing: tuple[float, float]
     missing_p: float | None
+    lengths: tuple[Numbers, Numbers] | None = None
+    lengths_moved: float = 0.0
+    lengths_p: float | None = None
     score: float | None = None
     judgement: Judgement | None = None
 
@@ -67,7 +71,8 @@ def detect_skew(reference: Any, current: Any, *, schema: Any = None, **options: 
     :mod:`~airflow_hops.ml.monitoring.skew.significance`) and above the fixed threshold, if the schema or ``thresholds``
     sets one. p-values assume that rows are independent; use a fixed threshold for time series. Missing values,
     including NaN, do not count for the score; a feature has also drifted if its share of missing values has changed
-    significantly (Fisher's exact test), and by more than ``missing_threshold``.
+    significantly (Fisher's exact test), and by more than ``missing_threshold``. So has one of lists if the numbers of
+    values per row have, by their Kolmogorov-Smirnov distance.
 
     Args:
         reference: ``DatasetFeatureStatisticsList``, a ``.pb`` file of one, or a source as
@@ -225,7 +230,13 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
 def _test(want: _Wanted, features: tuple[Any, Any], rows: tuple[int, int], alpha: float | None, seed: int) -> _Tested:
     import numpy as np
 
-    from airflow_hops.ml.monitoring.skew.significance import judge_numbers, judge_values, judge_vectors, missing_p_value
+    from airflow_hops.ml.monitoring.skew.significance import (
+        judge_lengths,
+        judge_numbers,
+        judge_values,
+        judge_vectors,
+        missing_p_value,
+    )
 
     missing = tuple(1.0 - present_share(side, n) for side, n in zip(features, rows, strict=True))
     counts = [(round(share * n), n) for share, n in zip(missing, rows, strict=True)]
@@ -233,6 +244,9 @@ def _test(want: _Wanted, features: tuple[Any, Any], rows: tuple[int, int], alpha
     one, other = distribution(features[0]), distribution(features[1])
     want = replace(want, measure=measurable(want.measure, one, other))
     result = _Tested(want, features, (one, other), (missing[0], missing[1]), missing_p)
+    if (both := _lengths(features)) is not None:
+        moved, p = judge_lengths(*both)
+        result = replace(result, lengths=both, lengths_moved=moved, lengths_p=None if alpha is None else p)
     if one is None or other is None:
         return result
     result = replace(result, score=(scored := score(one, other, want.measure)))
@@ -249,19 +263,28 @@ def _test(want: _Wanted, features: tuple[Any, Any], rows: tuple[int, int], alpha
     return replace(result, judgement=judgement)
 
 
+def _lengths(features: tuple[Any, Any]) -> tuple[Numbers, Numbers] | None:
+    """Returns the numbers of values per row, unless all rows of both sides have the same."""
+    common = [common_statistics(feature) for feature in features]
+    limits = {number for each in common for number in (each.min_num_values, each.max_num_values)}
+    one, other = lengths(features[0]), lengths(features[1])
+    return None if len(limits) == 1 or one is None or other is None else (one, other)
+
+
 def _decide(result: Mapping[str, _Tested], test: SkewTest) -> dict[str, FeatureSkew]:
     from scipy.stats import false_discovery_control
 
     alpha = test.alpha
     tests = [(n, "value", f.judgement.p_value) for n, f in result.items() if f.judgement]
     tests += [(n, "missing", f.missing_p) for n, f in result.items() if f.missing_p is not None]
+    tests += [(n, "lengths", f.lengths_p) for n, f in result.items() if f.lengths_p is not None]
     adjusted = dict(
         zip([t[:2] for t in tests], map(float, false_discovery_control([t[2] for t in tests])), strict=True)
     )
     discoveries = max(1, sum(p <= alpha for p in adjusted.values())) if alpha else 1
     cut = alpha * discoveries / len(tests) if alpha and tests else None
     features = {
-        name: _judged(each, adjusted.get((name, "value")), adjusted.get((name, "missing")), test, cut)
+        name: _judged(each, {of: adjusted.get((name, of)) for of in ("value", "missing", "lengths")}, test, cut)
         for name, each in result.items()
     }
     moved = [n for n, skew in features.items() if skew.drifted or (alpha and skew.p_value and skew.p_value <= alpha)]
@@ -270,9 +293,10 @@ def _decide(result: Mapping[str, _Tested], test: SkewTest) -> dict[str, FeatureS
     return features
 
 
-def _judged(
-    result: _Tested, p: float | None, missing_p: float | None, test: SkewTest, cut: float | None
-) -> FeatureSkew:
+def _judged(result: _Tested, p_values: Mapping[str, float | None], test: SkewTest, cut: float | None) -> FeatureSkew:
+    import numpy as np
+
+    p, missing_p, lengths_p = p_values["value"], p_values["missing"], p_values["lengths"]
     fixed, score, measure = result.wanted.threshold, result.score, result.wanted.measure
     if fixed is None and result.judgement is not None:
         score, measure = max(0.0, result.judgement.score), result.judgement.measure
@@ -281,6 +305,8 @@ def _judged(
     missing_reference, missing_current = result.missing
     missing_moved = abs(missing_current - missing_reference) > test.missing_threshold
     missing_moved &= test.alpha is None or (missing_p is not None and missing_p <= test.alpha)
+    lengths_moved = result.lengths_moved > test.missing_threshold
+    lengths_moved &= test.alpha is None or (lengths_p is not None and lengths_p <= test.alpha)
     threshold = fixed
     if fixed is None and result.judgement is not None and cut is not None:
         threshold = result.judgement.critical_score(cut)
@@ -292,11 +318,20 @@ def _judged(
     values_moved = significant and (above or cause in FAULTS)
     if not (values_moved or missing_moved):
         cause = detail = None
+    if lengths_moved and result.lengths is not None:
+        # Histograms show the least share of rows with an empty list, which is missing like no list.
+        empty = [float(each.curve.at(np.zeros((1, 1)))[0, 0]) for each in result.lengths]
+        missing_reference, missing_current = (1 - (1 - m) * (1 - e) for m, e in zip(result.missing, empty, strict=True))
+        emptied = abs(missing_current - missing_reference) > test.missing_threshold
+        if cause is None:
+            cause, _ = cause_of(one, other, values_moved=False, missing_moved=emptied)
+            before, now = (each.mean for each in result.lengths)
+            detail = f"a row has {now:.3g} values on average, and {before:.3g} in the reference"
     return FeatureSkew(
         measure=measure,
         score=_rounded(score),
         threshold=_rounded(threshold),
-        drifted=values_moved or missing_moved,
+        drifted=values_moved or missing_moved or lengths_moved,
         missing_reference=round(missing_reference, 6),
         missing_current=round(missing_current, 6),
         p_value=p,

@@ -172,6 +172,16 @@ def present_share(feature: Any, rows: int) -> float:
     return float(common.num_non_missing / rows * (1.0 - nan / values if values else 1.0))
 
 
+def lengths(feature: Any) -> Numbers | None:
+    """Returns the distribution of the number of values in a row, of the rows that are not missing."""
+    common = common_statistics(feature)
+    buckets = common.num_values_histogram.buckets
+    curve = curve_of(common.num_values_histogram) if buckets else None
+    if curve is None:
+        return None
+    return Numbers(float(common.num_non_missing), curve, curve, 0.0, float(common.avg_num_values), 0.0, integer=True)
+
+
 def _only_infinite(feature: Any) -> bool:
     buckets = [bucket for histogram in feature.num_stats.histograms for bucket in histogram.buckets]
     return bool(buckets) and not any(np.isfinite(b.low_value) or np.isfinite(b.high_value) for b in buckets)

@@ -211,6 +211,13 @@ def missing_p_value(reference: tuple[int, int], current: tuple[int, int]) -> flo
     return float(stats.fisher_exact([[missing, rows - missing] for missing, rows in (reference, current)]).pvalue)
 
 
+def judge_lengths(reference: Numbers, current: Numbers) -> tuple[float, float]:
+    """Returns the smallest Kolmogorov-Smirnov distance of two numbers of values per row, and its p-value."""
+    distance = max(0.0, least_distance(reference, current) - RESOLUTION)
+    rows = reference.count * current.count / (reference.count + current.count)
+    return distance, kolmogorov_p_value(distance, rows)
+
+
 def kolmogorov_p_value(distance: float, rows: float) -> float:
     """Returns the p-value of a Kolmogorov-Smirnov distance of continuous values; for others it is an upper bound.
 
