@@ -282,6 +282,13 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
     return rows
 
 
+def check_object(line: bytes) -> None:
+    """Raises ValueError for an object with a field twice, and RecursionError for one that is nested too deeply."""
+    if _is_deep(line):
+        raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
+    json.loads(line, object_pairs_hook=_object)
+
+
 def _is_deep(line: bytes) -> bool:
     """Returns whether values are nested more than _MOST_LEVELS deep."""
     depth = 0

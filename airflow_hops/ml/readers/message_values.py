@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.streams import TYPES_HEADER
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX
+from airflow_hops.ml.readers.jsonl import check_object
 from airflow_hops.ml.readers.limits import MAX_COLUMNS
 
 _HEADER_BYTES = 5
@@ -47,8 +48,13 @@ def decode_json(value: bytes) -> Fields:
     """Returns the fields of a JSON object. Raises Poison if the value is not one."""
     try:
         fields = orjson.loads(value)
+        check_object(value)
     except orjson.JSONDecodeError:
         raise Poison("not JSON") from None
+    except ValueError as error:
+        raise Poison("a field is there twice") from error
+    except RecursionError as error:
+        raise Poison("values are nested too deeply") from error
     if not isinstance(fields, dict):
         raise Poison("not a JSON object")
     return fields
@@ -148,7 +154,8 @@ class Registry:
         Raises:
             Poison: the value has no schema, the registry does not know it, or it cannot be used.
             HopsError: the registry does not answer.
-            BadInput: the schema is not a record, or has a union that does not fit a column.
+            BadInput: the registry refuses the request; the schema is not a record, or has a union that does not fit a
+                column.
         """
         if len(value) < _HEADER_BYTES or value[0]:
             raise Poison("no id of a schema")
@@ -187,7 +194,9 @@ class Registry:
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
                 raise Poison("schema is not in the registry") from None
-            raise HopsError(f"schema registry {self._url}: {error}") from error
+            code = error.http_status_code
+            kind = BadInput if 400 <= code < 500 and code not in (408, 429) else HopsError
+            raise kind(f"schema registry {self._url}: {error}") from error
         except Exception as error:  # of whichever HTTP library the client uses
             raise HopsError(f"schema registry {self._url} does not answer ({type(error).__name__}: {error})") from error
 

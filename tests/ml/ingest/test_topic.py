@@ -118,15 +118,18 @@ def test_values_keep_all_digits(mock_kafka: Broker, tmp_path: Path) -> None:
 
 def test_poison_is_set_aside_with_offset_and_reason(mock_kafka: Broker, tmp_path: Path) -> None:
     values = [as_json(id=1), b"{broken", b"[1]", None, as_json(kafka_offset=1), as_json(id=2), b"\xff\xfe"]
+    values += [b'{"id": 3, "x": {"y": 1, "y": 2}}', b'{"id":' + b"[" * 200 + b"]" * 200 + b"}", b'{"": 1}']
     mock_kafka.send("events", [(2, value) for value in values])
     topic = source(mock_kafka)
     counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     reasons = {"not JSON": 2, "not a JSON object": 1, "no value (a tombstone)": 1}
     reasons |= {"a field has a name that begins with kafka_": 1}
-    assert (counts.rows_in, counts.rows_out, counts.rejected) == (7, 2, reasons)
+    reasons |= {"a field is there twice": 1, "values are nested too deeply": 1}
+    reasons |= {"a field has no name that a column can have": 1}
+    assert (counts.rows_in, counts.rows_out, counts.rejected) == (10, 2, reasons)
     rejected = pq.read_table(tmp_path / "rejected" / "t").to_pylist()
     assert [(row["partition"], row["offset"], row["value"]) for row in rejected] == [
-        (2, n, values[n]) for n in (1, 2, 3, 4, 6)
+        (2, n, values[n]) for n in (1, 2, 3, 4, 6, 7, 8, 9)
     ]
 
 
@@ -347,12 +350,12 @@ class RegistryServer(http.server.BaseHTTPRequestHandler):
 
     schemas: dict[int, dict[str, Any]] = {}
     serialized: dict[int, str] = {}
-    fails = False
+    fails = 0
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         schema_id = int(path.rpartition("/")[2])
-        status = 500 if self.fails else 200 if schema_id in self.schemas else 404
+        status = self.fails or (200 if schema_id in self.schemas else 404)
         answer: dict[str, Any] = {"error_code": 40403, "message": "Schema not found"}
         if status == 200:
             answer = dict(self.schemas[schema_id])
@@ -448,12 +451,15 @@ def test_avro_unions(
 
 
 def test_registry_that_fails_is_retried(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
-    registry.fails = True
+    registry.fails = 500
     mock_kafka.send("events", [(0, framed(1, b"x"))])
     topic = source(mock_kafka, storage_options={**registry.options, "schema.registry.max.retries": 0})
     with pytest.raises(HopsError, match="schema registry http") as failure:
         ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     assert failure.value.retryable
+    registry.fails = 401
+    with pytest.raises(BadInput, match="schema registry http"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     away = {"schema.registry.url": "http://127.0.0.1:1", "schema.registry.max.retries": 0}
     topic = source(mock_kafka, storage_options=away)
     with pytest.raises(HopsError, match=r"http://127\.0\.0\.1:1 does not answer"):

@@ -227,6 +227,8 @@ class _Values:
             fields = decode(value)
         if any(name in fields for name in _TYPES):
             raise Poison("a field has a name that begins with kafka_")
+        if self._source.columns is None and any(not name or "\0" in name for name in fields):
+            raise Poison("a field has no name that a column can have")
         kind, time_ms = record.timestamp()
         record_key = record.key()
         if time_ms // 1000 not in SECONDS:
