@@ -20,6 +20,8 @@ from airflow_hops.provider_info import PROVIDER_INFO
 _TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-types"]}
 _OPTIONS = PROVIDER_INFO["config"]["hops"]["options"]
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
+_VARIABLE = "AIRFLOW_CONN_"
+_DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default", "kubernetes_default")
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 S = TypeVar("S", Source, FileSource, ImageSource)
@@ -60,10 +62,22 @@ def find_connection(conn_id: str, *types: str) -> tuple[Any, str] | None:
             f"Connection {conn_id!r}: {connection_and_source[1] if connection_and_source else 'there is none'}",
             file=sys.stderr,
         )
-    if connection_and_source and connection_and_source[0].conn_type not in types:
-        expected = " or ".join(map(repr, types))
-        raise BadInput(f"connection {conn_id!r} is of type {connection_and_source[0].conn_type!r}, expected {expected}")
+    if connection_and_source and (conn_type := connection_and_source[0].conn_type) not in types:
+        advice = "; if that was not to choose from, install its provider where Airflow's API server runs"
+        raise BadInput(
+            f"connection {conn_id!r} is of type {conn_type!r}, expected {' or '.join(map(repr, types))}"
+            + advice * (conn_type == "generic")
+        )
     return connection_and_source
+
+
+def similar_connections(conn_id: str) -> str:
+    """Returns the end of a message about a connection that does not exist: similar names, or empty text.
+
+    Those of environment variables and the defaults are known; a task cannot list those of other backends.
+    """
+    in_environment = [name.removeprefix(_VARIABLE) for name in os.environ if name.startswith(_VARIABLE)]
+    return suggestion(conn_id, [*_DEFAULT_NAMES, *map(str.lower, in_environment)])
 
 
 def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
@@ -132,7 +146,10 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
     """
     configured = find_connection(conn_id, *_STORAGE_FIELDS, "kafka")
     if configured is None:
-        raise BadInput(f"storage_conn_id: there is no connection {conn_id!r}; add it, or correct the name")
+        raise BadInput(
+            f"storage_conn_id: there is no connection {conn_id!r}; add it, or correct the name"
+            + similar_connections(conn_id)
+        )
     connection = configured[0]
     extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
     if connection.conn_type == "kafka":
@@ -175,7 +192,9 @@ def database_options_of(conn_id: str) -> dict[str, Any]:
     """
     configured = find_connection(conn_id, "postgres", "sqlite")
     if configured is None:
-        raise BadInput(f"conn_id: there is no connection {conn_id!r}; add it, or correct the name")
+        raise BadInput(
+            f"conn_id: there is no connection {conn_id!r}; add it, or correct the name{similar_connections(conn_id)}"
+        )
     connection = configured[0]
     extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
     known = _LIBPQ_EXTRA if connection.conn_type == "postgres" else ()

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import pytest
@@ -13,6 +14,7 @@ from airflow.sdk import DAG, task
 
 from airflow_hops import operators
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.operators import (
     BatchPredictOperator,
     CollectGarbageOperator,
@@ -166,3 +168,20 @@ def test_types_of_all_arguments_are_known_while_a_dag_is_parsed() -> None:
     assert {getattr(operators, name) for name in operators.__all__ if name.endswith("Operator")} <= own
     for each in own:
         get_type_hints(inspect.unwrap(each.__init__))  # type: ignore[misc]
+
+
+def test_artifact_of_another_kind_is_refused() -> None:
+    def artifact(kind: str) -> dict[str, str]:
+        return {"uri": f"file:///{kind}", "kind": kind, "fingerprint": "f"}
+
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+    hook: Any = SimpleNamespace(settings=SimpleNamespace(launcher=None), store=ArtifactStore("/nowhere"))
+    context: Any = {"ti": ti, "dag": SimpleNamespace(fileloc=__file__), "params": {}}
+    train = TrainOperator(task_id="t", train="m:f", examples=artifact("snapshot"))
+    message = "input 'examples' is file:///snapshot, an artifact of kind 'snapshot'; expected 'examples' or 'transf"
+    with pytest.raises(BadInput, match=message):
+        train.build_spec(hook, context)
+    with pytest.raises(BadInput, match="kind 'infra_blessing'; expected 'evaluation'"):
+        deploy(model=artifact("model"), evaluation=artifact("infra_blessing")).build_spec(hook, context)
+    train.examples = artifact("of_my_own")
+    assert train.build_spec(hook, context).inputs["examples"][0].kind == "of_my_own"

@@ -315,19 +315,33 @@ def test_input_that_cannot_be_used_is_named(step: Any) -> None:
         ("training_dataset", train, {"features": ["odd:large"]}, r"integers of 2\^53 or more"),
         ("training_dataset", train, {"features": ["doubled:double"]}, "computes its features at the request"),
         ("training_dataset", train, {"features": ["airport_weather:sky"]}, "view 'airport_weather': "),
-        ("materialize", {}, {"start": "soon", "end": late}, "start is 'soon', expected a time in ISO 8601"),
-        ("materialize", {}, {"start": "2024-01-01", "end": late}, r"its zone, such as 2024-01-01\+00:00"),
-        ("materialize", {}, {"start": START.isoformat(), "end": late, "views": ["trains"]}, "views has 'trains'"),
+        (
+            "materialize",
+            {},
+            {"window_start": "soon", "window_end": late},
+            "window_start is 'soon', expected a time in ISO 8601",
+        ),
+        (
+            "materialize",
+            {},
+            {"window_start": START.isoformat(), "window_end": late, "views": ["trains"]},
+            "views has 'trains'",
+        ),
         ("push_features", {"rows": labelled}, {**push, "table": "x"}, "table is 'x'; the artifact has"),
         ("audit_features", {"dataset": labelled}, {}, "dataset is not the output of TrainingDatasetOperator"),
         ("audit_features", {"dataset": dataset}, {}, "lack the column 'carrier_id'.* set drop_keys=False"),
         (
             "audit_features",
             {"dataset": dataset},
-            {**served, "start": late},
+            {**served, "window_start": late},
             "no request of model 'delays' was captured",
         ),
-        ("audit_features", {"dataset": dataset}, {**served, "end": "2020-01-01T00:00:00+00:00"}, "no row of delays is"),
+        (
+            "audit_features",
+            {"dataset": dataset},
+            {**served, "window_end": "2020-01-01T00:00:00+00:00"},
+            "no row of delays is",
+        ),
     ):
         with pytest.raises(StepFailed, match=message) as failure:
             step(stage, "feature_audit", inputs, **params)
@@ -438,8 +452,8 @@ def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) ->
         return step(
             "materialize",
             "materialization",
-            start=(START + first * HOUR).isoformat(),
-            end=(START + last * HOUR).isoformat(),
+            window_start=(START + first * HOUR).isoformat(),
+            window_end=(START + last * HOUR).replace(tzinfo=None).isoformat(),  # UTC
             views=["carrier_delays"],
         )
 
@@ -450,7 +464,7 @@ def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) ->
     assert online(step) == newest
     again = load(0, 100)
     assert again.properties["views"] == {"carrier_delays": "loaded already"}
-    with pytest.raises(StepFailed, match="expected a time after start"):
+    with pytest.raises(StepFailed, match="expected a time after window_start"):
         load(5, 5)
 
 
@@ -462,7 +476,7 @@ def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
     history.loc[history.index[::9], "mean_delay"] = np.nan
     history.to_parquet(file)
     start, end = START + 50 * HOUR, START + 100 * HOUR
-    window = {"start": start.isoformat(), "end": end.isoformat()}
+    window = {"window_start": start.isoformat(), "window_end": end.isoformat()}
     loaded = step("materialize", "materialization", **window)
     again = step("materialize", "materialization", **window)
     written, after_a_retry = (
@@ -504,7 +518,7 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
     with (step.repository / "definitions.py").open("a") as file:
         file.write(WORLD)
     step("apply_features", "feature_definitions")
-    window = {"start": (START - HOUR).isoformat(), "end": (START + 9 * HOUR).isoformat()}
+    window = {"window_start": (START - HOUR).isoformat(), "window_end": (START + 9 * HOUR).isoformat()}
     step("materialize", "materialization", views=["world"], **window)
     assert any("world: 1 rows have the key, event and created time of another" in x.text for x in step.steps.lines)
     ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
@@ -541,7 +555,11 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
     assert stored() == [(late.timestamp(), 4), (late.timestamp(), 5)]
     push(rows.assign(at=[late + HOUR, late - HOUR, late, late], flights=[8, 9, 10, 11])[:2], "delays_push")
     assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
-    window = {"start": START.isoformat(), "end": (START + 200 * HOUR).isoformat(), "views": ["carrier_delays"]}
+    window = {
+        "window_start": START.isoformat(),
+        "window_end": (START + 200 * HOUR).isoformat(),
+        "views": ["carrier_delays"],
+    }
     step("materialize", "materialization", **window)
     assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
     assert len(online(step)) == 12
@@ -554,7 +572,7 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
     file = step.repository.parent / "features" / "delays.parquet"
     without_key.to_parquet(file, index=False)
     with pytest.raises(StepFailed, match=r"column 'carrier_id' is null in 1 of .* 4 rows") as it:
-        step("materialize", "materialization", **{**window, "end": (late + HOUR).isoformat()})
+        step("materialize", "materialization", **{**window, "window_end": (late + HOUR).isoformat()})
     assert not it.value.retryable
     with pytest.raises(StepFailed, match="push_source is 'trains'; the registry has delays_push"):
         push(rows, "trains")
@@ -713,7 +731,7 @@ def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None
     snapshot = step.steps(f"{STAGES}.ingest.stage:run", kind="snapshot", params={"sources": sources})
     inputs = {"dataset": dataset, "captured": snapshot}
     start = (START - 24 * HOUR).isoformat()
-    of_snapshot = step("audit_features", "feature_audit", inputs, model_name="delays", start=start)
+    of_snapshot = step("audit_features", "feature_audit", inputs, model_name="delays", window_start=start)
     assert of_snapshot.properties == artifact.properties
 
 
@@ -780,7 +798,7 @@ FEATURES = ("carrier_delays:mean_delay", "carrier_delays:flights", "airport_weat
 def materialized(step: Any) -> Any:
     """Applies the definitions, loads all values, and returns a training set of all features that the model takes."""
     step("apply_features", "feature_definitions")
-    step("materialize", "materialization", start=START.isoformat(), end=(START + 300 * HOUR).isoformat())
+    step("materialize", "materialization", window_start=START.isoformat(), window_end=(START + 300 * HOUR).isoformat())
     return dataset_of(step, *FEATURES)
 
 

@@ -233,6 +233,7 @@ def test_a_missing_module_is_told_with_the_environment_and_the_command_that_adds
         f"runtime environment {runtime}, where there is no module 'nowhere': add its package with 'airflow hops "
         f"runtime install PACKAGE --path {runtime}'" in str(caught.value)
     )
+    assert caught.value.retryable == (kind == "of another process")
 
 
 def test_retry_replaces_what_a_killed_try_left(run_step: Any, launcher: LocalLauncher, tmp_path: Path) -> None:

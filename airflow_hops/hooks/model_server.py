@@ -14,7 +14,7 @@ from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
 from airflow_hops.airflow_internals.tasks import mask_secret
-from airflow_hops.connections import field_names, find_connection, read_extra
+from airflow_hops.connections import field_names, find_connection, read_extra, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
 from airflow_hops.core.serving_api.server_address import KSERVE, TENSORFLOW_MODEL_SERVER, ServerAddress
@@ -227,6 +227,7 @@ class ModelServerHook(BaseHook):
             raise BadInput(
                 f"there is no connection {self.model_server_conn_id!r}; add one of type model_server, or set "
                 f"AIRFLOW_CONN_{self.model_server_conn_id.upper()} to a URI or a JSON object"
+                + similar_connections(self.model_server_conn_id)
             )
         return connection[0]
 

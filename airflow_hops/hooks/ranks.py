@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from airflow_hops.connections import find_connection, read_extra
+from airflow_hops.connections import find_connection, read_extra, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepSpec
 
@@ -108,6 +108,6 @@ def _connection(conn_id: str, *types: str) -> Any:
     if connection is None:
         raise BadInput(
             f"ranks_conn_id: there is no connection {conn_id!r}; add one of type horovod (hosts), spark or kubernetes, "
-            f"or set AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object"
+            f"or set AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object{similar_connections(conn_id)}"
         )
     return connection[0]

@@ -20,7 +20,14 @@ from typing import Any
 from airflow.sdk import BaseHook, Connection
 
 from airflow_hops.airflow_internals.tasks import conf, mask_secret
-from airflow_hops.connections import check_options, database_options_of, find_connection, read_extra, storage_options_of
+from airflow_hops.connections import (
+    check_options,
+    database_options_of,
+    find_connection,
+    read_extra,
+    similar_connections,
+    storage_options_of,
+)
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
 from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line, texts_in
@@ -114,7 +121,7 @@ class RuntimeHook(BaseHook):
         if configured is None and self.hops_conn_id != self.default_conn_name:
             raise BadInput(
                 f"there is no connection {self.hops_conn_id!r}; add one of type hops, or set "
-                f"AIRFLOW_CONN_{self.hops_conn_id.upper()}"
+                f"AIRFLOW_CONN_{self.hops_conn_id.upper()}{similar_connections(self.hops_conn_id)}"
             )
         connection, source = configured or (
             Connection(conn_id=self.hops_conn_id, conn_type=self.conn_type),

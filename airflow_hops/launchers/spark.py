@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow_hops
-from airflow_hops.connections import find_connection
+from airflow_hops.connections import find_connection, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.profiles import BASE, profile_of
@@ -218,6 +218,7 @@ class SparkLauncher(Launcher):
         raise BadInput(
             f"there is no Spark connection {self.conn_id!r}; for Spark on this machine, set "
             f'AIRFLOW_CONN_{self.conn_id.upper()}=\'{{"conn_type": "spark", "host": "local[*]"}}\''
+            + similar_connections(self.conn_id)
         )
 
 

@@ -6,7 +6,6 @@ import argparse
 import errno
 import logging
 import os
-import re
 import sys
 import tempfile
 import time
@@ -14,7 +13,6 @@ import traceback
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.named_environment import environment_name
 from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE, StepResult, StepSpec, check_json
 from airflow_hops.core.contract.redaction import hide, redacted
@@ -26,11 +24,9 @@ from airflow_hops.core.store.newer_profile import written_by_newer
 from airflow_hops.ml.step.context import RecordHandler, StepContext, make_current, resolve
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.job_keeper import JobKeeper
+from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 
 log = logging.getLogger("airflow_hops.step")
-
-_NEVER_ADDED = ("airflow", "airflow_hops")
-"""Modules that steps already have or do not need."""
 
 
 def main(arguments: list[str] | None = None, *, started: float | None = None) -> int:
@@ -87,7 +83,7 @@ def run_step(spec: StepSpec, *, started: float | None = None, folder: Path | Non
         log.error("%s", traceback.format_exc().rstrip())
         return StepResult(
             error=redacted(_explain(error) + _newer_inputs(spec)),
-            retryable=getattr(error, "retryable", getattr(error, "errno", None) != errno.ENAMETOOLONG),
+            retryable=getattr(error, "retryable", not _is_lasting(error)),
             seconds={"start_up": begun - started, "work": time.time() - begun},
         )
     finally:
@@ -111,17 +107,13 @@ def _newer_inputs(spec: StepSpec) -> str:
 
 def _explain(error: BaseException) -> str:
     text = _describe(error)
-    # Matches the text, as the error may come from ranks, Spark's workers or the tracing of a graph.
-    missing = re.search(r"No module named '([\w.]+)'", text)
-    if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:
-        return text
-    name = environment_name(Path(sys.prefix))
-    where = f"--name {name}" if name else f"--path {sys.prefix}"
-    return (
-        f"{text}\nSteps run in the runtime environment {sys.prefix}, where there is no module {missing[1]!r}: add its "
-        f"package with 'airflow hops runtime install PACKAGE {where}' on every machine that runs steps; a module of "
-        "your own lives beside the DAG file"
-    )
+    advice = advice_on_missing_module(text)
+    return text if advice in text else f"{text}\n{advice}"
+
+
+def _is_lasting(error: BaseException) -> bool:
+    """Returns whether an error of user code or of the system will happen again."""
+    return isinstance(error, ModuleNotFoundError) or getattr(error, "errno", None) == errno.ENAMETOOLONG
 
 
 def _describe(error: BaseException) -> str:

@@ -39,6 +39,23 @@ if TYPE_CHECKING:
     from airflow_hops.core.contract.retraining.decision import Decision
 
 
+_INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("reference", "current", "previous"), ("statistics",)),
+    **dict.fromkeys(("tables", "captured"), ("snapshot",)),
+    **dict.fromkeys(("dataset", "features"), ("examples",)),
+    "definitions": ("feature_definitions",),
+    "examples": ("examples", "transformed_examples"),
+    **{kind: (kind,) for kind in ("model", "statistics", "schema", "evaluation", "infra_blessing", "deployment")},
+}
+"""Kinds of artifacts by the argument that takes them."""
+
+_KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds} | {
+    "anomalies", "feature_audit", "feature_push", "materialization", "notebook", "packed_files", "performance",
+    "predictions", "rollout", "skew", "table_write",
+}  # fmt: skip
+"""Kinds of the artifacts of this package's stages."""
+
+
 class HopsTask(BaseOperator):
     """Operator whose arguments are attributes; ``input_arguments`` and ``templated`` name the templated ones.
 
@@ -215,18 +232,22 @@ class HopsOperator(HopsTask):
         """Returns the step's spec; the hook fills in the rest.
 
         Raises:
-            BadInput: an input is not an artifact, or a task upstream left none.
+            BadInput: an input is not an artifact or one of another kind, or a task upstream left none.
         """
         for name in self.input_arguments:
             if name in self.given and getattr(self, name) is None:
                 raise BadInput(f"{name} is the output of a task that left none (it was skipped or returned nothing)")
+        inputs = {role: as_artifacts(role, value) for role, value in self.step_inputs().items() if value is not None}
+        for role in self.input_arguments:
+            for artifact in inputs.get(role, ()):
+                _check_kind(role, artifact)
         producer, launcher = producer_of(context), self.chosen_launcher(hook)
         parts = {"environment": launcher.environment} if launcher is not None and launcher.environment else {}
         return StepSpec(
             step=self.task_id,
             entry=self.entry,
             params=self.step_params(context),
-            inputs={role: as_artifacts(role, value) for role, value in self.step_inputs().items() if value is not None},
+            inputs=inputs,
             output=Output(self.output_uri(hook, producer), self.output_kind) if self.output_kind else None,
             producer=producer,
             code_paths=code_paths_of(context),
@@ -278,6 +299,16 @@ class HopsOperator(HopsTask):
     def _cache_enabled(self) -> bool:
         enabled = conf.getboolean("hops", "cache", fallback=True) if self.cache is None else bool(self.cache)
         return enabled and self.cacheable
+
+
+def _check_kind(role: str, artifact: Artifact) -> None:
+    """Raises BadInput for the output of another stage; kinds of users' own tasks are not known, and pass."""
+    expected = _INPUT_KINDS.get(role, ())
+    if expected and artifact.kind in _KINDS and artifact.kind not in expected:
+        raise BadInput(
+            f"input {role!r} is {artifact.uri}, an artifact of kind {artifact.kind!r}; expected "
+            f"{' or '.join(map(repr, expected))}: pass the output of another task"
+        )
 
 
 def airflow_error(error: HopsError) -> AirflowException:

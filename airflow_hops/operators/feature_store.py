@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 PushTo = Literal["online", "offline", "online_and_offline"]
-_WINDOW = {"start": "{{ data_interval_start.isoformat() }}", "end": "{{ data_interval_end.isoformat() }}"}
+_START, _END = "{{ data_interval_start.isoformat() }}", "{{ data_interval_end.isoformat() }}"
 
 
 class FeatureStoreOperator(HopsOperator):
@@ -76,8 +76,9 @@ class MaterializeOperator(FeatureStoreOperator):
 
     Args:
         definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
-        start: Start of the window; by default the start of the run's data interval. (templated)
-        end: End of the window; by default the end of the run's data interval. (templated)
+        window_start: Start of the window, ISO 8601, UTC without a zone; by default that of the run's data interval.
+            (templated)
+        window_end: Its end; by default the end of the run's data interval. (templated)
         views: Names of the views; None for all that are online. (templated)
         statistics: Whether to compute statistics, for which the rows of the window must fit into memory.
         **kwargs: As :class:`FeatureStoreOperator`.
@@ -86,23 +87,23 @@ class MaterializeOperator(FeatureStoreOperator):
     entry = "airflow_hops.ml.stages.materialize:run"
     output_kind = "materialization"
     input_arguments = ("definitions",)
-    templated: ClassVar[Sequence[str]] = ("start", "end", "views")
-    param_arguments = ("repository", "start", "end", "views", "statistics")
+    templated: ClassVar[Sequence[str]] = ("window_start", "window_end", "views")
+    param_arguments = ("repository", "window_start", "window_end", "views", "statistics")
     cacheable = False
 
     def __init__(
         self,
         *,
         definitions: Any = None,
-        start: datetime | Time = _WINDOW["start"],
-        end: datetime | Time = _WINDOW["end"],
+        window_start: datetime | Time = _START,
+        window_end: datetime | Time = _END,
         views: Sequence[str] | None = None,
         statistics: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
-        self.start, self.end = (each.isoformat() if isinstance(each, datetime) else each for each in (start, end))
+        self.window_start, self.window_end = map(_as_text, (window_start, window_end))
 
 
 class TrainingDatasetOperator(FeatureStoreOperator):
@@ -168,8 +169,9 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
             sends them to, instead of the captured files; with ``model_name``. (templated)
         definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
-        start: Start of the compared requests; by default the start of the run's data interval. (templated)
-        end: Their end; by default the end of the run's data interval. (templated)
+        window_start: Start of the compared requests, ISO 8601, UTC without a zone; by default that of the run's data
+            interval. (templated)
+        window_end: Their end; by default the end of the run's data interval. (templated)
         delay: Time within which a value should be in the online store; older values count as equal until then.
         max_differing: Share of rows that may differ, 0 to 1.
         alpha: Probability of an alarm for a feature of which exactly that share differs.
@@ -181,7 +183,7 @@ class AuditFeaturesOperator(FeatureStoreOperator):
     entry = "airflow_hops.ml.stages.audit_features:run"
     output_kind = "feature_audit"
     input_arguments = ("dataset", "captured", "definitions")
-    templated = ("model_name", "start", "end")
+    templated = ("model_name", "window_start", "window_end")
     cacheable = False
 
     def __init__(
@@ -191,8 +193,8 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         model_name: ModelName | None = None,
         captured: Any = None,
         definitions: Any = None,
-        start: datetime | Time | None = _WINDOW["start"],
-        end: datetime | Time | None = _WINDOW["end"],
+        window_start: datetime | Time | None = _START,
+        window_end: datetime | Time | None = _END,
         delay: Age = timedelta(0),
         max_differing: Share = 0.001,
         alpha: Probability = 0.01,
@@ -204,7 +206,7 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         self.store_arguments(locals())
         if captured is not None and model_name is None:
             raise ValueError(f"{self.task_id}: captured goes with model_name")
-        self.start, self.end = (each.isoformat() if isinstance(each, datetime) else each for each in (start, end))
+        self.window_start, self.window_end = map(_as_text, (window_start, window_end))
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the repository and the options of the audit."""
@@ -252,3 +254,7 @@ class PushFeaturesOperator(FeatureStoreOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
+
+
+def _as_text(time: datetime | str | None) -> str | None:
+    return time.isoformat() if isinstance(time, datetime) else time

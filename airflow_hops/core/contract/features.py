@@ -245,8 +245,8 @@ class AuditOptions(StepOptions):
     """
 
     model_name: str | None = None
-    start: str | None = None
-    end: str | None = None
+    window_start: str | None = None
+    window_end: str | None = None
     delay_s: float = 0.0
     max_differing: float = 0.001
     alpha: float = 0.01

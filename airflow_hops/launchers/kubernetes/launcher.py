@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.connections import find_connection
+from airflow_hops.connections import find_connection, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, cache_key
 from airflow_hops.core.contract.protocol import GANG_VARIABLE, StepSpec
 from airflow_hops.core.store import ArtifactStore
@@ -85,7 +85,10 @@ class KubernetesLauncher(Launcher):
                 f"launcher 'kubernetes' needs {error.name}; install 'airflow-hops[kubernetes]' beside Airflow"
             ) from error
         if find_connection(conn_id, "kubernetes") is None and conn_id != DEFAULT_CONN_ID:
-            raise BadInput(f"there is no connection {conn_id!r}; add one of type kubernetes, or correct conn_id")
+            raise BadInput(
+                f"there is no connection {conn_id!r}; add one of type kubernetes, or correct conn_id"
+                + similar_connections(conn_id)
+            )
         self._hook = KubernetesHook(conn_id=conn_id)
         self._user = manifests.merge(
             manifests.read_template(pod_template_file), manifests.read_pod(pod_override, "pod_override")

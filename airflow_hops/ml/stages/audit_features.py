@@ -28,6 +28,7 @@ from airflow_hops.core.contract.features import (
     value_time_input,
 )
 from airflow_hops.core.contract.properties import ExamplesProperties
+from airflow_hops.core.contract.times import window_time
 from airflow_hops.ml.feature_store.audit import History, describe, equal, find_causes, more_than
 from airflow_hops.ml.feature_store.point_in_time import as_seconds, is_time, join
 from airflow_hops.ml.feature_store.repository import ViewFeatures, check_definitions, open_repository, select
@@ -123,7 +124,8 @@ def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) 
     """Returns a sample of the captured rows in the window, by their inputs' names."""
     assert values.model_name is not None
     captured = captured_requests(context, values.model_name)
-    start, end = (pd.Timestamp(time) if time is not None else None for time in (values.start, values.end))
+    start = window_time("window_start", values.window_start)
+    end = window_time("window_end", values.window_end)
     frames = []
     for name in captured.names():
         if start is not None and name < name_time(start):

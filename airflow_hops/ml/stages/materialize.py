@@ -19,6 +19,7 @@ from airflow_hops.core.contract.features import (
     ViewStatistics,
     WindowStatistics,
 )
+from airflow_hops.core.contract.times import window_time
 from airflow_hops.ml.feature_store.repository import check_definitions, keep_newer_values, open_repository
 from airflow_hops.ml.feature_store.view_rows import read_rows, window_statistics
 from airflow_hops.ml.step.context import StepContext
@@ -30,8 +31,8 @@ def run(
     context: StepContext,
     *,
     repository: str,
-    start: str,
-    end: str,
+    window_start: str,
+    window_end: str,
     views: Sequence[str] | None = None,
     statistics: bool = True,
 ) -> Artifact:
@@ -42,8 +43,8 @@ def run(
     Args:
         context: Step, optionally with the input ``definitions``.
         repository: The repository's folder.
-        start: Start of the window, ISO 8601.
-        end: Its end.
+        window_start: Start of the window, ISO 8601; UTC if it has no zone.
+        window_end: Its end.
         views: Names of the views; None for all that are online.
         statistics: Whether to write ``feature_statistics.json``, for which the window's rows are read into memory.
 
@@ -51,9 +52,9 @@ def run(
         BadInput: the window is empty, a view is unknown or not online, or its rows have null keys or values of other
             types.
     """
-    begin, until = _time("start", start), _time("end", end)
-    if begin >= until:
-        raise BadInput(f"end is {end}, expected a time after start, {start}")
+    begin, until = window_time("window_start", window_start), window_time("window_end", window_end)
+    if begin is None or until is None or begin >= until:
+        raise BadInput(f"window_end is {window_end!r}, expected a time after window_start, {window_start!r}")
     with open_repository(repository) as (store, _):
         check_definitions(context, store)
         chosen = _views(store, views)
@@ -102,13 +103,3 @@ def _views(store: FeatureStore, names: Sequence[str] | None) -> list[FeatureView
     if unknown := [name for name in names if name not in online]:
         raise BadInput(f"views has {unknown[0]!r}; online are {', '.join(sorted(online)) or 'none'}")
     return [online[name] for name in names]
-
-
-def _time(name: str, text: str) -> datetime:
-    try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"{name} is {text!r}, expected a time in ISO 8601") from None
-    if value.tzinfo is None:
-        raise BadInput(f"{name} is {text!r}, expected a time with its zone, such as {text}+00:00")
-    return value

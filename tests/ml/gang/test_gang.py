@@ -67,6 +67,10 @@ def _raise_bad_input() -> None:
     raise BadInput("examples.parquet: column 'x' is missing")
 
 
+def _import_missing(*_: Any) -> None:
+    import lightgbmm  # noqa: F401
+
+
 def _exit() -> None:
     os._exit(0)
 
@@ -155,6 +159,14 @@ def test_failing_rank_ends_the_gang(own_process: Any, tmp_path: Path, accident: 
 def test_bad_input_found_by_a_rank_is_not_retried(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"^examples\.parquet: column 'x' is missing \(rank 1 of 2 on"):
         own_process(_watched, partial(_after_start, _raise_bad_input), tmp_path)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_missing_module_is_explained_and_not_retried(own_process: Any, tmp_path: Path, size: int) -> None:
+    with pytest.raises(BadInput, match="there is no module 'lightgbmm': add its package with 'airflow hops") as failure:
+        own_process(_watched, _import_missing, tmp_path, size)
+    assert str(failure.value).startswith("ModuleNotFoundError: No module named 'lightgbmm'. Steps run in")
+    assert (" ranks were ended" in str(failure.value)) == (size > 1)
 
 
 def test_hanging_rank_is_named_with_its_line(own_process: Any, tmp_path: Path) -> None:

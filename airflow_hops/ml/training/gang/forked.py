@@ -23,6 +23,7 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import fork, take_streams
 from airflow_hops.ml.step.generated_code import remove_generated_code
+from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
 from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
@@ -229,12 +230,11 @@ def _run_rank(placement: Placement, work: Work, environment: dict[str, str], out
     except BaseException as error:
         with contextlib.suppress(BaseException):
             print(traceback.format_exc(), end="", file=sys.stderr)
-            channel.send(
-                "error",
-                name=type(error).__name__,
-                message=str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}",
-                retryable=getattr(error, "retryable", True),
-            )
+            message = str(error) if isinstance(error, HopsError) else f"{type(error).__name__}: {error}"
+            if advice := advice_on_missing_module(message):
+                message = f"{message}. {advice}"
+            retryable = getattr(error, "retryable", not isinstance(error, ModuleNotFoundError))
+            channel.send("error", name=type(error).__name__, message=message, retryable=retryable)
         return 1
     finally:
         with contextlib.suppress(BaseException):

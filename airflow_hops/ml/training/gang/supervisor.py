@@ -253,8 +253,9 @@ class Supervisor:
     def _failure(self, rank: WatchedRank) -> HopsError:
         quoted = _quote_log(rank.last_lines)
         if rank.error is not None:
-            where = f"({rank.placement}, after {rank.where}; all ranks were ended)"
-            message = f"{rank.error['message']} {where}. {quoted}"
+            where = f" ({rank.placement}, after {rank.where}; all ranks were ended)"
+            is_alone = len(self.ranks) == 1 and not rank.error["retryable"]  # its place does not matter
+            message = f"{rank.error['message']}{'' if is_alone else where}. {quoted}"
             return HopsError(message) if rank.error["retryable"] else BadInput(message)
         is_here = rank.placement.host == socket.gethostname()
         exit_ = describe_exit(rank.exit_code, self._oom_kills if is_here else None)
