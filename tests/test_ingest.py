@@ -237,7 +237,7 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
         ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
         ("t.csv", "größe,b\n1,2\n".encode("latin-1"), {}, "t.csv: the header b'gr\\xf6\\xdfe,b' is not text in utf8"),
-        ("t.csv", CSV.encode("utf-16"), {}, "t.csv: the file is in utf-16, not in UTF-8; give the source"),
+        ("t.csv", CSV.encode("utf-16"), {}, "give the source encoding='utf-16', or airflow hops init --encod"),
         ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
         ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; rewrite it"),
         ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),

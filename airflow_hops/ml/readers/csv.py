@@ -183,7 +183,7 @@ def parse(
             name = names[int(column.group(1))] if column and types else "?"
             raise BadInput(
                 f"{file.name}: column {name!r} is not text in {file.source.encoding}; name its encoding in the "
-                "source's 'encoding'"
+                "source's 'encoding', or by --encoding of airflow hops init"
             ) from error
         if use_threads:  # Arrow knows the row only if it uses one thread
             return parse(block, file, header, types, rows_before, use_threads=False)
@@ -213,7 +213,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     if not names or b"\0" in first_row:
         raise BadInput(
             f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
-            "encoding in the source's 'encoding'"
+            "encoding in the source's 'encoding', or by --encoding of airflow hops init"
         )
     text = re.sub(rb'"[^"]*+"', b"", first_row)
     if text.lower().startswith(b"sep=") and len(names) <= 2:

@@ -130,7 +130,9 @@ def identify(fs: Any, file: SourceFile, source: Source) -> RawFile:
     compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
     encoding = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
     if encoding and codecs.lookup(source.encoding).name == "utf-8":
-        what_to_do = "rewrite it in UTF-8" if format_ == "jsonl" else f"give the source encoding={encoding!r}"
+        what_to_do = f"give the source encoding={encoding!r}, or airflow hops init --encoding={encoding}"
+        if format_ == "jsonl":
+            what_to_do = "rewrite it in UTF-8"
         raise BadInput(f"{file.name}: the file is in {encoding}, not in UTF-8; {what_to_do}")
     if format_ == "parquet" and compression not in (None, "zip"):
         raise BadInput(f"{file.name}: a Parquet file within {compression} cannot be read in parts; decompress it first")

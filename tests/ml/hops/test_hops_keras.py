@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from small_model import BATCH, STEPS, compiled, fit, rows_of, small_model
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.keras import (
     BroadcastCallback,
     DistributedGradientTape,
@@ -490,3 +491,10 @@ def _refused(what: str) -> None:
 def test_what_cannot_be_done_is_said_in_one_sentence(two_ranks: Any, what: str) -> None:
     for message in two_ranks.errors(_refused, what):
         assert REFUSED[what][1] in message
+
+
+def test_wrapping_an_optimizer_without_horovod_names_who_starts_it() -> None:
+    with pytest.raises(
+        BadInput, match="the function of HorovodTrainOperator, or of SearchOperator with strategy='horo"
+    ):
+        DistributedOptimizer(keras.optimizers.SGD(0.1))

@@ -502,7 +502,11 @@ TYPED = b"a,b\n1,2\nx,3\n"
         ("empty.csv", b"", "none of its files can be read: they are empty"),
         ("twice.csv", b"a,b,a\n1,2,3\n", "twice.csv: the header names column 'a' more than once"),
         ("ragged.csv", b"a,b\n1,2\n3\n", "ragged.csv, row 2: CSV parse error: Expected 2 columns, got 1"),
-        ("latin.csv", "a\nM\u00fcnchen\n".encode("latin-1"), "column 'a' is not text in utf8; name its encoding"),
+        (
+            "latin.csv",
+            "a\nM\u00fcnchen\n".encode("latin-1"),
+            "'a' is not text in utf8; name its encoding in the source's 'encoding', or by --",
+        ),
         ("array.jsonl", b"[1, 2]\n", "array.jsonl, row 1: "),
         ("unknown.bin", bytes(range(256)) * 4, "unknown.bin: neither CSV, JSON lines nor Parquet"),
     ],

@@ -49,8 +49,8 @@ class GradientExchange:
         """
         if not hvd.is_initialized():
             raise BadInput(
-                f"{who}: Horovod is not initialized; call it in the function that HorovodTrainOperator runs, "
-                "or call horovod.tensorflow.init() first"
+                f"{who}: Horovod is not initialized; call it in the function of HorovodTrainOperator, or of "
+                "SearchOperator with strategy='horovod', or call horovod.tensorflow.init() first"
             )
         op = hvd.Average if op is None else op
         if op == hvd.Adasum:
