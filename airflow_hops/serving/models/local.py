@@ -108,7 +108,8 @@ class LocalServable(Servable):
         for alias, array in zip(aliases, arrays, strict=True):
             tensors.fill_proto(response.outputs[alias], array, as_content=self._tensor_content)
         self._fill_spec(response.model_spec, signature)
-        return Reply(response.SerializeToString(), count_rows(inputs))
+        batched = {alias: value for alias, value in inputs.items() if alias in signature.batched}
+        return Reply(response.SerializeToString(), count_rows(batched or inputs))
 
     def _infer(self, method_name: str, new_response: Callable[[], Any], call: Call) -> Reply:
         response = new_response()

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from server_process import predict_request
 
+from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
+from airflow_hops.serving.models.servable import Call
 
 
 def answer(folder: Path, function: Callable[..., Any], shapes: dict[str, Any], **inputs: Any) -> Any:
@@ -47,6 +50,17 @@ def test_request_of_another_shape_is_refused(
 ) -> None:
     """TensorFlow would broadcast what does not fit."""
     assert expected in answer(tmp_path, function, shapes, **inputs)
+
+
+def test_value_for_all_rows_is_not_counted_as_rows(tmp_path: Path) -> None:
+    module = tf.Module()
+    specs = [tf.TensorSpec([2], tf.float32, "by"), tf.TensorSpec([None, 2], tf.float32, "x")]
+    module.serve = tf.function(lambda by, x: {"y": x * by}, input_signature=specs)
+    tf.saved_model.save(module, str(tmp_path), {"serving_default": module.serve})
+    servable = open_model("m", 1, tmp_path, ModelOptions(warmup_iterations=0))
+    request = predict_request("m", by=np.ones(2, np.float32), x=np.ones((3, 2), np.float32))
+    assert servable.answer(Call(Method.PREDICT, request.SerializeToString())).rows == 3
+    servable.close()
 
 
 @pytest.mark.parametrize(
