@@ -196,6 +196,25 @@ def train_on_statistics_of_batches(context: TrainContext) -> keras.Model:
     return keras.Model({"numeric": numeric}, answers)
 
 
+def train_with_tables(context: TrainContext) -> keras.Model:
+    """One layer has the table, or, with ``untracked``, none has it."""
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0, 1], [0.5, 1.5], tf.int64), 0.0)
+
+    class Looked(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, values: Any) -> Any:
+            return table.lookup(values)[:, None]
+
+    kind = keras.Input((), dtype="int64", name="kind_id")
+    looked_up = keras.layers.IntegerLookup(vocabulary=[0, 1, 2], output_mode="one_hot")
+    answers = keras.layers.Dense(1, activation="sigmoid")(
+        (Looked() if context.params.get("untracked") else looked_up)(kind)
+    )
+    model = keras.Model({"kind_id": kind}, answers)
+    model.compile(DistributedOptimizer(keras.optimizers.Adam(0.01)), "binary_crossentropy")
+    context.fit(model, epochs=1, batch_size=100)
+    return model
+
+
 def train_with_monte_carlo_dropout(context: TrainContext) -> keras.Model:
     """Dropout stays on when the model serves."""
 

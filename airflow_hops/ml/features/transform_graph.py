@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
 PREDICT_FUNCTION = "predict"
 """Attribute of a loaded model: the function without the transform."""
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
+
+log = logging.getLogger(__name__)
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
 
@@ -173,33 +177,14 @@ def export_serving_model(
     import tensorflow as tf
 
     specs = FeatureSpecs.read(features_json)
-    module = tf.Module()
+    module, names = _module_of(model, specs.outputs)
     module.transform = tf.saved_model.load(str(transform_graph))
     transform = LoadedSignature(transform_graph, module.transform, SIGNATURE)
-    # Keras 3 variables wrap the TensorFlow variables that a checkpoint must contain.
-    variables = getattr(model, "variables", ())
-    module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
-    if isinstance(model, tf.Module):
-        # For tf_keras, only the layers: the optimizer may have functions that only run among Horovod's ranks.
-        module.model = getattr(model, "layers", None) or model
-    wanted = getattr(model, "input", None)
-    names = list(wanted) if isinstance(wanted, dict) else list(specs.outputs)
-    missing = [name for name in names if name not in specs.outputs]
-    if missing:
-        raise BadInput(
-            f"the model expects the inputs {', '.join(map(repr, missing))}, which are not among the transform's "
-            "outputs: "
-            f"{', '.join(specs.outputs)}"
-        )
-    is_keras = hasattr(model, "variables") and hasattr(model, "trainable_weights")
-
     inputs = specs.inputs_of(names)
     arguments = argument_names(inputs)
 
     def predict(*outputs: Any) -> dict[str, Any]:
-        values = dict(zip(names, outputs, strict=True))
-        result = model(values, training=False) if is_keras else model(values)  # type: ignore[call-arg]
-        return served_outputs(result, specs.target)
+        return served_outputs(_call(model, dict(zip(names, outputs, strict=True))), specs.target)
 
     predict_function = tf.function(predict, autograph=False)
     setattr(module, PREDICT_FUNCTION, predict_function)
@@ -223,15 +208,100 @@ def export_serving_model(
         return serve(tf.io.parse_example(examples, parsing_spec(inputs)))
 
     raw = _raw_specs(inputs, arguments)
-    signatures = {
-        SIGNATURE: tf.function(serve_columns, autograph=False).get_concrete_function(**raw),
-        EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=False).get_concrete_function(
-            tf.TensorSpec([None], tf.string, name=EXAMPLES)
-        ),
-    }
-    tf.saved_model.save(module, str(path), signatures=signatures)
+    with exporting():
+        signatures = {
+            SIGNATURE: tf.function(serve_columns, autograph=False).get_concrete_function(**raw),
+            EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=False).get_concrete_function(
+                tf.TensorSpec([None], tf.string, name=EXAMPLES)
+            ),
+        }
+        tf.saved_model.save(module, str(path), signatures=signatures)
     name_inputs(path, SIGNATURE, arguments)
     return inputs
+
+
+def check_exportable(model: Any, outputs: Mapping[str, OutputSpec], target: Target) -> None:
+    """Checks, before a training, that a Keras model can be exported, and warns if its output is not one to serve.
+
+    Args:
+        model: The model, built.
+        outputs: The transform's outputs.
+        target: What the returned model must predict, which may be another one with the same layers.
+
+    Raises:
+        BadInput: the model cannot be traced, or uses a table that it would not be saved with.
+    """
+    import tensorflow as tf
+
+    module, names = _module_of(model, outputs)
+    specs = [
+        tf.TensorSpec([None, *(None if n == -1 else n for n in outputs[x].shape)], outputs[x].dtype) for x in names
+    ]
+    with exporting():
+        function = tf.function(lambda *values: _call(model, dict(zip(names, values, strict=True))), autograph=False)
+        traced = function.get_concrete_function(*specs)
+    saved = tf.train.TrackableView(module).descendants()
+    tracked = {
+        id(getattr(part, name)) for part in saved for name in ("handle", "resource_handle") if hasattr(part, name)
+    }
+    for resource, _ in traced.graph.captures:
+        if resource.dtype == tf.resource and id(resource) not in tracked:
+            raise BadInput(_UNTRACKED)
+    try:
+        with traced.graph.as_default():
+            served_outputs(traced.structured_outputs, target)
+    except BadInput as error:
+        log.warning("the model that is trained cannot be served as it is; return one that can: %s", error)
+
+
+_UNTRACKED = (
+    "the model uses a table or variable that is not an attribute of any of its layers, so that it would not be saved "
+    "with the model; assign it to an attribute of the layer in __init__ or build"
+)
+
+
+@contextlib.contextmanager
+def exporting() -> Iterator[None]:
+    """Raises BadInput for what prevents the export of a model, and would again in a retry."""
+    try:
+        yield
+    except (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+        text = _UNTRACKED if "'untracked' resource" in str(error) else f"{type(error).__name__}: {error}"
+        raise BadInput(f"the model cannot be exported: {text}") from error
+
+
+def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list[str]]:
+    """Returns a module with all that a model is saved with, and the names of the transform's outputs that it takes."""
+    import tensorflow as tf
+    from tensorflow.python.trackable.resource import TrackableResource
+
+    module = tf.Module()
+    # Keras 3 variables wrap the TensorFlow variables that a checkpoint must contain.
+    variables = getattr(model, "variables", ())
+    module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
+    if isinstance(model, tf.Module):
+        # For tf_keras, only the layers: the optimizer may have functions that only run among Horovod's ranks.
+        module.model = getattr(model, "layers", None) or model
+    elif _is_keras(model):  # the tables of IntegerLookup, StringLookup and TextVectorization
+        parts = tf.train.TrackableView(model).descendants()
+        module.model_resources = [part for part in parts if isinstance(part, TrackableResource)]
+    wanted = getattr(model, "input", None)
+    names = list(wanted) if isinstance(wanted, dict) else list(outputs)
+    missing = [name for name in names if name not in outputs]
+    if missing:
+        raise BadInput(
+            f"the model expects the inputs {', '.join(map(repr, missing))}, which are not among the transform's "
+            f"outputs: {', '.join(outputs)}"
+        )
+    return module, names
+
+
+def _is_keras(model: Any) -> bool:
+    return hasattr(model, "variables") and hasattr(model, "trainable_weights")
+
+
+def _call(model: Any, values: Mapping[str, Any]) -> Any:
+    return model(values, training=False) if _is_keras(model) else model(values)
 
 
 def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.features.transform_graph import check_exportable
 from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds
@@ -110,6 +111,8 @@ def fit_model(
         rows = max(1, context.size, min(_EVALUATION_ROWS, _EVALUATION_BYTES // max(row_bytes, 1)))
         validation = context.examples(validation_split, rows, columns=columns)
     _prepare(context, model, context.examples(split, batch_size, columns=columns))
+    if number == 0 and context.rank == 0 and context.strategy is None and context.target is not None:
+        check_exportable(model, context.feature_outputs, context.target)
     if not context.state.is_restored and context.resumed_from is not None:
         context.restore(model)
     start = context.position

@@ -109,6 +109,12 @@ def test_model_serves_raw_features(model: Any) -> None:
     assert [step for step, _ in events["train/loss"]] == [0, 1, 2, 3]
 
 
+def test_model_with_a_table_in_a_layer_is_exported(trainings: Trainings, examples: Artifact) -> None:
+    trained = trainings("training_functions:train_with_tables", examples, np=1)
+    summary = json.loads((trainings.store.local(trained) / "training.json").read_text())
+    assert summary["model"]["largest_difference"] < 1e-5
+
+
 def test_slow_store_does_not_stall_ranks(trainings: Trainings, examples: Artifact) -> None:
     artifact = trainings(
         "training_functions:train",
@@ -182,6 +188,12 @@ def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp
             "train_with_monte_carlo_dropout",
             {"np": 1},
             ["when it is asked again, and with", "A served model must not be random: turn Dropout"],
+            False,
+        ),
+        (
+            "train_with_tables",
+            {"np": 1, "untracked": True},
+            ["the model uses a table or variable that is not an attribute of any of its layers"],
             False,
         ),
         ("return_nothing", {}, ["returned builtins.NoneType, expected a keras.Model"], False),
