@@ -543,25 +543,27 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
     def push(rows: pd.DataFrame, source: str) -> Any:
         return step("push_features", "feature_push", {"rows": examples(step, rows)}, push_source=source, to="online")
 
-    def stored() -> list[list[tuple[float, Any]]]:
+    def stored() -> list[tuple[float, Any]]:
         keys = tuple(entity_key({"carrier_id": ("INT64", carrier)}) for carrier in (1, 2))
-        [found] = open_online_store(sqlite_place(step), "flights", 1.0).read(
+        [values] = open_online_store(sqlite_place(step), "flights", 1.0).read(
             [Lookup("carrier_delays", ("flights",), keys)]
         )
-        return [(each.event_s, each.values["flights"]) for each in found]
+        return [(each.event_s, each.values["flights"]) for each in values]
 
     pushed = push(rows, "delays_push")
     assert pushed.properties["views"] == ["carrier_delays"]
     assert stored() == [(late.timestamp(), 4), (late.timestamp(), 5)]
-    push(rows.assign(at=[late + HOUR, late - HOUR, late, late], flights=[8, 9, 10, 11])[:2], "delays_push")
-    assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
+    changed = {"flights": pd.array([8, 9, None, 0], "Int64"), "mean_delay": np.float32([1, 2, np.nan, 0])}
+    push(rows.assign(at=[late + HOUR, late - HOUR, late + 2 * HOUR, late], **changed)[:3], "delays_push")
+    newest = [((late + 2 * HOUR).timestamp(), None), (late.timestamp(), 5)]
+    assert stored() == newest
     window = {
         "window_start": START.isoformat(),
         "window_end": (START + 200 * HOUR).isoformat(),
         "views": ["carrier_delays"],
     }
     step("materialize", "materialization", **window)
-    assert stored() == [(late.timestamp() + 3600, 8), (late.timestamp(), 5)]
+    assert stored() == newest
     assert len(online(step)) == 12
     without_key = rows.assign(carrier_id=pd.array([1, None, 1, 1], "Int64"))
     with pytest.raises(

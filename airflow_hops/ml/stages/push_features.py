@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from feast import FeatureStore, FeatureView, PushSource
-from feast.data_source import PushMode
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.features import PushProperties
@@ -51,7 +50,11 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
                 # Of one key and second, an SQLite store keeps the last row.
                 frame = batch.to_pandas(integer_object_nulls=True).sort_values(times, kind="stable")
                 try:
-                    store.push(push_source, frame, to=PushMode[to.upper()])
+                    for view in views:
+                        if to != "offline":
+                            store._get_provider().ingest_df(view, frame)  # push() leaves out batches of nulls
+                        if to != "online":
+                            store.write_to_offline_store(view.name, frame)
                 except (ValueError, TypeError) as error:
                     raise BadInput(f"push source {push_source!r} does not take the rows: {error}") from error
                 pushed += len(batch)
