@@ -169,6 +169,7 @@ class RedisStore(OnlineStore):
         import redis
 
         self._project, self._timeout_s = project.encode(), timeout_s
+        _field("", "")  # imports scikit-learn, which takes longer than a look-up may
         self._failure: type[Exception] = redis.RedisError
         pool = redis.ConnectionPool.from_url(url, socket_timeout=timeout_s)
         pool.connection_class = _bounded_connection(url)
