@@ -167,10 +167,10 @@ class LookupServable(Servable):
         arrays, times = {}, {}
         for columns, result, numbers in zip(self._groups.values(), results, positions, strict=True):
             for column in columns:
-                found = []
+                by_key = []
                 for number, stored in enumerate(result):
                     try:
-                        found.append(self._value(column, stored, now_s))
+                        by_key.append(self._value(column, stored, now_s))
                     except ValueError as error:
                         row = numbers.index(number)
                         key = {name: keys[name][row] for name in column.origin.keys.values()}
@@ -178,7 +178,7 @@ class LookupServable(Servable):
                             grpc.StatusCode.DATA_LOSS,
                             f"online store: {column.origin.view}:{column.origin.feature} of the key {key} {error}",
                         ) from error
-                values = [found[number] for number in numbers]
+                values = [by_key[number] for number in numbers]
                 arrays[column.name] = _array(column, [value for value, _ in values])
                 times[column.name] = np.array([at for _, at in values], np.int64)
         return arrays, times

@@ -28,7 +28,7 @@ _KEY_TYPES = {"STRING": 2, "INT32": 3, "INT64": 4}
 _PATIENCE_S = 0.05
 """Time in which a store that works answers other look-ups, and so frees a place."""
 _NO_TIME = -(2**63)
-"""What Feast stores for a null of the type UnixTimestamp."""
+"""Null of the type UnixTimestamp, as Feast stores it."""
 _FIELDS = descriptor_pb2.FieldDescriptorProto
 
 
