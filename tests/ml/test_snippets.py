@@ -21,19 +21,26 @@ from snippets import Snippet, those
 pytestmark = pytest.mark.runtime
 
 IMAGE = {"image": SimpleNamespace(shape=(28, 28, 1), dtype="float32")}
+TABLE = {
+    "numbers": SimpleNamespace(shape=(3,), dtype="float32", width=3, vocabulary_size=None),
+    "carrier": SimpleNamespace(shape=(), dtype="int64", width=None, vocabulary_size=5),
+}
 
 
 class Context:
     """As much of a training's context as the snippets use; it fits one batch of random examples."""
 
-    feature_outputs = IMAGE
     params = {"lr": 0.01}
+
+    def __init__(self, feature_outputs: dict[str, Any]) -> None:
+        self.feature_outputs = feature_outputs
 
     def steps(self, split: str, batch_size: int) -> int:
         return 1
 
     def fit(self, model: Any, *, epochs: int, batch_size: int, callbacks: list[Any] | None = None) -> None:
-        inputs = {name: np.random.rand(4, *column.shape).astype("float32") for name, column in IMAGE.items()}
+        outputs = self.feature_outputs.items()
+        inputs = {name: np.random.rand(4, *column.shape).astype(column.dtype) for name, column in outputs}
         model.fit(inputs, np.zeros(4), epochs=1, batch_size=4, callbacks=callbacks, verbose=0)
 
 
@@ -76,7 +83,7 @@ def train(source: str) -> None:
     hvd.init()
     names = define(source)
     for name in training_functions(source):
-        names[name](Context())
+        names[name](Context(TABLE if "vocabulary_size" in source else IMAGE))
 
 
 def instances(tree: ast.Module, names: dict[str, Any]) -> Iterator[tuple[str, type]]:
