@@ -236,8 +236,8 @@ def check_rows_apart(
             if len(beyond):
                 worst = beyond[0]
                 row = labels[rows[worst]]
-                found, other = _shown(result[name][worst]), _shown(values[worst])
-                raise Differs(f"{what} answers row {row} with {found} {where}, and with {other} {there}", advice)
+                answer, other = _shown(result[name][worst]), _shown(values[worst])
+                raise Differs(f"{what} answers row {row} with {answer} {where}, and with {other} {there}", advice)
         return result
 
     among = f"in a batch of {len(some)}"

@@ -147,8 +147,8 @@ class LocalServable(Servable):
     ) -> Sequence[np.ndarray]:
         feeds = feeds_of(signature, inputs)
         arrays = self._run_one(signature, feeds, aliases, deadline_s)
-        given = [inputs.get(alias, feed) for alias, feed in zip(signature.inputs, feeds, strict=True)]
-        if not given or not all(feed.ndim == 2 and value.ndim == 1 for feed, value in zip(feeds, given, strict=True)):
+        values = [inputs.get(alias, feed) for alias, feed in zip(signature.inputs, feeds, strict=True)]
+        if not values or not all(feed.ndim == 2 and value.ndim == 1 for feed, value in zip(feeds, values, strict=True)):
             return arrays
         # TensorFlow Serving answers [batch] with [batch], even if the signature says [batch, 1].
         return [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in arrays]
@@ -248,7 +248,7 @@ def _fitted(signature: Signature, alias: str, value: np.ndarray) -> np.ndarray:
     elif value.ndim == 2 and len(shape) == 1 and value.shape[1] == 1:
         value = value[:, 0]
     is_batch = alias in signature.batched
-    fits = [size in (-1, given) for size, given in zip(shape, value.shape, strict=False)]
+    fits = [size in (-1, sent) for size, sent in zip(shape, value.shape, strict=False)]
     # The instances of a REST request have a batch dimension around a scalar, too.
     if (len(shape) == value.ndim and all(fits[is_batch:])) or (not shape and value.shape == (1,)):
         return value
