@@ -49,6 +49,7 @@ AIRFLOW_INTERNALS = {
     "airflow.models.dag": ["DagModel"],
     "airflow.models.dag_version": ["DagVersion"],
     "airflow.models.dagrun": ["DagRun"],
+    "airflow.models.dynamic_region": ["DynamicRegion", "SENTINEL_REGION_ID"],
     "airflow.models.hitl": ["HITLDetail"],
     "airflow.models.serialized_dag": ["SerializedDagModel"],
     "airflow.models.taskinstance": ["TaskInstance"],
@@ -57,6 +58,7 @@ AIRFLOW_INTERNALS = {
     "airflow.providers_manager": ["ProvidersManager"],
     "airflow.sdk.bases.decorator": ["DecoratedOperator", "TaskDecorator", "task_decorator_factory"],
     "airflow.sdk.configuration": ["ensure_secrets_loaded"],
+    "airflow.sdk.definitions._internal.mixins": ["ResolveMixin"],
     "airflow.sdk.definitions.context": ["KNOWN_CONTEXT_KEYS"],
     "airflow.sdk.definitions.param": ["ParamsDict"],
     "airflow.sdk.exceptions": [

@@ -139,6 +139,16 @@ def test_outside_names_fail_dag_parsing() -> None:
         assert "import or define it inside the function" in str(caught.value)
 
 
+def test_airflows_loop_is_no_argument() -> None:
+    @task.hops
+    def improve(loop: Any = None) -> None:
+        pass
+
+    with pytest.raises(ValueError, match="'loop', which Airflow cannot hand over to the step"):
+        shipped(improve)
+    assert shipped(improve, loop="{{ loop.index }}").op_kwargs == {"loop": "{{ loop.index }}"}
+
+
 def test_lambdas_and_coroutines_are_refused() -> None:
     @task.hops
     async def later() -> None:

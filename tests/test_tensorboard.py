@@ -135,8 +135,8 @@ def test_the_task_links_to_it(training: Any, client: TestClient) -> None:
         ({"dag": "no_such"}, 404, "there is no task 'train'"),
         ({"run": "no_such"}, 404, "of DAG 'train_board'"),
         ({"run": ".."}, 404, ""),
-        ({"task": "../train"}, 422, "map_index"),
-        ({"map": "-2"}, 422, "map_index"),
+        ({"task": "../train"}, 422, "instance"),
+        ({"map": "-2"}, 422, "instance"),
         ({"map": "7"}, 404, "has no event files yet"),
     ],
 )

@@ -1,5 +1,9 @@
 """Names of Airflow's metadata database; tasks do not import them."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from airflow import settings
 from airflow.models.asset import AssetEvent
 from airflow.models.dag import DagModel
@@ -11,8 +15,21 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XCOM_RETURN_KEY, XComModel
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
+from sqlalchemy import case, func, literal, or_, select, true
+from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql.selectable import ScalarSelect
+
+try:
+    from airflow.models.dynamic_region import (  # type: ignore[import-not-found]  # not in 3.3
+        SENTINEL_REGION_ID,
+        DynamicRegion,
+    )
+except ImportError:  # before Airflow 3.4, which has loops
+    DynamicRegion = None
 
 __all__ = [
+    "XCOM_IDENTITY",
+    "XCOM_IS_CURRENT",
     "XCOM_RETURN_KEY",
     "AssetEvent",
     "DagModel",
@@ -25,5 +42,43 @@ __all__ = [
     "TaskInstanceState",
     "XComModel",
     "create_session",
+    "iteration_of",
+    "map_index_of",
     "settings",
 ]
+
+XCOM_IDENTITY: tuple[Any, ...]
+"""Columns that identify a row of ``XComModel``."""
+XCOM_IS_CURRENT: ColumnElement[bool]
+"""Condition on rows of ``XComModel``, which in Airflow 3.4 has those of earlier tries, too."""
+if DynamicRegion is None:
+    XCOM_IDENTITY = (XComModel.dag_run_id, XComModel.task_id, XComModel.map_index, XComModel.key)
+    XCOM_IS_CURRENT = true()
+else:
+    XCOM_IDENTITY = (XComModel.task_instance_id, XComModel.key)
+    XCOM_IS_CURRENT = XComModel.task_instance_id.in_(select(TaskInstance.id).where(TaskInstance.working_set.is_(True)))
+
+
+def map_index_of(model: Any) -> ColumnElement[int]:
+    """Returns the column ``map_index``, -1 for unmapped tasks, of ``TaskInstance`` or ``XComModel``."""
+    if DynamicRegion is None:
+        return model.map_index  # type: ignore[no-any-return]
+    is_mapped = or_(model.region_id == SENTINEL_REGION_ID, _own_region(model, DynamicRegion.id).is_not(None))
+    return case((is_mapped, model.region_index), else_=-1).label("map_index")
+
+
+def iteration_of(model: Any) -> ColumnElement[int]:
+    """Returns the column ``iteration``, -1 outside a loop, of ``TaskInstance`` or ``XComModel``."""
+    if DynamicRegion is None:
+        return literal(-1).label("iteration")
+    # A loop's iterations share a region, in which each mapped task has a region of its own.
+    return case(
+        (model.region_id == SENTINEL_REGION_ID, -1),
+        (_own_region(model, DynamicRegion.id).is_(None), model.region_index),
+        else_=func.coalesce(_own_region(model, DynamicRegion.parent_region_index), -1),
+    ).label("iteration")
+
+
+def _own_region(model: Any, column: Any) -> ScalarSelect[Any]:
+    own = (DynamicRegion.id == model.region_id) & (DynamicRegion.node_id == model.task_id)
+    return select(column).where(own).correlate(model).scalar_subquery()

@@ -48,6 +48,7 @@ __all__ = [
     "conf",
     "gauge",
     "hookimpl",
+    "loop_iteration",
     "mask_secret",
     "normalize_name_for_stats",
     "redact",
@@ -76,6 +77,12 @@ def secrets_backends(*, in_command: bool) -> list[Any]:
 
     first = ensure_secrets_loaded([_ENVIRONMENT]) if in_command else []
     return [*first, *ensure_secrets_backend_loaded()]
+
+
+def loop_iteration(context: Any) -> int:
+    """Returns the iteration of the loop that the task is in, from 0; -1 outside a loop, and before Airflow 3.4."""
+    loop = context.get("loop")
+    return -1 if loop is None else int(loop.index)
 
 
 def asset_exists(uri: str) -> bool:

@@ -72,6 +72,11 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
                 f"@task.hops: {name}() uses {', '.join(map(repr, outside))}, defined outside it: only the function's "
                 "own source is shipped; import or define it inside the function, or pass it as an argument"
             )
+        if "loop" in _unbound(python_callable, op_args or (), op_kwargs or {}):
+            raise ValueError(
+                f"@task.hops: {name}() has a parameter 'loop', which Airflow cannot hand over to the step; pass what "
+                'it needs, such as number="{{ loop.index }}"'
+            )
         self.output_kind = output_kind  # type: ignore[misc]
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
@@ -99,11 +104,9 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
 
     def _context_values(self, context: Context) -> dict[str, Any]:
         """Returns the values of Airflow's context that are parameters of the function (``ds``, ``run_id``)."""
-        signature = inspect.signature(self.python_callable)
-        arguments = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
-        wanted = [name for name in signature.parameters if name in KNOWN_CONTEXT_KEYS and name not in arguments]
+        unbound = _unbound(self.python_callable, self.op_args, self.op_kwargs)
         values: dict[str, Any] = {}
-        for name in wanted:
+        for name in [name for name in unbound if name in KNOWN_CONTEXT_KEYS]:
             value: Any = context.get(name)
             if isinstance(value, datetime):
                 value = value.isoformat()
@@ -225,6 +228,13 @@ schema_task = decorator(SchemaDecoratedOperator, multiple_outputs=False)
 def _first_parameter(function: Callable[..., Any]) -> str | None:
     code = function.__code__
     return code.co_varnames[0] if code.co_argcount else None
+
+
+def _unbound(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Returns the function's parameters without an argument, including those with a default."""
+    signature = inspect.signature(function)
+    arguments = signature.bind_partial(*args, **kwargs).arguments
+    return [name for name in signature.parameters if name not in arguments]
 
 
 def _hide(function: Callable[..., Any], name: str | None) -> None:

@@ -6,29 +6,33 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from airflow_hops.airflow_internals.database import State, TaskInstance, create_session
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.airflow_internals.database import (
+    State,
+    TaskInstance,
+    create_session,
+    iteration_of,
+    map_index_of,
+)
+from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.search import StudyRecord
 from airflow_hops.core.store.studies import StudyFolder
 
 
-def task_of(record: StudyRecord) -> tuple[str, int]:
-    """Returns task id and map index (-1 if unmapped) of the task that searches."""
-    task_id, _, index = record.task_id.partition("@")
-    return task_id, int(index) if index.isdecimal() else -1
-
-
 def task_states(records: Sequence[StudyRecord]) -> list[str | None]:
     """Returns the state of each study's task instance; None if Airflow no longer has it."""
-    which = TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index
-    wanted = [(record.dag_id, record.run_id, *task_of(record)) for record in records]
+    wanted = [Producer.of_task(record.dag_id, record.run_id, record.task_id) for record in records]
+    which = TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id
+    positions = map_index_of(TaskInstance), iteration_of(TaskInstance)
     with create_session() as session:
         rows = session.execute(
-            select(*which, TaskInstance.state).where(
-                *(column.in_({each[place] for each in wanted}) for place, column in enumerate(which))
+            select(*which, *positions, TaskInstance.state).where(
+                *(column.in_({getattr(each, column.key) for each in wanted}) for column in which)
             )
         )
-        states = {tuple(key): state for *key, state in rows}
+        states = {
+            Producer(dag_id, run_id, task_id, map_index, iteration=iteration): state
+            for dag_id, run_id, task_id, map_index, iteration, state in rows
+        }
     return [None if (state := states.get(each)) is None else str(state) for each in wanted]
 
 

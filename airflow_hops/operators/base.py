@@ -16,6 +16,7 @@ from airflow_hops.airflow_internals.tasks import (
     ParamsDict,
     conf,
     gauge,
+    loop_iteration,
     normalize_name_for_stats,
 )
 from airflow_hops.arguments import BadArgument, check_arguments
@@ -328,7 +329,7 @@ def producer_of(context: Context) -> Producer:
     """Returns the task instance as the producer that artifacts record."""
     ti = context["ti"]
     map_index = ti.map_index if ti.map_index is not None else -1
-    return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
+    return Producer(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number, loop_iteration(context))
 
 
 def code_paths_of(context: Context) -> tuple[str, ...]:

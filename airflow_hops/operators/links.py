@@ -7,7 +7,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.airflow_internals.tasks import conf, loop_iteration
+from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.web import URL_PREFIX
 
 _PAGES = "/plugin/hops"
@@ -25,7 +26,7 @@ class TensorBoardLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
         """Returns the address on the API server, including the path of its ``base_url``."""
-        parts = [ti_key.dag_id, ti_key.run_id, ti_key.task_id, _map_index(ti_key)]
+        parts = [ti_key.dag_id, ti_key.run_id, ti_key.task_id, _instance(ti_key)]
         return f"{_base_path()}{URL_PREFIX}/tensorboard/" + "/".join(quote(part, safe="") for part in parts) + "/"
 
 
@@ -53,7 +54,7 @@ class PageLink(BaseOperatorLink):
         kind = getattr(operator, "output_kind", None)
         if kind is None or not self.of_artifact:
             return {}
-        return {"artifact": "/".join([kind, ti_key.dag_id, ti_key.task_id, _map_index(ti_key), ti_key.run_id])}
+        return {"artifact": "/".join([kind, ti_key.dag_id, ti_key.task_id, _instance(ti_key), ti_key.run_id])}
 
 
 class DataLink(PageLink):
@@ -120,5 +121,7 @@ def _base_path() -> str:
     return urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
 
 
-def _map_index(ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
-    return str(-1 if ti_key.map_index is None else ti_key.map_index)
+def _instance(ti_key: TaskInstanceKey | RuntimeTaskInstanceProtocol) -> str:
+    context: Any = getattr(ti_key, "get_template_context", dict)()
+    index = -1 if ti_key.map_index is None else ti_key.map_index
+    return Producer(map_index=index, iteration=loop_iteration(context)).instance

@@ -326,7 +326,8 @@ def _under_way(context: Context, store: ArtifactStore, request: Request) -> str 
             return f"run {each['run_id']} of {each['dag_id']} is training for the request of {request.at}"
     if trainers:
         return ""
-    if by == {**by_whom(producer_of(context)), "map_index": ti.map_index}:
+    producer = producer_of(context)
+    if by == {**by_whom(producer), "map_index": producer.map_index}:
         return None
     task = by["task_id"] if by["map_index"] < 0 else f"{by['task_id']}_{by['map_index']}"
     states = ti.get_task_states(by["dag_id"], task_ids=[by["task_id"]], run_ids=[by["run_id"]]).get(by["run_id"], {})

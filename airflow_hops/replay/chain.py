@@ -175,7 +175,7 @@ class _Walk:
         # The schema last, since it may come from an earlier run, whose data that of the model's own run replaces.
         inputs = sorted((a for artifacts in values.values() for a in artifacts), key=lambda a: a.kind == "schema")
         of = maker.producer
-        task = (of.dag_id, of.task_id, of.map_index, artifact.kind)
+        task = (of.dag_id, of.task, artifact.kind)
         if task in self._tasks:
             self._tasks[task].uris.append(artifact.uri)
             return True

@@ -106,7 +106,7 @@ class VersionSources:
         return read_record(self.store, self.name)
 
     @cached_property
-    def maker(self) -> Mapping[str, str]:
+    def maker(self) -> Mapping[str, Any]:
         """``dag_id``, ``run_id`` and, if known, ``task_id`` that deployed or registered it; empty if hidden."""
         began, known = self.record.began(self.version), self.registration or Registration()
         by = began.made_by if began else {}
@@ -122,7 +122,7 @@ class VersionSources:
         """Manifest of the deployment, whose inputs are model, evaluation and infra-validation."""
         if "task_id" not in self.maker:
             return None
-        producer = Producer(self.maker["dag_id"], self.maker["run_id"], self.maker["task_id"])
+        producer = Producer(**self.maker)
         uri = self.store.address(producer, "deployment")
         opened = self._open(Artifact(uri, "deployment", ""), "Its deployment", DeploymentProperties.of)
         if opened is None:

@@ -34,7 +34,7 @@ def report_training_runs(user: GetUserDep, dag_id: str, run: RUN_IDS) -> Respons
     return send_report(title, Report(title, "Training runs", _run_sections(dag_id, details, names)).html())
 
 
-@router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew/report.html", response_class=HTMLResponse)
+@router.get("/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew/report.html", response_class=HTMLResponse)
 def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
     """Downloads a skew check as one HTML file: verdict, drifted features and causes, all features."""
     expect_skew(found)

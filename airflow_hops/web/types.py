@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.redaction import masked
 
 
@@ -75,6 +76,14 @@ class TaskAddress(RunAddress):
 
     task_id: str
     map_index: int
+    """-1 for tasks that are not mapped."""
+    iteration: int = -1
+    """Iteration of the loop that the task is in; -1 outside a loop."""
+
+    @property
+    def producer(self) -> Producer:
+        """The task instance as producer of artifacts, as of its first try."""
+        return Producer(self.dag_id, self.run_id, self.task_id, self.map_index, iteration=self.iteration)
 
 
 class Problem(Model):

@@ -23,7 +23,7 @@ STEPS = "pages_states_steps"
 def pipeline(dag_id: str, **steps: str) -> None:
     """A pipeline that does no work; ``steps`` are functions of ``pages_states_steps`` by task, other than ``leave``."""
     with DAG(dag_id, schedule=None) as dag:
-        store: Any = {"repository": "features", "runtime": None}
+        store: Any = {"repository": "features"}
         applied = ApplyFeaturesOperator(task_id="apply", **store)
         MaterializeOperator(task_id="materialize", **store).set_upstream(applied)
         examples = TrainingDatasetOperator(task_id="examples", examples=applied.output, features="scoring", **store)
@@ -41,6 +41,7 @@ def pipeline(dag_id: str, **steps: str) -> None:
         )
         RolloutOperator(task_id="rollout", deployment=deployment.output)
     for task in dag.tasks:
+        task.runtime = None  # not one with Feast
         if task.task_id != "rollout":  # which leaves an artifact by itself for a champion
             task.entry = f"{STEPS}:{steps.get(task.task_id, 'leave')}"
 

@@ -42,8 +42,8 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
     result: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/overview")
     detail: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/models/{MODEL}")
     run = result["runs"][0]
-    task = {"dag_id": DAG, "run_id": run["run_id"], "task_id": "evaluate", "map_index": -1}
-    run["refusals"] = [{"task_id": "evaluate", "map_index": -1, "verdict": "not blessed", "why": WHY}]
+    task = {"dag_id": DAG, "run_id": run["run_id"], "task_id": "evaluate", "map_index": -1, "iteration": -1}
+    run["refusals"] = [{"task_id": "evaluate", "map_index": -1, "iteration": -1, "verdict": "not blessed", "why": WHY}]
     candidate = {"at": run["ended_at"], "why": WHY, "judged": {**task, "kind": "evaluation"}, "metrics": {}}
     question = {
         "state": "waiting", "subject": "Data does not fit its schema", "options": [], "assigned_to": ["ann"],

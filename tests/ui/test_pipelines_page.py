@@ -90,12 +90,20 @@ def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPag
         real = json.dumps(next(each for each in pipelines if each["dag_id"] == DAG))
         failed, running, refused = json.loads(real), json.loads(real), json.loads(real)
         failed.update(dag_id="a_failed", display_name=hostile)
-        failed["last_run"].update(state="failed", failure={"task_id": "train", "map_index": -1, "why": f"it {hostile}"})
+        failed["last_run"].update(
+            state="failed", failure={"task_id": "train", "map_index": -1, "iteration": -1, "why": f"it {hostile}"}
+        )
         running.update(dag_id="a_running", display_name="a_running")
         running["last_run"].update(state="running", ended_at=None)
         running["last_run"]["stages"][6].update(state="running", ended=0)
         refused.update(dag_id="a_refused", display_name="a_refused")
-        refusal = {"task_id": "evaluate", "map_index": -1, "verdict": "not blessed", "why": f"AUC {hostile}"}
+        refusal = {
+            "task_id": "evaluate",
+            "map_index": -1,
+            "iteration": -1,
+            "verdict": "not blessed",
+            "why": f"AUC {hostile}",
+        }
         refused["last_run"].update(state="success", refusals=[refusal])
         others = [{**json.loads(real), "dag_id": f"p{n:03}", "display_name": f"p{n:03}"} for n in range(200)]
         pipelines[:] = [failed, running, refused, *others]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.runtime
 NAMES = {
     "dag_id": "pages",
     "task_id": "examples",
-    "map_index": "-1",
+    "instance": "-1",
     "kind": "examples",
     "name": "schema",
     "split": "train",
@@ -51,8 +51,8 @@ NAMES = {
 PUBLIC = {"/static/{name}", "/catalogue/catalogue.json", "/catalogue/documents/{digest}"}
 """Paths that anybody may load: without data, as Airflow's own scripts, or with what was published for all."""
 CHANGES_NOTHING = {
-    "/tensorboard/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal/check",
+    "/tensorboard/{dag_id}/{run_id}/{task_id}/{instance}/{path:path}",
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/proposal/check",
 }
 """Paths where POST only asks for much at once."""
 

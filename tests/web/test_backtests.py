@@ -67,7 +67,17 @@ def test_one_that_replays_a_dag_which_the_user_may_not_read_is_hidden(
     for path in (f"{PATH}/{NEW}", f"{PATH}/{NEW}/policy", f"{PATH}/{NEW}/report.html"):
         assert api.get(path, user).status_code == 404
     by = {each: api.get(f"{PATH}/{NEW}", f"{user},pages_other{each}").json()["by"] for each in ("", ",pages")}
-    assert by == {"": None, ",pages": {"user": None, "dag_id": "pages", "run_id": "r", "task_id": None}}
+    assert by == {
+        "": None,
+        ",pages": {
+            "user": None,
+            "dag_id": "pages",
+            "run_id": "r",
+            "task_id": None,
+            "map_index": None,
+            "iteration": None,
+        },
+    }
 
 
 @pytest.mark.parametrize(

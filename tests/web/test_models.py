@@ -67,7 +67,14 @@ def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api,
     wait_for(lambda: server.traffic(MODEL) == {1: 30, 2: 70}, "the shares")
     said = api.get(PATH).json()["decisions"][0]
     assert (said["event"], said["why"], said["traffic"]) == ("traffic", "it looks well", {"1": 30, "2": 70})
-    assert said["by"] == {"user": "admin", "dag_id": "pages_training", "run_id": None, "task_id": None}
+    assert said["by"] == {
+        "user": "admin",
+        "dag_id": "pages_training",
+        "run_id": None,
+        "task_id": None,
+        "map_index": None,
+        "iteration": None,
+    }
 
     promotion = {"version": 2, "request_id": "one-and-the-same"}
     assert decide(api, "promote", **promotion).json()["changed"] is True
@@ -99,7 +106,14 @@ def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> Non
     assert first["made_by"]["dag_id"] == "tests"
     assert api.get(f"{PATH}/versions", "only:pages_training").json()["versions"][-1]["made_by"] is None
     decisions = api.get(PATH, "only:pages_training").json()["decisions"]
-    assert decisions[-1]["by"] == {"user": None, "dag_id": None, "run_id": None, "task_id": None}
+    assert decisions[-1]["by"] == {
+        "user": None,
+        "dag_id": None,
+        "run_id": None,
+        "task_id": None,
+        "map_index": None,
+        "iteration": None,
+    }
     unknown = api.get(f"{PATH}/versions/1/evaluation")
     assert unknown.status_code == 404
     assert "evaluated no version 1" in unknown.json()["detail"]

@@ -77,7 +77,7 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
     refused = run_dag("pages_refused", {})
     assert str(refused.state) == "success"
     said = {
-        "task_id": "evaluate", "map_index": -1, "verdict": "not blessed",
+        "task_id": "evaluate", "map_index": -1, "iteration": -1, "verdict": "not blessed",
         "why": "eval: AUC 0.51, at least 0.6 is asked for",
     }  # fmt: skip
     assert _stages(api, "pages_refused", refused.run_id)["refusals"] == [said]
@@ -156,7 +156,12 @@ def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
         ("train", "failed", 1),
         ("deploy", "upstream_failed", 1),
     ]
-    assert run["failure"] == {"task_id": "train", "map_index": -1, "why": "rank 1 ended: <b>out of memory</b>"}
+    assert run["failure"] == {
+        "task_id": "train",
+        "map_index": -1,
+        "iteration": -1,
+        "why": "rank 1 ended: <b>out of memory</b>",
+    }
 
 
 def test_a_file_is_kept_and_never_shown(api: Api, folder_of: Any) -> None:

@@ -159,7 +159,13 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     run = run_dag(DAG, {"reference": {"uri": "file:///gone"}, "window": {**WINDOWS[0], "window": [None, None]}})
     result = api.get(f"/api/dags/{DAG}/skew").json()
     (failure,) = result["failures"]
-    assert failure["task"] == {"dag_id": DAG, "run_id": run.run_id, "task_id": "drift", "map_index": -1}
+    assert failure["task"] == {
+        "dag_id": DAG,
+        "run_id": run.run_id,
+        "task_id": "drift",
+        "map_index": -1,
+        "iteration": -1,
+    }
     assert "input 'reference': expected an artifact" in failure["message"]
     assert len(result["checks"]) == len(runs)
     run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.

@@ -55,7 +55,7 @@ def test_a_mapped_task_lists_its_instances_and_a_failed_one_says_how_far_it_came
 
 
 @pytest.mark.parametrize(
-    ("path", "says"), [("no_such/-1", "no task instance 'no_such'"), ("examples/0", "no instance [0]")]
+    ("path", "says"), [("no_such/-1", "no task instance 'no_such'"), ("examples/0", "no task instance 'examples@0'")]
 )
 def test_a_task_instance_that_is_not_there_is_named(api: Api, path: str, says: str) -> None:
     answer = api.get(f"{_tasks(api.pages)}/{path}")

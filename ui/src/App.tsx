@@ -1,9 +1,9 @@
 import { Box, VisuallyHidden } from "@chakra-ui/react";
 import { QueryClientProvider } from "@tanstack/react-query";
-import { Route, Routes } from "react-router-dom";
+import { Route, Routes, useLocation } from "react-router-dom";
 import { queryClient } from "src/api/client";
 import { ErrorBoundary } from "src/components/ErrorBoundary";
-import type { HostProps } from "src/host";
+import { type HostProps, iterationIn } from "src/host";
 import { DataPage } from "src/pages/Data/DataPage";
 import { FeaturesPage } from "src/pages/Features/FeaturesPage";
 import { LineagePage } from "src/pages/Lineage/LineagePage";
@@ -33,6 +33,7 @@ export function App(host: HostProps) {
 }
 
 function Content({ dagId, runId, taskId, mapIndex }: HostProps) {
+  const { search } = useLocation();
   if (dagId === undefined || runId === undefined) {
     return <Pages />;
   }
@@ -44,7 +45,13 @@ function Content({ dagId, runId, taskId, mapIndex }: HostProps) {
       {taskId === undefined ? (
         <RunTab dagId={dagId} runId={runId} />
       ) : (
-        <TaskTab dagId={dagId} runId={runId} taskId={taskId} mapIndex={Number(mapIndex ?? -1)} />
+        <TaskTab
+          dagId={dagId}
+          runId={runId}
+          taskId={taskId}
+          mapIndex={Number(mapIndex ?? -1)}
+          iteration={iterationIn(search, mapIndex !== undefined)}
+        />
       )}
     </Box>
   );

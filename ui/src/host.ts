@@ -13,6 +13,15 @@ export interface HostProps {
   mapIndex?: string;
 }
 
+/**
+ * The iteration of a loop that the host's address names, or -1. For a task that is not mapped, the host may give a
+ * region, whose index is the iteration; for a mapped one, its index is that of the task.
+ */
+export function iterationIn(search: string, isMapped: boolean): number {
+  const query = new URLSearchParams(search);
+  return Number(query.get("iteration") ?? (isMapped ? null : query.get("region_index")) ?? -1);
+}
+
 export type ColorMode = "light" | "dark";
 
 /** The path below which Airflow is served, `/` or `/some/path/`. */

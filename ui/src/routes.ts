@@ -3,25 +3,54 @@
 /** Where the host shows the pages. */
 export const ROOT = "/plugin/hops";
 
-/** A task instance, as the API names it. `map_index` is -1 unless the task is mapped. */
+/** A task instance, as the API names it. `map_index` is -1 unless the task is mapped, `iteration` unless it is in a loop. */
 export interface TaskRef {
   dag_id: string;
   run_id: string;
   task_id: string;
   map_index: number;
+  iteration: number;
 }
+
+type Position = Pick<TaskRef, "map_index" | "iteration">;
+
+/** A task's instance in the API's paths: `-1`, `3` if it is mapped, in a loop `i2` or `i2@3`. */
+export const instanceOf = ({ map_index, iteration }: Position): string =>
+  iteration < 0 ? String(map_index) : `i${iteration}${map_index < 0 ? "" : `@${map_index}`}`;
+
+/** The position that {@link instanceOf} wrote, or null. */
+export function parseInstance(value: string): Position | null {
+  const groups = /^(?:(?<index>-1|\d{1,9})|i(?<iteration>\d{1,9})(?:@(?<inner>\d{1,9}))?)$/.exec(value)?.groups;
+  return groups
+    ? { map_index: Number(groups.index ?? groups.inner ?? -1), iteration: Number(groups.iteration ?? -1) }
+    : null;
+}
+
+/** What tells a task's instances apart, after its name: " [3]", " (iteration 2) [3]", or nothing. */
+export const instanceLabel = ({ map_index, iteration }: Position, name: string | null = null): string =>
+  (iteration < 0 ? "" : ` (iteration ${iteration})`) + (map_index < 0 ? "" : ` [${name ?? map_index}]`);
 
 /** Addresses an artifact: what a task instance has made, and its kind. */
 export interface ArtifactRef extends TaskRef {
   kind: string;
 }
 
-/** What addresses an artifact, of all that is said of it: the parameters of the API's paths. */
-export const refOf = ({ dag_id, run_id, task_id, map_index, kind }: ArtifactRef): ArtifactRef => ({
+/** What addresses an artifact, of all that is said of it. */
+export const refOf = ({ dag_id, run_id, task_id, map_index, iteration, kind }: ArtifactRef): ArtifactRef => ({
   dag_id,
   run_id,
   task_id,
   map_index,
+  iteration,
+  kind,
+});
+
+/** The parameters of the API's paths that address an artifact. */
+export const pathOf = ({ dag_id, run_id, task_id, kind, ...position }: ArtifactRef) => ({
+  dag_id,
+  run_id,
+  task_id,
+  instance: instanceOf(position),
   kind,
 });
 
@@ -30,7 +59,8 @@ export const isSameTask = (one: TaskRef, other: TaskRef): boolean =>
   one.dag_id === other.dag_id &&
   one.run_id === other.run_id &&
   one.task_id === other.task_id &&
-  one.map_index === other.map_index;
+  one.map_index === other.map_index &&
+  one.iteration === other.iteration;
 
 /** Pages of a pipeline, in the order of the navigation. */
 export const PAGES = [
@@ -53,17 +83,17 @@ type Query = Record<string, string | number | readonly string[] | null | undefin
 
 /** One query value for an artifact; {@link parseArtifact} reads it back. Only a run's id may have a slash in it. */
 export function formatArtifact(ref: ArtifactRef): string {
-  return [ref.kind, ref.dag_id, ref.task_id, ref.map_index, ref.run_id].join("/");
+  return [ref.kind, ref.dag_id, ref.task_id, instanceOf(ref), ref.run_id].join("/");
 }
 
 /** The artifact that a query value names, or null where it names none. */
 export function parseArtifact(value: string): ArtifactRef | null {
-  const [kind, dagId, taskId, index, ...rest] = value.split("/");
-  const mapIndex = Number(index);
-  if (!kind || !dagId || !taskId || rest.length === 0 || !Number.isInteger(mapIndex) || mapIndex < -1) {
+  const [kind, dagId, taskId, instance, ...rest] = value.split("/");
+  const position = parseInstance(instance ?? "");
+  if (!kind || !dagId || !taskId || rest.length === 0 || position === null) {
     return null;
   }
-  return { kind, dag_id: dagId, task_id: taskId, map_index: mapIndex, run_id: rest.join("/") };
+  return { kind, dag_id: dagId, task_id: taskId, ...position, run_id: rest.join("/") };
 }
 
 function withQuery(path: string, query: Query): string {
@@ -171,10 +201,12 @@ export const airflowDagPath = (dagId: string): string => `/dags/${encodeURICompo
 export const airflowRunPath = (dagId: string, runId: string): string =>
   `${airflowDagPath(dagId)}/runs/${encodeURIComponent(runId)}`;
 
-/** Airflow's page of a task instance. */
-export const airflowTaskPath = (ref: TaskRef): string =>
+/** Airflow's page of a task instance, or a tab on it. */
+export const airflowTaskPath = (ref: TaskRef, tab = ""): string =>
   `${airflowRunPath(ref.dag_id, ref.run_id)}/tasks/${encodeURIComponent(ref.task_id)}` +
-  (ref.map_index >= 0 ? `/mapped/${ref.map_index}` : "");
+  (ref.map_index >= 0 ? `/mapped/${ref.map_index}` : "") +
+  tab +
+  (ref.iteration >= 0 ? `?iteration=${ref.iteration}` : "");
 
 /** Our tab on a task instance. */
-export const resultPath = (ref: TaskRef): string => `${airflowTaskPath(ref)}/plugin/hops-task`;
+export const resultPath = (ref: TaskRef): string => airflowTaskPath(ref, "/plugin/hops-task");

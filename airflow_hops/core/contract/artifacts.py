@@ -106,18 +106,41 @@ class RowsNotConserved(HopsError):
 
 @dataclass(frozen=True)
 class Producer:
-    """The Airflow task instance that made an artifact."""
+    """The Airflow task instance that made an artifact.
+
+    Attributes:
+        map_index: Index of a mapped task; -1 for other tasks.
+        iteration: Iteration of the loop that the task is in, from 0; -1 outside a loop.
+    """
 
     dag_id: str = "notebook"
     run_id: str = "interactive"
     task_id: str = "step"
     map_index: int = -1
     try_number: int = 1
+    iteration: int = -1
 
     @property
     def task(self) -> str:
-        """Returns the task's path segment, ``<task>``; mapped tasks have ``<task>@<index>``."""
-        return self.task_id if self.map_index < 0 else f"{self.task_id}@{self.map_index}"
+        """Returns the task's path segment, ``<task>``.
+
+        Mapped tasks have ``<task>@<index>``, tasks in loops ``<task>@i<iteration>``, mapped ones
+        ``<task>@i<iteration>@<index>``.
+        """
+        iteration = f"@i{self.iteration}" if self.iteration >= 0 else ""
+        return f"{self.task_id}{iteration}" + (f"@{self.map_index}" if self.map_index >= 0 else "")
+
+    @property
+    def instance(self) -> str:
+        """Returns what follows the task's id in :attr:`task`; ``-1`` if it is neither mapped nor in a loop."""
+        return self.task.removeprefix(self.task_id).removeprefix("@") or "-1"
+
+    @classmethod
+    def of_task(cls, dag_id: str, run_id: str, task: str) -> Producer:
+        """Returns the task instance with a path segment; see :attr:`task`."""
+        task_id, *indexes = task.split("@")
+        positions = {"iteration" if each.startswith("i") else "map_index": int(each.lstrip("i")) for each in indexes}
+        return cls(dag_id, run_id, task_id, **positions)
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ class ModelEvent(JsonFields):
         event: ``deployed``, ``canary``, ``step``, ``approved``, ``traffic``, ``promoted``, ``rolled_back``, ``left`` or
             ``undeployed``.
         why: Reason, in words.
-        by: ``dag_id``, ``run_id`` and ``task_id`` of a task, or ``dag_id``, ``user`` and ``request_id`` of a person;
-            for an approval, the person's name.
+        by: ``dag_id``, ``run_id``, ``task_id`` and, if it has them, ``map_index`` and ``iteration`` of a task, or
+            ``dag_id``, ``user`` and ``request_id`` of a person; for an approval, the person's name.
         traffic: The decided shares, version to percent.
         to: The version that a rollback went to.
         note: A person's note with an approval.
@@ -87,7 +87,7 @@ class ModelEvent(JsonFields):
     event: str
     version: int
     why: str = ""
-    by: Mapping[str, str] | str | None = omit_if_none()
+    by: Mapping[str, Any] | str | None = omit_if_none()
     traffic: Mapping[int, int] | None = omit_if_none()
     to: int | None = omit_if_none()
     note: str | None = omit_if_none()
@@ -110,7 +110,7 @@ class ModelEvent(JsonFields):
         return {**said, **(self.decision.numbers() if self.decision else {})}
 
     @property
-    def made_by(self) -> Mapping[str, str]:
+    def made_by(self) -> Mapping[str, Any]:
         """Returns the task or person that decided, by name; empty if not recorded."""
         return self.by if isinstance(self.by, Mapping) else {}
 
@@ -199,6 +199,12 @@ class ModelRecord(JsonFields):
         return next((entry for entry in of_it if events is None or entry.event in events), None)
 
 
-def by_whom(producer: Producer) -> dict[str, str]:
-    """Returns the author of an event in the history: the DAG, its run and the task."""
-    return {"dag_id": producer.dag_id, "run_id": producer.run_id, "task_id": producer.task_id}
+def by_whom(producer: Producer) -> dict[str, Any]:
+    """Returns the author of an event in the history: the DAG, its run, the task, its iteration and map index."""
+    positions = {"map_index": producer.map_index, "iteration": producer.iteration}
+    return {
+        "dag_id": producer.dag_id,
+        "run_id": producer.run_id,
+        "task_id": producer.task_id,
+        **{name: position for name, position in positions.items() if position >= 0},
+    }

@@ -30,7 +30,7 @@ class RecordedDecision:
 
     uri: str
     decision: Decision
-    by: Mapping[str, str]
+    by: Mapping[str, Any]
 
 
 class DecisionLog:

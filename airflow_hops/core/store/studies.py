@@ -132,7 +132,7 @@ class StudyFolder:
 
 
 def study_folder(store: ArtifactStore, dag_id: str, task_id: str, study: str) -> StudyFolder:
-    """Returns the folder of a study, which may not exist; ``task_id`` is ``<task>@<index>`` for mapped tasks."""
+    """Returns the folder of a study, which may not exist; ``task_id`` as in :attr:`Producer.task`."""
     return StudyFolder(store, store.uri("_state", "studies", dag_id, task_id, study))
 
 

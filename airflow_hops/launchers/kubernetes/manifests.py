@@ -97,6 +97,7 @@ def labels_of(producer: Producer, installation: str) -> dict[str, str]:
         "run_id": producer.run_id,
         "task_id": producer.task_id,
         "map_index": str(producer.map_index),
+        "iteration": str(producer.iteration),
     }
     # Of a value without any legal character, the provider's function returns "-" and a hash.
     legal = {name: make_safe_label_value(value).lstrip("-") for name, value in values.items()}

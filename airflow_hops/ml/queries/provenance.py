@@ -42,7 +42,8 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         ``recorded``: whether the store has a record of it; ``python`` and ``package`` (versions; null if not known),
         ``packages`` (versions by name; null if not known), ``data``, each with ``role``, ``uri``, ``fingerprint``,
         ``window`` (null if it has none), ``rows`` (by split) and ``made_by`` (``dag_id``, ``run_id``, ``task_id``,
-        ``map_index``, ``kind``). The last three are empty if the artifact is gone, or belongs to another DAG.
+        ``map_index``, ``iteration``, ``kind``). The last three are empty if the artifact is gone, or belongs to another
+        DAG.
 
     Raises:
         FileNotFoundError: the DAG does not have such a run, or it was deleted.
@@ -197,5 +198,5 @@ def _data(place: Place, dag_id: str, role: str, artifact: Artifact) -> dict[str,
         **results,
         "window": manifest.properties.get("window"),
         "rows": {split: counts.rows_out for split, counts in manifest.rows.items()},
-        "made_by": {**made_by, "map_index": producer.map_index, "kind": kind},
+        "made_by": {**made_by, "map_index": producer.map_index, "iteration": producer.iteration, "kind": kind},
     }

@@ -156,6 +156,8 @@ class TrainingRun:
                 tags[RECORD_TAG] = self.record
             if producer.map_index >= 0:
                 tags["hops.map_index"] = str(producer.map_index)
+            if producer.iteration >= 0:
+                tags["hops.iteration"] = str(producer.iteration)
             commit = get_git_commit(code_paths[0]) if code_paths else None
             if commit:
                 tags["mlflow.source.git.commit"] = commit

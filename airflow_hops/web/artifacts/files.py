@@ -26,7 +26,7 @@ from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reach
 _LOGS = "logs/"
 """Folder of a model with the logs of its training's ranks."""
 
-router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["artifacts"])
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["artifacts"])
 # Files of a store are untrusted: browsers save them and never show them, whatever their extension.
 _HEADERS = {"Content-Security-Policy": "sandbox; default-src 'none'", "Cache-Control": "private, no-store"}
 # A notebook's scripts run in a document with an opaque origin: they have no cookies, load nothing, send no requests

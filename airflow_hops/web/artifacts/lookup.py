@@ -13,7 +13,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, DagRun, TaskInstance, XComModel, create_session
+from airflow_hops.airflow_internals.database import (
+    XCOM_IS_CURRENT,
+    XCOM_RETURN_KEY,
+    DagRun,
+    TaskInstance,
+    XComModel,
+    create_session,
+    iteration_of,
+    map_index_of,
+)
 from airflow_hops.core.contract.artifacts import (
     Artifact,
     BadInput,
@@ -29,8 +38,25 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, may_read
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, artifact_in, read_pipelines
 
-MapIndex = Annotated[int, PathParameter(ge=-1, lt=2**31, description="Index of a mapped task; -1 for other tasks")]
+INSTANCE = r"(-1|[0-9]{1,9}|i[0-9]{1,9}(@[0-9]{1,9})?)"
+Instance = Annotated[
+    str,
+    PathParameter(
+        pattern=f"^{INSTANCE}$",
+        description="Index of a mapped task, -1 for other tasks; in a loop ``i<iteration>``, or for a mapped task "
+        "``i<iteration>@<index>``",
+    ),
+]
 Kind = Annotated[str, PathParameter(pattern=r"^[a-z][a-z0-9_]*$", description="Kind of the artifact", max_length=64)]
+
+
+def task_instance(dag_id: str, run_id: str, task_id: str, instance: Instance) -> Producer:
+    """Returns the task instance of a path ``{dag_id}…{run_id}…{task_id}/{instance}``, which may not exist."""
+    return Producer.of_task(dag_id, run_id, task_id if instance == "-1" else f"{task_id}@{instance}")
+
+
+TaskInstancePath = Annotated[Producer, Depends(task_instance)]
+"""Task instance of a route ``…/{dag_id}/…/{run_id}/…/{task_id}/{instance}``, which may not exist."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +115,7 @@ class FoundArtifact:
 def find_artifact(
     user: GetUserDep,
     _: Annotated[None, READS_ARTIFACTS],
-    dag_id: str,
-    run_id: str,
-    task_id: str,
-    map_index: MapIndex,
+    task: TaskInstancePath,
     kind: Kind,
 ) -> FoundArtifact:
     """Returns the artifact of a task instance.
@@ -102,24 +125,22 @@ def find_artifact(
             410, it was deleted or replaced; 502, the store cannot be read.
     """
     with create_session() as session:
-        pipeline = pipeline_of(session, dag_id)
-        run_of(session, dag_id, run_id)
-        returned = _returned(session, dag_id, run_id, task_id, map_index, kind)
-        where = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index}
-        known = returned or session.scalar(select(TaskInstance.id).filter_by(**where)) is not None
+        pipeline = pipeline_of(session, task.dag_id)
+        run_of(session, task.dag_id, task.run_id)
+        returned = _returned(session, task, kind)
+        known = returned or session.scalar(select(TaskInstance.id).where(*is_of(TaskInstance, task))) is not None
     if not known:
-        raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r} [{map_index}]")
-    hook = hook_of(pipeline.conn_id(task_id))
-    artifact = returned or published(hook.store, Producer(dag_id, run_id, task_id, map_index), kind)
+        raise HTTPException(404, f"run {task.run_id!r} of DAG {task.dag_id!r} has no task instance {task.task!r}")
+    hook = hook_of(pipeline.conn_id(task.task_id))
+    artifact = returned or published(hook.store, task, kind)
     if artifact is None:
-        raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has not made an artifact of kind {kind!r}")
-    return _open(user, dag_id, hook, artifact)
+        raise HTTPException(404, f"task {task.task!r} of run {task.run_id!r} has not made an artifact of kind {kind!r}")
+    return _open(user, task.dag_id, hook, artifact)
 
 
 def open_returned(user: GetUserDep, returned: ReturnedArtifact) -> FoundArtifact:
     """Opens an artifact that a task returned, if the user may read it; see :func:`find_artifact`."""
-    place = (returned.dag_id, returned.run_id, returned.task_id, returned.map_index, returned.artifact.kind)
-    return find_artifact(user, None, *place)
+    return find_artifact(user, None, returned.task, returned.artifact.kind)
 
 
 def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], dag_id: str, name: str) -> FoundArtifact:
@@ -138,7 +159,7 @@ def find_frozen_schema(user: GetUserDep, _: Annotated[None, READS_ARTIFACTS], da
 
 
 TaskArtifact = Annotated[FoundArtifact, Depends(find_artifact)]
-"""Artifact of a route ``/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}``, with access checked."""
+"""Artifact of a route ``/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}``, with access checked."""
 FrozenSchema = Annotated[FoundArtifact, Depends(find_frozen_schema)]
 """Frozen schema of a route below ``/dags/{dag_id}/schemas/{name}``, with access checked."""
 
@@ -227,10 +248,21 @@ def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) 
     return result
 
 
-def _returned(session: Session, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str) -> Artifact | None:
+def is_of(model: Any, task: Producer) -> tuple[Any, ...]:
+    """Returns the conditions on rows of ``TaskInstance`` or ``XComModel`` that are of a task instance."""
+    return (
+        model.dag_id == task.dag_id,
+        model.run_id == task.run_id,
+        model.task_id == task.task_id,
+        map_index_of(model) == task.map_index,
+        iteration_of(model) == task.iteration,
+    )
+
+
+def _returned(session: Session, task: Producer, kind: str) -> Artifact | None:
     """Returns the artifact of a kind that the task instance returned or pushed."""
-    rows: Iterable[Any] = session.scalars(
-        XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_id, map_indexes=map_index)
+    rows: Iterable[Any] = session.execute(
+        select(XComModel.key, XComModel.value).where(*is_of(XComModel, task), XCOM_IS_CURRENT)
     )
     for row in sorted(rows, key=lambda row: row.key != XCOM_RETURN_KEY):
         artifact = artifact_in(row)

@@ -8,13 +8,22 @@ from fastapi import APIRouter, HTTPException, Query
 from sqlalchemy import String, cast, func, select
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, DagRun, TaskInstance, XComModel, create_session
-from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer, total_rows
+from airflow_hops.airflow_internals.database import (
+    XCOM_RETURN_KEY,
+    DagRun,
+    TaskInstance,
+    XComModel,
+    create_session,
+    iteration_of,
+    map_index_of,
+)
+from airflow_hops.core.contract.artifacts import Artifact, Manifest, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.lookup import (
     FoundArtifact,
     TaskArtifact,
+    TaskInstancePath,
     hook_of,
     manifest_at,
     open_artifact,
@@ -166,9 +175,9 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
         held = {returned_address(each): each.artifact for each in returned_by_runs(session, dag_id, [run_id])}
-        returned = {(a.task_id, a.map_index) for a in held}
+        returned = {(a.task_id, a.map_index, a.iteration) for a in held}
         began = session.execute(
-            select(TaskInstance.task_id, TaskInstance.map_index).where(
+            select(TaskInstance.task_id, map_index_of(TaskInstance), iteration_of(TaskInstance)).where(
                 TaskInstance.dag_id == pipeline.dag_id,
                 TaskInstance.run_id == run_id,
                 TaskInstance.start_date.is_not(None),
@@ -176,36 +185,31 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
         )
         kinds = {task.task_id: task.kind for task in pipeline.tasks if task.kind}
         silent = [
-            ArtifactAddress(
-                dag_id=pipeline.dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kinds[task_id]
-            )
-            for task_id, map_index in began
-            if task_id in kinds and (task_id, map_index) not in returned
+            ArtifactAddress.of(each, dag_id=pipeline.dag_id, run_id=run_id, kind=kinds[each.task_id])
+            for each in began
+            if each.task_id in kinds and tuple(each) not in returned
         ]
     order = {task.task_id: position for position, task in enumerate(pipeline.tasks)}
 
     def entry(address: ArtifactAddress) -> ArtifactEntry | None:
         store = hook_of(pipeline.conn_id(address.task_id)).store
         try:
-            artifact = held.get(address) or published(
-                store, Producer(address.dag_id, address.run_id, address.task_id, address.map_index), address.kind
-            )
+            artifact = held.get(address) or published(store, address.producer, address.kind)
         except HTTPException:  # unknown whether there is one
             return None
         return None if artifact is None else _entry(address, artifact, store)
 
     with reading_threads() as readers:
         entries = [result for result in readers.map(entry, [*held, *silent]) if result is not None]
-    return RunArtifacts(artifacts=sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.map_index)))
+    by_task = sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.iteration, e.map_index))
+    return RunArtifacts(artifacts=by_task)
 
 
-@router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}")
-def get_artifact(
-    found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: int, kind: str
-) -> ArtifactDetail:
+@router.get("/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}")
+def get_artifact(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath, kind: str) -> ArtifactDetail:
     """Returns an artifact: files, metrics and inputs."""
     manifest = found.manifest
-    address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
+    address = ArtifactAddress.of(task, kind=kind)
     return ArtifactDetail(
         **{**_present(address, found.artifact, manifest).model_dump(), "maker": address_of(manifest)},
         uri=found.artifact.uri,

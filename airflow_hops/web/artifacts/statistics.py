@@ -9,15 +9,13 @@ from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.web.access import may_read
-from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, find_artifact
+from airflow_hops.web.artifacts.lookup import INSTANCE, FoundArtifact, TaskArtifact, find_artifact, task_instance
 from airflow_hops.web.queries import ask, ask_bytes
 from airflow_hops.web.types import Model, Number, Time
 
-router = APIRouter(
-    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["statistics"]
-)
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _KINDS = ("statistics", "skew")
-_MAP_INDEX = re.compile(r"-1|[0-9]{1,9}")
+_INSTANCE = re.compile(INSTANCE)
 Kinds = Literal["num", "string", "bytes", "struct", "none"]
 Dataset = Annotated[str, Query(max_length=250, description="A split of the statistics, or a side of the comparison")]
 Slice = Annotated[str | None, Query(max_length=1000, description="Key of a slice; the whole data set by default")]
@@ -183,21 +181,21 @@ def list_distances(
     user: GetUserDep,
     found: TaskArtifact,
     dataset: Dataset,
-    to: Annotated[str, Query(max_length=1500, description="The other artifact: kind/dag_id/task_id/map_index/run_id")],
+    to: Annotated[str, Query(max_length=1500, description="The other artifact: kind/dag_id/task_id/instance/run_id")],
     to_dataset: Dataset,
     slice: Slice = None,
     to_slice: Slice = None,
     feature: Annotated[str | None, Query(max_length=1000, description="One feature, to get all its measures")] = None,
 ) -> Distances:
     """Returns the distances between the features of another data set and those of this one."""
-    kind, dag_id, task_id, map_index, run_id = [*to.split("/", 4), *[""] * 5][:5]
-    if kind not in _KINDS or not run_id or not _MAP_INDEX.fullmatch(map_index):
+    kind, dag_id, task_id, instance, run_id = [*to.split("/", 4), *[""] * 5][:5]
+    if kind not in _KINDS or not run_id or not _INSTANCE.fullmatch(instance):
         raise HTTPException(
-            422, f"to is {to!r}, expected kind/dag_id/task_id/map_index/run_id, of kind {' or '.join(_KINDS)}"
+            422, f"to is {to!r}, expected kind/dag_id/task_id/instance/run_id, of kind {' or '.join(_KINDS)}"
         )
     if not may_read(user, dag_id, DagAccessEntity.XCOM):
         raise HTTPException(403, "Forbidden")
-    other = find_artifact(user, None, dag_id, run_id, task_id, int(map_index), kind)
+    other = find_artifact(user, None, task_instance(dag_id, run_id, task_id, instance), kind)
     if other.hook.settings.store != found.hook.settings.store:
         raise HTTPException(422, f"to: {to!r} is in the store {other.store.root}, expected {found.store.root}")
     params = {

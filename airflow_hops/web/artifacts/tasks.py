@@ -12,8 +12,17 @@ from typing import Any
 from sqlalchemy import and_, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, DagVersion, SerializedDagModel, XComModel
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.airflow_internals.database import (
+    XCOM_IDENTITY,
+    XCOM_IS_CURRENT,
+    XCOM_RETURN_KEY,
+    DagVersion,
+    SerializedDagModel,
+    XComModel,
+    iteration_of,
+    map_index_of,
+)
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.hooks.runtime import RuntimeHook
 
 _CONN_FIELD = RuntimeHook.conn_name_attr
@@ -183,8 +192,14 @@ def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
 
 # Columns instead of entities, for which Airflow would load the DAG run and its logical date.
 _COLUMNS = (
-    XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.timestamp, XComModel.value,
+    XComModel.dag_id, XComModel.run_id, XComModel.task_id, map_index_of(XComModel), iteration_of(XComModel),
+    XComModel.timestamp, XComModel.value,
 )  # fmt: skip
+
+
+def producer_in(row: Any, dag_id: str, run_id: str) -> Producer:
+    """Returns the task instance of a row of ``TaskInstance`` or ``XComModel``, as of its first try."""
+    return Producer(dag_id, run_id, row.task_id, row.map_index, iteration=row.iteration)
 
 
 @dataclass(frozen=True)
@@ -197,9 +212,15 @@ class ReturnedArtifact:
     map_index: int
     at: datetime
     artifact: Artifact
+    iteration: int = -1
+
+    @property
+    def task(self) -> Producer:
+        """The task instance, as of its first try."""
+        return producer_in(self, self.dag_id, self.run_id)
 
 
-_RETURNED = select(*_COLUMNS).where(XComModel.key == XCOM_RETURN_KEY)
+_RETURNED = select(*_COLUMNS).where(XComModel.key == XCOM_RETURN_KEY, XCOM_IS_CURRENT)
 
 
 def returned_by_runs(
@@ -230,7 +251,7 @@ def returned_by_task(
     """Returns the number of artifacts that a task's instances returned, and a page of them, newest first."""
     mine = _RETURNED.where(XComModel.dag_id == dag_id, XComModel.task_id == task_id)
     total = session.scalar(select(func.count()).select_from(mine.subquery())) or 0
-    newest = mine.order_by(XComModel.timestamp.desc(), XComModel.map_index.desc())
+    newest = mine.order_by(XComModel.timestamp.desc(), map_index_of(XComModel).desc())
     return total, list(_artifacts(session.execute(newest.limit(limit).offset(offset))))
 
 
@@ -242,17 +263,17 @@ def last_returned(session: Session, dag_ids: Collection[str], kind: str, last: i
     rank = func.row_number().over(
         partition_by=(XComModel.dag_id, XComModel.task_id), order_by=XComModel.timestamp.desc()
     )
-    identity = (XComModel.dag_run_id, XComModel.task_id, XComModel.map_index, XComModel.key)
     ranked = (
-        select(*identity, rank.label("rank"))
+        select(*XCOM_IDENTITY, rank.label("rank"))
         .where(
             XComModel.key == XCOM_RETURN_KEY,
+            XCOM_IS_CURRENT,
             XComModel.dag_id.in_({dag_id for dag_id, _ in tasks}),
             XComModel.task_id.in_({task_id for _, task_id in tasks}),
         )
         .subquery()
     )
-    same = and_(*(ranked.c[column.key] == column for column in identity))
+    same = and_(*(ranked.c[column.key] == column for column in XCOM_IDENTITY))
     newest = select(*_COLUMNS).join(ranked, same).where(ranked.c.rank <= last).order_by(XComModel.timestamp.desc())
     return [result for result in _artifacts(session.execute(newest)) if result.artifact.kind == kind]
 
@@ -273,4 +294,6 @@ def _artifacts(rows: Iterable[Any]) -> Iterator[ReturnedArtifact]:
     for row in rows:
         artifact = artifact_in(row)
         if artifact is not None:
-            yield ReturnedArtifact(row.dag_id, row.run_id, row.task_id, row.map_index, row.timestamp, artifact)
+            yield ReturnedArtifact(
+                row.dag_id, row.run_id, row.task_id, row.map_index, row.timestamp, artifact, row.iteration
+            )

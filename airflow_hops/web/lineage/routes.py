@@ -25,7 +25,7 @@ from airflow_hops.web.models.records import read_model_record
 from airflow_hops.web.types import Facts, Model, Number, RunAddress, Time
 
 router = APIRouter(
-    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}",
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}",
     tags=["lineage"],
     dependencies=[READS_RUNS, READS_ARTIFACTS],
 )

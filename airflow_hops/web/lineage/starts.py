@@ -92,7 +92,7 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
     return DeployedVersions(versions=versions)
 
 
-@router.get("/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/reproduction")
+@router.get("/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/reproduction")
 def get_reproduction(found: TaskArtifact) -> Reproduction:
     """Returns the parts of an artifact's cache key, compared with those of the task's newest artifact."""
     parts = dict(found.manifest.cache_key_parts)

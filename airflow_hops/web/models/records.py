@@ -10,7 +10,7 @@ from fastapi import Depends, HTTPException
 from fastapi.params import Path as PathParameter
 from sqlalchemy.orm import Session
 
-from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, XComModel, create_session
+from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
 from airflow_hops.core.contract.model_record import ModelRecord
@@ -18,7 +18,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
-from airflow_hops.web.artifacts.tasks import artifact_in
+from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Json, Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -113,11 +113,8 @@ def _evaluation(session: Session, record: ModelRecord, readable: Container[str])
     by = began.made_by if began else {}
     if record.champion is None or by.get("dag_id") not in readable:
         return None
-    rows = session.scalars(XComModel.get_many(run_id=by["run_id"], key=XCOM_RETURN_KEY, dag_ids=by["dag_id"]))
-    for artifact in filter(None, map(artifact_in, rows)):
-        if is_evaluation_of(artifact, record.champion.fingerprint):
-            return artifact
-    return None
+    returned = (each.artifact for each in returned_by_runs(session, by["dag_id"], [by["run_id"]]))
+    return next((each for each in returned if is_evaluation_of(each, record.champion.fingerprint)), None)
 
 
 def is_evaluation_of(artifact: Artifact, fingerprint: str) -> bool:
@@ -154,6 +151,8 @@ class DecidedBy(Model):
     dag_id: str | None
     run_id: str | None
     task_id: str | None
+    map_index: int | None
+    iteration: int | None
 
 
 class AskedCounts(Model):
@@ -242,10 +241,10 @@ def rollout_of(record: ModelRecord) -> Rollout | None:
     )
 
 
-def _by(by: Mapping[str, str] | str | None, readable: Container[str]) -> DecidedBy | None:
+def _by(by: Mapping[str, Any] | str | None, readable: Container[str]) -> DecidedBy | None:
     if by is None:
         return None
-    known = {"user": by} if isinstance(by, str) else by if by.get("dag_id") in readable else {}
+    known: Mapping[str, Any] = {"user": by} if isinstance(by, str) else by if by.get("dag_id") in readable else {}
     return DecidedBy(**{name: known.get(name) for name in DecidedBy.model_fields})
 
 

@@ -15,11 +15,13 @@ from airflow_hops.airflow_internals.database import (
     TaskInstance,
     TaskInstanceState,
     create_session,
+    iteration_of,
+    map_index_of,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
 from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
-from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, producer_in
 from airflow_hops.web.pipelines.routes import PipelineSummary, Seen, SkewPoint, skew_points, summaries_of
 from airflow_hops.web.runs.states import LastRun, last_runs
 from airflow_hops.web.schemas.proposals import waits_for_decision
@@ -145,18 +147,18 @@ def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> Pipel
 def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:
     by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
     waiting = (
-        select(HITLDetail, TaskInstance)
+        select(HITLDetail, TaskInstance, map_index_of(TaskInstance), iteration_of(TaskInstance))
         .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
         .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
         .order_by(HITLDetail.created_at)
         .limit(_QUESTIONS)
     )
     results = []
-    for asked, instance in session.execute(waiting):
+    for asked, instance, map_index, iteration in session.execute(waiting):
         task = by_dag[instance.dag_id].task(instance.task_id)
         results.append(
             AskedQuestion(
-                task=TaskAddress.of(instance),
+                task=TaskAddress.of(instance, map_index=map_index, iteration=iteration),
                 stage=task.stage if task else None,
                 question=make_question(user, instance, asked, schema_changed=False),
             )
@@ -167,19 +169,21 @@ def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineD
 def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
     """Returns the newest validation of each task, if it proposes a change and asked nobody."""
     newest = {
-        (each.run_id, each.task_id, each.map_index): each
+        each.task: each
         for each in last_returned(session, [pipeline.dag_id], "anomalies")
         if each.artifact.properties.get("proposed_features") is not None
     }
     if not newest:
         return []
-    run_ids, task_ids = ({each[at] for each in newest} for at in (0, 1))
-    asked = select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index).join(
-        HITLDetail, HITLDetail.ti_id == TaskInstance.id
+    asked = select(
+        TaskInstance.run_id, TaskInstance.task_id, map_index_of(TaskInstance), iteration_of(TaskInstance)
+    ).join(HITLDetail, HITLDetail.ti_id == TaskInstance.id)
+    mine = (
+        TaskInstance.run_id.in_({each.run_id for each in newest}),
+        TaskInstance.task_id.in_({each.task_id for each in newest}),
     )
-    mine = (TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids))
     for row in session.execute(asked.where(TaskInstance.dag_id == pipeline.dag_id, *mine)):
-        newest.pop((row.run_id, row.task_id, row.map_index), None)
+        newest.pop(producer_in(row, pipeline.dag_id, row.run_id), None)
     return list(newest.values())
 
 

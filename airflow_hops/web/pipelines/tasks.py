@@ -7,12 +7,20 @@ from typing import Any
 
 from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from airflow_hops.airflow_internals.database import TaskInstance, create_session
+from airflow_hops.airflow_internals.database import TaskInstance, create_session, iteration_of, map_index_of
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
-from airflow_hops.web.artifacts.lookup import MapIndex, TaskArtifact, hook_of, pipeline_of, reaching, run_of
+from airflow_hops.web.artifacts.lookup import (
+    TaskArtifact,
+    TaskInstancePath,
+    hook_of,
+    pipeline_of,
+    reaching,
+    run_of,
+)
 from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
 from airflow_hops.web.artifacts.tasks import StageTask, returned_by_runs
 from airflow_hops.web.models.evaluations import Evaluation, read_evaluation
@@ -24,9 +32,10 @@ _ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class Instance(Model):
-    """An instance of a mapped task."""
+    """An instance of a mapped task, or of a task in a loop."""
 
     map_index: int
+    iteration: int
     name: str | None
     state: str | None
 
@@ -43,7 +52,7 @@ class ProgressReport(Model):
 
 
 class TaskResult(InstanceFacts):
-    """A task instance; for a mapped task as a whole, only ``instances`` is set."""
+    """A task instance; for a mapped task or a task in a loop as a whole, only ``instances`` is set."""
 
     instances: list[Instance]
     progress: list[ProgressReport]
@@ -60,46 +69,62 @@ class Epochs(Model):
     synchronized: bool | None
 
 
-@router.get("/tasks/{task_id}/{map_index}", dependencies=[READS_TASKS, READS_ARTIFACTS])
-def get_task_result(dag_id: str, run_id: str, task_id: str, map_index: MapIndex) -> TaskResult:
+@router.get("/tasks/{task_id}/{instance}", dependencies=[READS_TASKS, READS_ARTIFACTS])
+def get_task_result(of: TaskInstancePath) -> TaskResult:
     """Returns the progress and the results of a task instance.
 
     Raises:
         HTTPException: 404, the instance does not exist.
     """
     with create_session() as session:
-        pipeline = pipeline_of(session, dag_id)
-        run_of(session, dag_id, run_id)
-        task = pipeline.task(task_id)
-        query = select(TaskInstance).where(
-            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id
-        )
-        instances = list(session.scalars(query.order_by(TaskInstance.map_index)))
-        skipped = skip_reasons(session, dag_id, run_id).get((task_id, map_index))
+        pipeline = pipeline_of(session, of.dag_id)
+        run_of(session, of.dag_id, of.run_id)
+        task = pipeline.task(of.task_id)
+        instances = _instances(session, of.dag_id, of.run_id, TaskInstance.task_id == of.task_id)
+        skipped = skip_reasons(session, of.dag_id, of.run_id).get(of)
     if not instances:
-        raise HTTPException(404, f"run {run_id!r} of DAG {dag_id!r} has no task instance {task_id!r}")
-    one = next((each for each in instances if each.map_index == map_index), None)
-    if one is None and map_index >= 0:
-        raise HTTPException(404, f"task {task_id!r} of run {run_id!r} has no instance [{map_index}]")
+        raise HTTPException(404, f"run {of.run_id!r} of DAG {of.dag_id!r} has no task instance {of.task_id!r}")
+    one = instances.get(of)
+    if one is None and of.task != of.task_id:
+        raise HTTPException(404, f"run {of.run_id!r} of DAG {of.dag_id!r} has no task instance {of.task!r}")
     reported = None
     if task is not None and one is not None and str(one.state) != "success":
-        store = hook_of(pipeline.conn_id(task_id)).store
+        store = hook_of(pipeline.conn_id(of.task_id)).store
         with reaching(store):
-            reported = TaskProgress.read(store, Producer(dag_id, run_id, task_id, map_index))
+            reported = TaskProgress.read(store, of)
         reported = reported if reported is not None and reported.try_number == one.try_number else None
-    made = list_run_artifacts(dag_id, run_id).artifacts if one is not None and one.state in _ENDED else []
+    made = list_run_artifacts(of.dag_id, of.run_id).artifacts if one is not None and one.state in _ENDED else []
     return TaskResult(
         **_facts(task, one, reported),
-        operator=task.operator if task else str(instances[0].operator),
+        operator=task.operator if task else str(next(iter(instances.values())).operator),
         instances=[
-            Instance(map_index=each.map_index, name=each.rendered_map_index, state=each.state)
-            for each in instances
+            Instance.of(each, name=_label(each, instance), state=instance.state)
+            for each, instance in instances.items()
             if one is None
         ],
         progress=[ProgressReport(**vars(point)) for point in reported.points] if reported else [],
         skipped=skipped if one is not None and str(one.state) == "skipped" else None,
-        artifacts=[each for each in made if (each.task_id, each.map_index) == (task_id, map_index)],
+        artifacts=[each for each in made if each.producer == of],
     )
+
+
+def _instances(session: Session, dag_id: str, run_id: str, *conditions: Any) -> dict[Producer, TaskInstance]:
+    """Returns the task instances of a run, in the order of their iterations and map indexes."""
+    positions = iteration_of(TaskInstance), map_index_of(TaskInstance)
+    rows = session.execute(
+        select(TaskInstance, *positions)
+        .where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, *conditions)
+        .order_by(*positions)
+    )
+    return {
+        Producer(dag_id, run_id, instance.task_id, map_index, iteration=iteration): instance
+        for instance, iteration, map_index in rows
+    }
+
+
+def _label(task: Producer, instance: TaskInstance) -> str | None:
+    """Returns the label of a mapped task; Airflow has one for the iterations of other tasks, too."""
+    return instance.rendered_map_index if task.map_index >= 0 else None
 
 
 def _facts(task: StageTask | None, one: TaskInstance | None, reported: TaskProgress | None) -> dict[str, Any]:
@@ -117,16 +142,13 @@ def _facts(task: StageTask | None, one: TaskInstance | None, reported: TaskProgr
     }
 
 
-@router.get("/artifacts/{task_id}/{map_index}/{kind}/evaluation")
-def get_evaluation(
-    found: TaskArtifact, dag_id: str, run_id: str, task_id: str, map_index: MapIndex, kind: str
-) -> Evaluation:
+@router.get("/artifacts/{task_id}/{instance}/{kind}/evaluation")
+def get_evaluation(found: TaskArtifact, task: TaskInstancePath, kind: str) -> Evaluation:
     """Returns an evaluation, overall and by slice."""
-    address = ArtifactAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index, kind=kind)
-    return read_evaluation(found, address)
+    return read_evaluation(found, ArtifactAddress.of(task, kind=kind))
 
 
-@router.get("/artifacts/{task_id}/{map_index}/{kind}/epochs")
+@router.get("/artifacts/{task_id}/{instance}/{kind}/epochs")
 def get_epochs(found: TaskArtifact) -> Epochs:
     """Returns the learning curves that a model's training recorded."""
     training: dict[str, Any] = found.read_json("training.json")
@@ -159,6 +181,7 @@ class StageRun(InstanceFacts):
 
     task_id: str
     map_index: int
+    iteration: int
     map_label: str | None
     """Label of a mapped instance, if the DAG file sets one."""
     progress: StageProgress | None
@@ -179,32 +202,31 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
         pipeline = pipeline_of(session, dag_id)
         run = run_of(session, dag_id, run_id)
         facts = RunState.facts(run, returned_by_runs(session, dag_id, [run_id]))
-        mine = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
-        instances: dict[str, list[TaskInstance]] = {}
-        for each in session.scalars(select(TaskInstance).where(*mine).order_by(TaskInstance.map_index)):
-            instances.setdefault(each.task_id, []).append(each)
+        instances: dict[str, list[tuple[Producer, TaskInstance]]] = {}
+        for by, each in _instances(session, dag_id, run_id).items():
+            instances.setdefault(by.task_id, []).append((by, each))
         skipped = skip_reasons(session, dag_id, run_id)
-    made: dict[tuple[str, int], list[ArtifactEntry]] = {}
+    made: dict[Producer, list[ArtifactEntry]] = {}
     for entry in list_run_artifacts(dag_id, run_id).artifacts:
-        made.setdefault((entry.task_id, entry.map_index), []).append(entry)
+        made.setdefault(entry.producer, []).append(entry)
     stages = []
     for task in pipeline.tasks:
-        for each in instances.get(task.task_id, []):
+        for by, each in instances.get(task.task_id, []):
             reported = None
             if str(each.state) in {*_UNFINISHED, "failed"}:
-                producer = Producer(dag_id, run_id, each.task_id, each.map_index)
-                reported = progress_of(pipeline, producer, each.try_number)
+                reported = progress_of(pipeline, by, each.try_number)
             last = reported.points[-1] if reported and reported.points and str(each.state) != "failed" else None
             stages.append(
                 StageRun(
                     **_facts(task, each, reported),
-                    task_id=each.task_id,
-                    map_index=each.map_index,
-                    map_label=each.rendered_map_index,
+                    task_id=by.task_id,
+                    map_index=by.map_index,
+                    iteration=by.iteration,
+                    map_label=_label(by, each),
                     operator=task.operator,
                     progress=StageProgress(share=last.progress, text=last.text) if last else None,
-                    skipped=skipped.get((each.task_id, each.map_index)) if str(each.state) == "skipped" else None,
-                    artifacts=made.get((each.task_id, each.map_index), []),
+                    skipped=skipped.get(by) if str(each.state) == "skipped" else None,
+                    artifacts=made.get(by, []),
                 )
             )
     return RunStages(**facts, triggered_by=run.triggering_user_name, stages=stages)

@@ -10,14 +10,21 @@ from fastapi import HTTPException
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from airflow_hops.airflow_internals.database import DagRun, TaskInstance, XComModel
+from airflow_hops.airflow_internals.database import (
+    XCOM_IS_CURRENT,
+    DagRun,
+    TaskInstance,
+    XComModel,
+    iteration_of,
+    map_index_of,
+)
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
 from airflow_hops.core.contract.web import REFUSED_KEY
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactEntry
-from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, returned_by_tasks
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, producer_in, returned_by_tasks
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -68,6 +75,7 @@ class RunFailure(Model):
 
     task_id: str
     map_index: int
+    iteration: int
     why: str | None
     """Error message of the task; null if it left none."""
 
@@ -77,6 +85,7 @@ class Refusal(Model):
 
     task_id: str
     map_index: int
+    iteration: int
     verdict: Literal["not blessed", "rolled back"]
     why: str
 
@@ -152,7 +161,7 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
 def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
     """Returns the refusals among the artifacts that a run's tasks returned, in their order."""
     return [
-        Refusal(task_id=each.task_id, map_index=each.map_index, verdict=verdict, why=why_refused(each.artifact))
+        Refusal.of(each, verdict=verdict, why=why_refused(each.artifact))
         for each in returned
         if (verdict := verdict_against(each.artifact)) is not None
     ]
@@ -183,19 +192,15 @@ def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReferenc
     return of.candidate, of.champion
 
 
-def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[tuple[str, int], str]:
-    """Returns the reasons of a run's skipped tasks, as far as they gave any, by task and map index."""
+def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[Producer, str]:
+    """Returns the reasons of a run's skipped tasks, as far as they gave any."""
     left = session.execute(
-        select(XComModel.task_id, XComModel.map_index, XComModel.value).where(
-            XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY
+        select(XComModel.task_id, map_index_of(XComModel), iteration_of(XComModel), XComModel.value).where(
+            XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY, XCOM_IS_CURRENT
         )
     )
-    said = ((row.task_id, row.map_index, XComModel.deserialize_value(row)) for row in left)
-    return {
-        (task_id, map_index): str(value["reason"])
-        for task_id, map_index, value in said
-        if isinstance(value, Mapping) and value.get("reason")
-    }
+    said = ((producer_in(row, dag_id, run_id), XComModel.deserialize_value(row)) for row in left)
+    return {task: str(value["reason"]) for task, value in said if isinstance(value, Mapping) and value.get("reason")}
 
 
 def progress_of(pipeline: PipelineDag, producer: Producer, try_number: int) -> TaskProgress | None:
@@ -245,8 +250,8 @@ def _failures(
     named = [(run.dag_id, run.run_id) for run in runs]
     failed = session.execute(
         select(
-            TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index,
-            TaskInstance.try_number,
+            TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, map_index_of(TaskInstance),
+            iteration_of(TaskInstance), TaskInstance.try_number,
         )
         .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named), TaskInstance.state == "failed")
         .order_by(TaskInstance.end_date)
@@ -254,13 +259,10 @@ def _failures(
     first = {(row.dag_id, row.run_id): row for row in reversed(failed.all())}
 
     def why(row: Any) -> str | None:
-        producer = Producer(row.dag_id, row.run_id, row.task_id, row.map_index)
+        producer = producer_in(row, row.dag_id, row.run_id)
         reported = progress_of(pipelines[row.dag_id], producer, row.try_number)
         return reported.error if reported else None
 
     with reading_threads() as readers:
         reasons = list(readers.map(why, first.values()))
-    return {
-        run: RunFailure(task_id=row.task_id, map_index=row.map_index, why=reason)
-        for (run, row), reason in zip(first.items(), reasons, strict=True)
-    }
+    return {run: RunFailure.of(row, why=reason) for (run, row), reason in zip(first.items(), reasons, strict=True)}

@@ -15,9 +15,9 @@ from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.search import StudyRecord
 from airflow_hops.core.store.studies import StudyFolder, recorded_studies, study_folder
-from airflow_hops.hooks.studies import check_runs, ended_without_record, task_of, task_states
+from airflow_hops.hooks.studies import check_runs, ended_without_record, task_states
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change
-from airflow_hops.web.artifacts.lookup import MapIndex, hook_of, pipeline_of, reaching
+from airflow_hops.web.artifacts.lookup import Instance, hook_of, pipeline_of, reaching, task_instance
 from airflow_hops.web.types import Facts, Json, Limit, Model, Number, Offset, Page
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
@@ -39,6 +39,7 @@ class StudyEntry(Model):
     name: str
     task_id: str
     map_index: int
+    iteration: int
     run_id: str
     """DAG run that currently works on it, or did so last."""
     state: str
@@ -160,7 +161,7 @@ def find_study(
     _: Annotated[None, READS_ARTIFACTS],
     dag_id: str,
     task_id: str,
-    map_index: MapIndex,
+    instance: Instance,
     study: Annotated[str, Query(max_length=500, description="The study's name: by default the DAG run's id")],
 ) -> FoundStudy:
     """Returns the study of a route.
@@ -170,7 +171,7 @@ def find_study(
     """
     with create_session() as session:
         hook = hook_of(pipeline_of(session, dag_id).conn_id(task_id))
-    task = Producer(dag_id, "", task_id, map_index).task
+    task = task_instance(dag_id, "", task_id, instance).task
     try:
         folder = study_folder(hook.store, dag_id, task, study)
     except BadInput as error:
@@ -203,7 +204,7 @@ def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPa
     return StudyPage(studies=studies, total_entries=len(records), damaged=damaged)
 
 
-@router.get("/{task_id}/{map_index}")
+@router.get("/{task_id}/{instance}")
 def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     """Returns a study with all its trials."""
     with reaching(found.folder.store):
@@ -226,7 +227,7 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     )
 
 
-@router.get("/{task_id}/{map_index}/curves")
+@router.get("/{task_id}/{instance}/curves")
 def list_trial_curves(found: OneStudy) -> TrialCurves:
     """Lists the intermediate values of a study's trials."""
     with reaching(found.folder.store):
@@ -247,7 +248,7 @@ def list_trial_curves(found: OneStudy) -> TrialCurves:
     )
 
 
-@router.get("/{task_id}/{map_index}/log", dependencies=[READS_LOGS])
+@router.get("/{task_id}/{instance}/log", dependencies=[READS_LOGS])
 def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, description="Its number")]) -> TrialLog:
     """Returns the last log lines of a failed trial.
 
@@ -261,7 +262,7 @@ def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, d
     return TrialLog(number=trial, reason=known.reason, text=text)
 
 
-@router.post("/{task_id}/{map_index}/stop", dependencies=[TRIGGERS_RUNS])
+@router.post("/{task_id}/{instance}/stop", dependencies=[TRIGGERS_RUNS])
 def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest:
     """Asks a search to stop, or to stop one of its trials; the search polls every few seconds.
 
@@ -282,7 +283,7 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
 
 def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
     """Returns the fields of a :class:`StudyEntry`, and those of the record."""
-    task_id, map_index = task_of(record)
+    task = Producer.of_task(record.dag_id, record.run_id, record.task_id)
     best = {"number": record.best, "values": record.best_values, "params": record.best_params}
-    own = {"task_id": task_id, "map_index": map_index, "task_state": task_state}
+    own = {"task_state": task_state, **{name: getattr(task, name) for name in ("task_id", "map_index", "iteration")}}
     return {**record.to_dict(), **own, "best": None if record.best is None else best}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
 
 import httpx
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.params import Path as PathParameter
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.database import (
+    XCOM_IS_CURRENT,
     XCOM_RETURN_KEY,
     DagRun,
     SerializedDagModel,
@@ -24,6 +23,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import LocalFiles
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_LOGS
+from airflow_hops.web.artifacts.lookup import TaskInstancePath, is_of
 from airflow_hops.web.frames import NO_OTHER_SITE
 from airflow_hops.web.queries import RuntimeServers, ServerProgram
 
@@ -35,21 +35,14 @@ _TIMEOUT_S = 60.0
 
 
 @router.api_route(
-    "/{dag_id}/{run_id}/{task_id}/{map_index}/{path:path}",
+    "/{dag_id}/{run_id}/{task_id}/{instance}/{path:path}",
     methods=["GET", "POST"],  # TensorBoard requests several series by POST, which changes nothing
     dependencies=[READS_LOGS],
     include_in_schema=False,
 )
-async def show(
-    request: Request,
-    dag_id: str,
-    run_id: str,
-    task_id: str,
-    map_index: Annotated[int, PathParameter(ge=-1, lt=2**31)],
-    path: str,
-) -> Response:
+async def show(request: Request, task: TaskInstancePath, path: str) -> Response:
     """Proxies the TensorBoard of one task instance, which is started if necessary."""
-    logdir, runtime = await run_in_threadpool(_find_events, dag_id, run_id, task_id, map_index)
+    logdir, runtime = await run_in_threadpool(_find_events, task)
     try:
         address = await run_in_threadpool(_servers.address, program_of(logdir, runtime))
     except HopsError as error:
@@ -73,33 +66,31 @@ def program_of(logdir: Path, runtime: Path) -> ServerProgram:
     )
 
 
-def _find_events(dag_id: str, run_id: str, task_id: str, map_index: int) -> tuple[Path, Path]:
+def _find_events(task: Producer) -> tuple[Path, Path]:
     """Returns the folder of a training's event files, and the runtime environment; raises HTTPException without one."""
     with create_session() as session:
-        known = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-        dag = SerializedDagModel.get_dag(dag_id, session=session)
-        returned = session.scalars(
-            XComModel.get_many(
-                key=XCOM_RETURN_KEY, dag_ids=dag_id, run_id=run_id, task_ids=task_id, map_indexes=map_index
-            )
+        known = session.scalar(select(DagRun.id).where(DagRun.dag_id == task.dag_id, DagRun.run_id == task.run_id))
+        dag = SerializedDagModel.get_dag(task.dag_id, session=session)
+        returned = session.execute(
+            select(XComModel.value).where(XComModel.key == XCOM_RETURN_KEY, XCOM_IS_CURRENT, *is_of(XComModel, task))
         ).first()
         model = XComModel.deserialize_value(returned) if returned is not None else None
-    if known is None or dag is None or not dag.has_task(task_id):
-        raise HTTPException(404, f"there is no task {task_id!r} in run {run_id!r} of DAG {dag_id!r}")
-    conn_id = str(getattr(dag.get_task(task_id), "hops_conn_id", RuntimeHook.default_conn_name))
+    if known is None or dag is None or not dag.has_task(task.task_id):
+        raise HTTPException(404, f"there is no task {task.task_id!r} in run {task.run_id!r} of DAG {task.dag_id!r}")
+    conn_id = str(getattr(dag.get_task(task.task_id), "hops_conn_id", RuntimeHook.default_conn_name))
     try:
         hook = RuntimeHook(conn_id)
         store, runtime = hook.store, hook.settings.runtime
         if isinstance(model, dict) and model.get("kind") == "model":
             result: Path | None = store.local(Artifact.from_dict(model), checked=False) / "tensorboard"
         else:
-            result = _staged(store, store.address(Producer(dag_id, run_id, task_id, map_index), "model"))
+            result = _staged(store, store.address(task, "model"))
     except HopsError as error:
         raise HTTPException(404, str(error)) from error
     if result is None:
         raise HTTPException(
             404,
-            f"task {task_id!r} of run {run_id!r} has no event files yet: they appear after its first epoch if "
+            f"task {task.task!r} of run {task.run_id!r} has no event files yet: they appear after its first epoch if "
             f"the artifact store is on this machine ({store.root}), otherwise after the task has finished",
         )
     return result, runtime

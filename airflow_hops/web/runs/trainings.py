@@ -18,7 +18,7 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
 from airflow_hops.web.queries import ask, ask_bytes
-from airflow_hops.web.types import Model, Number
+from airflow_hops.web.types import Model, Number, TaskAddress
 
 router = APIRouter(
     prefix="/api/dags/{dag_id}/training-runs", tags=["training runs"], dependencies=[READS_RUNS, READS_ARTIFACTS]
@@ -57,6 +57,7 @@ class TrainingRun(Model):
     """Null if Airflow no longer has the DAG run."""
     task_id: str | None
     map_index: int
+    iteration: int
 
 
 class ListedRun(TrainingRun):
@@ -196,19 +197,20 @@ def _with_dag_runs(dag_id: str, runs: Iterable[Mapping[str, Any]]) -> list[dict[
             "dag_run_id": run["tags"].get("hops.run_id"),
             "dag_run_state": states.get(run["tags"].get("hops.run_id", "")),
             "task_id": run["tags"].get("hops.task_id"),
-            "map_index": int(index) if (index := run["tags"].get("hops.map_index", "")).isdecimal() else -1,
+            **{name: _position(run["tags"], name) for name in ("map_index", "iteration")},
         }
         for run in runs
     ]
 
 
-class DataProducer(Model):
+def _position(tags: Mapping[str, str], name: str) -> int:
+    index = tags.get(f"hops.{name}", "")
+    return int(index) if index.isdecimal() else -1
+
+
+class DataProducer(TaskAddress):
     """The task instance that made an artifact, and its kind."""
 
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
     kind: str
 
 

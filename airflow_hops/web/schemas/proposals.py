@@ -24,7 +24,7 @@ from airflow_hops.airflow_internals.database import TaskInstance, TaskInstanceSt
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, publish_schema, schema_history
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change
-from airflow_hops.web.artifacts.lookup import FoundArtifact, MapIndex, TaskArtifact, reaching
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, TaskInstancePath, is_of, reaching
 from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.routes import SchemaComparison, compare_texts
 from airflow_hops.web.schemas.validation_report import PROPOSED_FILE, input_of, text_of
@@ -32,7 +32,7 @@ from airflow_hops.web.schemas.validations import CHANGES_OR_ANSWERS, Severity, h
 from airflow_hops.web.types import Model, TaskAddress, Time
 
 router = APIRouter(
-    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal", tags=["validation"]
+    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/proposal", tags=["validation"]
 )
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Proposal:
         if frozen_name(self.schema.uri) is None:
             return f"the data was held against {self.schema.uri}, which is not a frozen schema"
         with create_session() as session:
-            state = session.scalar(select(TaskInstance.state).filter_by(**self.task.model_dump()))
+            state = session.scalar(select(TaskInstance.state).where(*is_of(TaskInstance, self.task.producer)))
         if state == TaskInstanceState.AWAITING_INPUT:
             return "the task waits for an answer: answer there"
         if has_changed(self.found.store, self.schema):
@@ -167,9 +167,7 @@ class Proposal:
         return checked
 
 
-def find_proposal(
-    found: TaskArtifact, user: GetUserDep, dag_id: str, run_id: str, task_id: str, map_index: MapIndex
-) -> Proposal:
+def find_proposal(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath) -> Proposal:
     """Returns the proposal of a validation.
 
     Raises:
@@ -178,13 +176,12 @@ def find_proposal(
     """
     text = found.read_text(PROPOSED_FILE)
     values = schema_of(found.manifest)
-    there = input_of(found, user, dag_id, "schema")
+    there = input_of(found, user, task.dag_id, "schema")
     if values is None or there is None:
         raise HTTPException(
             410, "the schema that the data was held against was deleted, or you do not have permission to read it"
         )
-    task = TaskAddress(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index)
-    return Proposal(found, user, task, text, values, text_of(found, there[0]))
+    return Proposal(found, user, TaskAddress.of(task), text, values, text_of(found, there[0]))
 
 
 TaskProposal = Annotated[Proposal, Depends(find_proposal)]
@@ -273,7 +270,7 @@ def _folder(schema: Artifact) -> str:
 def _record(result: FoundArtifact, schema: Artifact) -> str:
     """Returns the address of the file with the decisions on a proposal."""
     maker = result.manifest.producer
-    about = [maker.dag_id, maker.run_id, maker.task_id, maker.map_index, result.artifact.fingerprint]
+    about = [maker.dag_id, maker.run_id, maker.task, result.artifact.fingerprint]
     return f"{_folder(schema)}/{hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]}.json"
 
 

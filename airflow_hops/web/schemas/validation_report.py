@@ -17,9 +17,7 @@ from airflow_hops.web.queries import ask
 from airflow_hops.web.schemas.validations import Severity, schema_of
 from airflow_hops.web.types import Json, Model, Number, Offset
 
-router = APIRouter(
-    prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}", tags=["validation"]
-)
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["validation"])
 _REPORT, PROPOSED_FILE = "anomalies.json", "proposed.pbtxt"
 
 

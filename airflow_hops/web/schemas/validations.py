@@ -10,8 +10,16 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep, get_auth_manager
-from airflow_hops.airflow_internals.database import DagRun, HITLDetail, TaskInstance, TaskInstanceState, create_session
-from airflow_hops.core.contract.artifacts import Artifact, Manifest, Producer
+from airflow_hops.airflow_internals.database import (
+    DagRun,
+    HITLDetail,
+    TaskInstance,
+    TaskInstanceState,
+    create_session,
+    iteration_of,
+    map_index_of,
+)
+from airflow_hops.core.contract.artifacts import Artifact, Manifest
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_change, may_read
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
@@ -142,7 +150,7 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
         total, instances = _instances(session, pipeline, limit, offset)
         runs, tasks = ({getattr(instance, name) for instance in instances} for name in ("run_id", "task_id"))
         returned = {
-            (each.run_id, each.task_id, each.map_index): each.artifact
+            each.task: each.artifact
             for each in returned_by_runs(session, dag_id, runs, tasks)
             if each.artifact.kind == KIND
         }
@@ -153,9 +161,10 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
         asked = {each.ti_id: each for each in details}
     entries = []
     for instance in instances:
-        key = (instance.run_id, instance.task_id, instance.map_index)
         store = hook_of(pipeline.conn_id(instance.task_id)).store
-        entries.append(_entry(user, store, instance, returned.get(key), asked.get(instance.id)))
+        address = ArtifactAddress.of(instance, kind=KIND)
+        artifact = returned.get(address.producer)
+        entries.append(_entry(user, store, instance, address, artifact, asked.get(instance.id)))
     return ValidationPage(total_entries=total, validations=entries, asks=asks)
 
 
@@ -178,7 +187,8 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
         TaskInstance.dag_id,
         TaskInstance.run_id,
         TaskInstance.task_id,
-        TaskInstance.map_index,
+        map_index_of(TaskInstance),
+        iteration_of(TaskInstance),
         TaskInstance.state,
         TaskInstance.start_date,
         TaskInstance.end_date,
@@ -187,20 +197,24 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
         DagRun.run_type,
         DagRun.run_after,
     ).join(DagRun, (DagRun.dag_id == TaskInstance.dag_id) & (DagRun.run_id == TaskInstance.run_id))
-    newest = wanted.where(*mine).order_by(DagRun.run_after.desc(), DagRun.id.desc(), TaskInstance.map_index)
+    order = (DagRun.run_after.desc(), DagRun.id.desc(), iteration_of(TaskInstance), map_index_of(TaskInstance))
+    newest = wanted.where(*mine).order_by(*order)
     return total, session.execute(newest.limit(limit).offset(offset)).all()
 
 
 def _entry(
-    user: GetUserDep, store: ArtifactStore, instance: Any, returned: Artifact | None, asked: HITLDetail | None
+    user: GetUserDep,
+    store: ArtifactStore,
+    instance: Any,
+    address: ArtifactAddress,
+    returned: Artifact | None,
+    asked: HITLDetail | None,
 ) -> ValidationEntry:
-    address = ArtifactAddress.of(instance, kind=KIND)
     state: Literal["present", "none", "deleted", "unreachable"] = "none"
     detail, features, changed = None, list[AnomalousFeature](), False
     artifact = returned
     try:
-        producer = Producer(address.dag_id, address.run_id, address.task_id, address.map_index)
-        artifact = returned or published(store, producer, KIND)
+        artifact = returned or published(store, address.producer, KIND)
         if artifact is not None:
             artifact, manifest = open_artifact(store, artifact)
             state, features = "present", anomalous_features(store, artifact)

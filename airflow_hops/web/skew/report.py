@@ -51,7 +51,7 @@ def _digest(store: ArtifactStore, artifact: Artifact) -> bytes:
     return json.dumps({**report, "features": features}).encode()
 
 
-router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew", tags=["skew"])
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew", tags=["skew"])
 
 
 class FeatureFigures(Model):

@@ -8,11 +8,20 @@ from typing import Any, Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from airflow_hops.airflow_internals.database import XCOM_RETURN_KEY, AssetEvent, TaskInstance, XComModel
+from airflow_hops.airflow_internals.database import (
+    XCOM_IS_CURRENT,
+    XCOM_RETURN_KEY,
+    AssetEvent,
+    TaskInstance,
+    XComModel,
+    iteration_of,
+    map_index_of,
+)
+from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.retraining.conditions import Finding
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.contract.web import REFUSED_KEY
-from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, producer_in
 from airflow_hops.web.types import Model, RunAddress, TaskAddress, Time
 
 _ENDED = {"success": "requested", "skipped": "refused", "failed": "failed", "upstream_failed": "failed"}
@@ -53,28 +62,36 @@ class RetrainingDecision(Model):
 
 def decisions(
     session: Session, pipeline: PipelineDag, checks: Sequence[ReturnedArtifact], readable: Container[str]
-) -> dict[tuple[str, int], RetrainingDecision]:
-    """Returns the decisions about comparisons, by run and map index."""
+) -> dict[Producer, RetrainingDecision]:
+    """Returns the decisions about comparisons, by the task instance that compared."""
     task_ids = [task.task_id for task in pipeline.tasks if task.stage == "retraining"]
     run_ids = {check.run_id for check in checks}
     if not task_ids or not run_ids:
         return {}
-    left: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+    left: dict[Producer, Mapping[str, Any]] = {}
     rows = session.execute(
-        select(XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value).where(
+        select(
+            XComModel.run_id, XComModel.task_id, map_index_of(XComModel), iteration_of(XComModel), XComModel.value
+        ).where(
             XComModel.dag_id == pipeline.dag_id,
             XComModel.run_id.in_(run_ids),
             XComModel.task_id.in_(task_ids),
             XComModel.key.in_([XCOM_RETURN_KEY, REFUSED_KEY]),
+            XCOM_IS_CURRENT,
         )
     )
     for row in rows:
         value = XComModel.deserialize_value(row)
         if isinstance(value, Mapping):
-            left[(row.run_id, row.task_id, row.map_index)] = value
+            left[producer_in(row, pipeline.dag_id, row.run_id)] = value
     instances = session.execute(
         select(
-            TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state, TaskInstance.end_date
+            TaskInstance.run_id,
+            TaskInstance.task_id,
+            map_index_of(TaskInstance),
+            iteration_of(TaskInstance),
+            TaskInstance.state,
+            TaskInstance.end_date,
         ).where(
             TaskInstance.dag_id == pipeline.dag_id, TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids)
         )
@@ -86,13 +103,14 @@ def decisions(
     results = {}
     for check in checks:
         for asker in askers.get(check.run_id, []):
-            said = left.get((asker.run_id, asker.task_id, asker.map_index), {})
+            said = left.get(producer_in(asker, pipeline.dag_id, asker.run_id), {})
             # The task names the comparison that it decided about, or is the only one that could have.
             named, is_alone = said.get("skew"), len(task_ids) == 1
-            if named == check.artifact.uri or (not named and is_alone and asker.map_index in (-1, check.map_index)):
+            fits = asker.map_index in (-1, check.map_index) and asker.iteration in (-1, check.iteration)
+            if named == check.artifact.uri or (not named and is_alone and fits):
                 task = TaskAddress.of(asker, dag_id=pipeline.dag_id)
                 runs = [run for run in started.get((asker.run_id, asker.task_id), []) if run.dag_id in readable]
-                results[(check.run_id, check.map_index)] = RetrainingDecision(
+                results[check.task] = RetrainingDecision(
                     **_decided(asker.state, said, check), at=asker.end_date, task=task, started=runs
                 )
                 break

@@ -12,8 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.airflow_internals.database import TaskInstance, create_session
-from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.airflow_internals.database import TaskInstance, create_session, iteration_of, map_index_of
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
@@ -23,6 +22,7 @@ from airflow_hops.web.artifacts.tasks import (
     PipelineDag,
     ReturnedArtifact,
     StageTask,
+    producer_in,
     read_pipelines,
     returned_by_task,
     together,
@@ -58,7 +58,7 @@ def monitor_failures(
     of = TaskInstance
     task_ids = [task.task_id for task in pipeline.tasks if task.kind in _MONITORS]
     rows = session.execute(
-        select(of.run_id, of.task_id, of.map_index, of.try_number, of.end_date, of.state)
+        select(of.run_id, of.task_id, map_index_of(of), iteration_of(of), of.try_number, of.end_date, of.state)
         .add_columns(func.count().over().label("total"))
         .where(of.dag_id == pipeline.dag_id, of.task_id.in_(task_ids), of.end_date.is_not(None))
         .where(of.state.in_(("failed", "upstream_failed")))
@@ -66,7 +66,7 @@ def monitor_failures(
         .order_by(of.end_date.desc())
         .limit(_MOST)
     ).all()
-    makers = [Producer(pipeline.dag_id, row.run_id, row.task_id, row.map_index) for row in rows]
+    makers = [producer_in(row, pipeline.dag_id, row.run_id) for row in rows]
     with reading_threads() as readers:
         reports = list(readers.map(lambda by, row: progress_of(pipeline, by, row.try_number), makers, rows))
     results = [
@@ -226,7 +226,7 @@ def get_skew_timeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
         source=chosen.described(),
-        checks=[_check(each, decided.get((each.run_id, each.map_index))) for each in result],
+        checks=[_check(each, decided.get(each.task)) for each in result],
         features=[
             FeatureTimeline(
                 name=name,

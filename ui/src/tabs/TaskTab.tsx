@@ -6,7 +6,7 @@ import { QueryView } from "src/components/QueryView";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
-import { airflowTaskPath, runsPath, type TaskRef } from "src/routes";
+import { airflowTaskPath, instanceOf, runsPath, type TaskRef } from "src/routes";
 import { ENDED } from "src/tabs/states";
 import { ArtifactResult } from "src/tabs/task/ArtifactResult";
 import { Instances } from "src/tabs/task/Instances";
@@ -21,17 +21,18 @@ interface Props {
   runId: string;
   taskId: string;
   mapIndex: number;
+  iteration: number;
 }
 
 /** The tab on a task instance: progress and learning curves while it runs, what it has made afterwards. */
-export function TaskTab({ dagId, runId, taskId, mapIndex }: Props) {
+export function TaskTab({ dagId, runId, taskId, mapIndex, iteration }: Props) {
+  const task: TaskRef = { dag_id: dagId, run_id: runId, task_id: taskId, map_index: mapIndex, iteration };
   const query = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}",
-    { params: { path: { dag_id: dagId, run_id: runId, task_id: taskId, map_index: mapIndex } } },
+    "/api/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{instance}",
+    { params: { path: { dag_id: dagId, run_id: runId, task_id: taskId, instance: instanceOf(task) } } },
     { refetchInterval: ({ state }) => (state.data && !hasEnded(state.data) ? LIVE_MS : false) },
   );
-  const task: TaskRef = { dag_id: dagId, run_id: runId, task_id: taskId, map_index: mapIndex };
   if (query.error instanceof ApiError && query.error.status === 404) {
     return <Empty title="Nothing to show for this task">{query.error.message}</Empty>;
   }

@@ -30,12 +30,17 @@ describe("progress", () => {
 });
 
 const artifact = (kind: string, more: object) =>
-  ({ kind, dag_id: "f", run_id: "r", task_id: "t", map_index: -1, metrics: {}, properties: {}, rows: {}, ...more }) as
+  ({ kind, dag_id: "f", run_id: "r", task_id: "t", map_index: -1, iteration: -1, metrics: {}, properties: {}, rows: {}, ...more }) as
     unknown as ArtifactEntry; // biome-ignore format: one line
 
 describe("stages of a run", () => {
   test("each artifact is a row, and so is a stage without", () => {
-    const stage = (task_id: string, ...artifacts: ArtifactEntry[]) => ({ task_id, map_index: -1, artifacts });
+    const stage = (task_id: string, ...artifacts: ArtifactEntry[]) => ({
+      task_id,
+      map_index: -1,
+      iteration: -1,
+      artifacts,
+    });
     const stages = [stage("validate", artifact("anomalies", {}), artifact("examples", {})), stage("train")];
     const rows = rowsOf("f", { run_id: "r", stages } as unknown as Parameters<typeof rowsOf>[1]);
     expect(rows.map(({ key, position }) => [key, position])).toEqual([

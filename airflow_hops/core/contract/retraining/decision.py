@@ -34,7 +34,7 @@ class Request(JsonFields):
         at: Time of the request, by ``clock``.
         reference: Fingerprint of the training data of the champion at that time.
         made: Wall-clock time, ISO 8601 UTC.
-        by: ``dag_id``, ``run_id``, ``task_id`` and ``map_index`` of the requesting task.
+        by: ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and, in a loop, ``iteration`` of the requesting task.
         refused: Whether a person refused it.
         no_new_rows: Whether its runs found no rows that the champion was not trained on; it then counts for nothing.
         clock: Clock of ``at``.

@@ -84,7 +84,7 @@ class StudyRecord(CheckedFields):
     Attributes:
         name: Name of the study, unique in the task.
         dag_id: The DAG of the task that searches.
-        task_id: The task; mapped tasks have ``<task>@<index>``.
+        task_id: The task; as :attr:`~airflow_hops.core.contract.artifacts.Producer.task`.
         run_id: The DAG run that works on it, or the last one.
         state: ``running``; ``complete``; ``failed``: see ``error``; ``stopped`` by a person.
         program: The user's function or script.

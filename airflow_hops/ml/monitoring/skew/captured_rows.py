@@ -51,7 +51,7 @@ class Cursor:
 
     def __init__(self, store: ArtifactStore, producer: Producer, model_name: str) -> None:
         self._store, self._run_id, self._model = store, producer.run_id, model_name
-        self._uri = store.uri("_state", producer.dag_id, producer.task_id, "captured.json")
+        self._uri = store.uri("_state", producer.dag_id, producer.task, "captured.json")
 
     def window(self, names: Sequence[str]) -> Window:
         """Returns the window of this run, given the names of all captured files."""

@@ -266,7 +266,7 @@ class _Steps:
         return self._deployment(version, "canary", traffic, champion.version, published, why)
 
     @property
-    def _by(self) -> dict[str, str]:
+    def _by(self) -> dict[str, Any]:
         return by_whom(self.context.spec.producer)
 
     def _write(self, record: ModelRecord) -> None:

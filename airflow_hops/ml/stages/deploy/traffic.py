@@ -67,7 +67,7 @@ def _decide(
     decision: Callable[[Serving], bool],
     *,
     model_name: str,
-    by: Mapping[str, str] | None = None,
+    by: Mapping[str, Any] | None = None,
     keep_versions: int = 2,
     **given: Any,
 ) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Serving:
     registry: ModelRegistry
     model_name: str
     reason: str
-    by: Mapping[str, str]
+    by: Mapping[str, Any]
     keep_versions: int = 2
     available_timeout_s: float = 120.0
 

@@ -43,7 +43,8 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     if "hops.dag_id" not in tags:
         raise BadInput(f"MLflow's run {run_id} was not logged by a task of this package: it has no tag hops.dag_id")
     dag_id, dag_run_id, task_id = (tags[f"hops.{name}"] for name in ("dag_id", "run_id", "task_id"))
-    producer = Producer(dag_id, dag_run_id, task_id, int(tags.get("hops.map_index", "-1")))
+    index, iteration = (int(tags.get(f"hops.{name}", "-1")) for name in ("map_index", "iteration"))
+    producer = Producer(dag_id, dag_run_id, task_id, index, iteration=iteration)
     report: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
     report |= {"metrics": dict(result.data.metrics), "record": tags.get(RECORD_TAG)}
     report |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}

@@ -281,7 +281,7 @@ class _Step:
         )
 
     @property
-    def _by(self) -> dict[str, str]:
+    def _by(self) -> dict[str, Any]:
         return by_whom(self.rollout.context.spec.producer)
 
     def _asked(self) -> str:

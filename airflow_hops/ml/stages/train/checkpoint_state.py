@@ -38,14 +38,13 @@ class CheckpointState:
     def of(cls, spec: StepSpec, store: ArtifactStore) -> CheckpointState:
         """Returns the state of a step; its key changes with code, parameters and inputs."""
         producer = spec.producer
-        task = producer.task_id if producer.map_index < 0 else f"{producer.task_id}@{producer.map_index}"
         parts = {
             **{f"input {role}": ",".join(a.fingerprint for a in values) for role, values in spec.inputs.items()},
             "parameters": hashlib.sha256(json.dumps(spec.params, sort_keys=True).encode()).hexdigest(),
             **spec.cache_key_parts,
         }
         key = cache_key(parts)[:16]
-        return cls(store, store.uri("_state", "checkpoints", producer.dag_id, producer.run_id, task, key))
+        return cls(store, store.uri("_state", "checkpoints", producer.dag_id, producer.run_id, producer.task, key))
 
     def fetch(self, folder: Path) -> Checkpoint | None:
         """Copies the latest intact checkpoint into a new subfolder, if there is one; skips damaged ones with a warning.

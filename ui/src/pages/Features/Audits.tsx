@@ -7,7 +7,7 @@ import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
 import { formatNumber, formatPercent, formatPValue, plural } from "src/format";
-import { airflowTaskPath } from "src/routes";
+import { airflowTaskPath, instanceOf } from "src/routes";
 
 type Audit = Schemas["AuditEntry"];
 type Row = Schemas["AuditedFeature"];
@@ -79,7 +79,7 @@ export function Audits({ audits }: { audits: readonly Audit[] }) {
         />
       )}
       {older.map((audit) => (
-        <Summary key={`${audit.run_id} ${audit.task_id} ${audit.map_index}`} audit={audit} />
+        <Summary key={`${audit.run_id} ${audit.task_id} ${instanceOf(audit)}`} audit={audit} />
       ))}
     </Stack>
   );

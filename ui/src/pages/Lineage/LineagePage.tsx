@@ -14,7 +14,7 @@ import { LineageGraph } from "src/pages/Lineage/LineageGraph";
 import { LineageList } from "src/pages/Lineage/LineageList";
 import { NodePanel } from "src/pages/Lineage/NodePanel";
 import { type Start, useStart } from "src/pages/Lineage/useStart";
-import { type ArtifactRef, airflowDagPath, refOf } from "src/routes";
+import { type ArtifactRef, airflowDagPath, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 /** From an artifact or a served version back to its first data, and on to what was made from it. */
@@ -56,8 +56,8 @@ function Loaded({ begun, artifact }: { begun: Start; artifact: ArtifactRef }) {
   const [view] = useView();
   const query = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/lineage",
-    { params: { path: refOf(artifact) } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/lineage",
+    { params: { path: pathOf(artifact) } },
     { placeholderData: keepPreviousData, staleTime: 15_000 },
   );
   return (

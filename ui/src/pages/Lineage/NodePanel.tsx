@@ -8,7 +8,15 @@ import type { Lineage, Node } from "src/pages/Lineage/graph";
 import { kindOf, spanOf, summaryOf, targetOf } from "src/pages/Lineage/kinds";
 import { Reproduce } from "src/pages/Lineage/Reproduce";
 import { ServedBadge } from "src/pages/Lineage/ServedBadge";
-import { airflowRunPath, airflowTaskPath, artifactPath, lineagePath, modelsPath, runsPath } from "src/routes";
+import {
+  airflowRunPath,
+  airflowTaskPath,
+  artifactPath,
+  instanceLabel,
+  lineagePath,
+  modelsPath,
+  runsPath,
+} from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 /** An artifact of the lineage: figures, who made it, who holds it, where to look at it, how to make it again. */
@@ -51,7 +59,7 @@ export function NodePanel({ lineage, node }: { lineage: Lineage; node: Node }) {
         {node.address && (
           <Row label="Made by">
             {node.address.dag_id} › {node.address.task_id}
-            {node.address.map_index >= 0 && ` [${node.address.map_index}]`}
+            {instanceLabel(node.address)}
           </Row>
         )}
         {node.address && <Row label="In run">{node.address.run_id}</Row>}

@@ -1,7 +1,7 @@
 import { Badge, Box, Heading, Stack, Table, Text } from "@chakra-ui/react";
 import { api } from "src/api/client";
 import { QueryView } from "src/components/QueryView";
-import type { ArtifactRef } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 const PARTS: Record<string, string> = {
   code: "this package",
@@ -18,8 +18,8 @@ const meaning = (name: string): string =>
 export function Reproduce({ address }: { address: ArtifactRef }) {
   const query = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/reproduction",
-    { params: { path: address } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/reproduction",
+    { params: { path: pathOf(address) } },
     { staleTime: 30_000 },
   );
   return (

@@ -32,11 +32,12 @@ function By({ by }: { by: Person | TaskRef }) {
   }
   const { dag_id, run_id, task_id } = by;
   if (dag_id && run_id && task_id) {
-    const map_index = "map_index" in by ? by.map_index : -1;
+    const { map_index, iteration } = by;
+    const task = { dag_id, run_id, task_id, map_index: map_index ?? -1, iteration: iteration ?? -1 };
     return (
       <>
         {" by "}
-        <AppLink to={airflowTaskPath({ dag_id, run_id, task_id, map_index })} title={run_id}>
+        <AppLink to={airflowTaskPath(task)} title={run_id}>
           {dag_id}.{task_id}
         </AppLink>
       </>

@@ -3,7 +3,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { api, apiAddress, type Schemas } from "src/api/client";
 import { useQueryParam } from "src/hooks/useQueryState";
-import { type ArtifactRef, refOf } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 export type LiveModel = Schemas["LiveModel"];
 export type ModelDetail = Schemas["ModelDetail"];
@@ -87,7 +87,7 @@ export function useEvaluation(dagId: string, model: string, version: number) {
 
 /** The evaluation of a candidate, by the task that made it. */
 export function useCandidateEvaluation(judged: ArtifactRef) {
-  return api.useQuery("get", "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/evaluation", {
-    params: { path: refOf(judged) },
+  return api.useQuery("get", "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/evaluation", {
+    params: { path: pathOf(judged) },
   });
 }

@@ -59,8 +59,8 @@ function Second({ dagId, run }: { dagId: string; run: Run }) {
   const all = run.failure ? [run.failure] : run.refusals;
   const [told, ...more] = all;
   if (told) {
-    const { task_id, map_index, why } = told;
-    const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index };
+    const { task_id, map_index, iteration, why } = told;
+    const task = { dag_id: dagId, run_id: run.run_id, task_id, map_index, iteration };
     const color = run.failure ? ERROR : WARNING;
     return (
       <Tooltip content={<Text whiteSpace="pre-wrap">{all.map(reasonOf).join("\n")}</Text>}>

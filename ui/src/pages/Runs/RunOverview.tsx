@@ -59,7 +59,13 @@ export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
 function Facts({ dagId, run }: { dagId: string; run: Detail }) {
   const task =
     run.dag_run_id && run.task_id
-      ? { dag_id: dagId, run_id: run.dag_run_id, task_id: run.task_id, map_index: run.map_index }
+      ? {
+          dag_id: dagId,
+          run_id: run.dag_run_id,
+          task_id: run.task_id,
+          map_index: run.map_index,
+          iteration: run.iteration,
+        }
       : null;
   const facts: [string, ReactNode][] = [
     ["Started", <Time key="at" at={run.start_time} />],

@@ -3,13 +3,14 @@
 import type { Schemas } from "src/api/client";
 import { ownTags } from "src/components/tags";
 import { shortRun } from "src/format";
+import { instanceLabel } from "src/routes";
 
 export type Run = Schemas["ListedRun"];
 
 /** What charts compare: a run, or a trial of a study. */
 export type Compared = Pick<
   Run,
-  "run_id" | "name" | "dag_run_id" | "map_index" | "start_time" | "end_time" | "params" | "metrics"
+  "run_id" | "name" | "dag_run_id" | "map_index" | "iteration" | "start_time" | "end_time" | "params" | "metrics"
 >;
 
 /** What can be said of a run as one value, by a key as MLflow's search names it: `metrics.auc`, `params.lr`. */
@@ -64,14 +65,14 @@ export function labelOf(
     task_id?: string | null;
     name: string;
     map_index: number;
+    iteration: number;
     tags?: Record<string, string>;
   },
   withTask = true,
 ): string {
   const task = withTask && run.dag_run_id && run.task_id ? `${run.task_id}: ` : "";
-  const index = run.map_index >= 0 ? ` [${run.map_index}]` : "";
   const trial = run.tags?.["hops.trial"];
-  return `${task}${run.dag_run_id ?? run.name}${index}${trial === undefined ? "" : `, trial ${trial}`}`;
+  return `${task}${run.dag_run_id ?? run.name}${instanceLabel(run)}${trial === undefined ? "" : `, trial ${trial}`}`;
 }
 
 /** Whether the runs are of several tasks, so that a DAG run's id does not tell them apart. */

@@ -1,7 +1,14 @@
 import { dataRows, libraryRows, type Provenance, statisticsOf } from "src/pages/Runs/provenance";
 import { expect, test } from "vitest";
 
-const made = (run_id: string, kind: string) => ({ dag_id: "d", run_id, task_id: "t", map_index: -1, kind });
+const made = (run_id: string, kind: string) => ({
+  dag_id: "d",
+  run_id,
+  task_id: "t",
+  map_index: -1,
+  iteration: -1,
+  kind,
+});
 const first: Provenance = {
   recorded: true,
   python: "3.11.7",

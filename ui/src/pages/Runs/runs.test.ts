@@ -18,7 +18,7 @@ import { describe, expect, test } from "vitest";
 
 function runOf(params: Record<string, string>, metrics: Record<string, number>): Run {
   return {
-    run_id: "r", name: "flights.train", dag_run_id: "manual__1", dag_run_state: "success", map_index: -1,
+    run_id: "r", name: "flights.train", dag_run_id: "manual__1", dag_run_state: "success", map_index: -1, iteration: -1,
     status: "FINISHED", start_time: 1000, end_time: 3500, params, metrics, tags: {},
   } as unknown as Run; // biome-ignore format: as a row
 }
@@ -67,13 +67,19 @@ describe("figures of runs", () => {
       "KILLED",
       "KILLED",
     ]);
-    expect(labelOf({ dag_run_id: null, name: "train", map_index: 0 })).toBe("train [0]");
-    const trial = { dag_run_id: "manual__1", name: "trial 7", map_index: -1, tags: { "hops.trial": "7" } };
+    expect(labelOf({ dag_run_id: null, name: "train", map_index: 0, iteration: -1 })).toBe("train [0]");
+    const trial = {
+      dag_run_id: "manual__1",
+      name: "trial 7",
+      map_index: -1,
+      iteration: -1,
+      tags: { "hops.trial": "7" },
+    };
     expect(labelOf(trial)).toBe("manual__1, trial 7");
   });
 
   test("a legend has short names, and long ones where short ones would be the same", () => {
-    const at = (id: string) => ({ dag_run_id: id, name: "train", map_index: -1 });
+    const at = (id: string) => ({ dag_run_id: id, name: "train", map_index: -1, iteration: -1 });
     const [one, two] = ["manual__2026-11-20T17:11:03+00:00_x", "manual__2026-11-20T17:11:09+00:00_y"] as const;
     const other = "asset_triggered__2026-11-20T17:11:03+00:00_x";
     expect(legendLabels([one, other, "my run"].map(at))).toEqual(["manual 11-20 17:11", "asset 11-20 17:11", "my run"]);

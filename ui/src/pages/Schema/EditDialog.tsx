@@ -6,7 +6,7 @@ import { ErrorAlert } from "src/components/ErrorAlert";
 import { QueryView } from "src/components/QueryView";
 import { plural } from "src/format";
 import { type SchemaCheck, useCheck, useReview } from "src/pages/Schema/queries";
-import { type ArtifactRef, refOf } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 /** Changes that are listed before the schema is approved; the version's comparison has them all. */
 const MANY = 30;
@@ -58,7 +58,7 @@ export function EditDialog({
                 size="sm"
                 variant="outline"
                 loading={check.isPending}
-                onClick={() => check.mutate({ params: { path: refOf(address) }, body: { text } })}
+                onClick={() => check.mutate({ params: { path: pathOf(address) }, body: { text } })}
               >
                 Check
               </Button>

@@ -8,7 +8,7 @@ import { QueryView } from "src/components/QueryView";
 import type { Column } from "src/components/table";
 import { formatNumber, plural } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
-import { type ArtifactRef, refOf } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 type Found = Schemas["QuarantinedRows"];
 interface Row {
@@ -79,8 +79,8 @@ function Rows({
 }) {
   const rows = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/quarantine",
-    { params: { path: refOf(address), query: { split, limit: PAGE, offset } } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/quarantine",
+    { params: { path: pathOf(address), query: { split, limit: PAGE, offset } } },
     { placeholderData: keepPreviousData },
   );
   return <QueryView query={rows}>{(found) => <Sample found={found} offset={offset} onTurn={onTurn} />}</QueryView>;

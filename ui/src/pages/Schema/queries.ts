@@ -3,7 +3,7 @@
 import { keepPreviousData } from "@tanstack/react-query";
 import { ApiError, api, client, queryClient, type Schemas } from "src/api/client";
 import { basePath } from "src/host";
-import { type ArtifactRef, refOf } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 export type SchemaSummary = Schemas["SchemaSummary"];
 export type SchemaFeature = Schemas["SchemaFeature"];
@@ -18,7 +18,7 @@ export type Question = Schemas["Question"];
 
 /** Validations on one page of the timeline. */
 export const PER_PAGE = 30;
-const NOWHERE: ArtifactRef = { dag_id: "", run_id: "", task_id: "", map_index: -1, kind: "anomalies" };
+const NOWHERE: ArtifactRef = { dag_id: "", run_id: "", task_id: "", map_index: -1, iteration: -1, kind: "anomalies" };
 const WHILE_IT_RUNS_MS = 5_000;
 const RUNNING = new Set(["running", "queued", "awaiting_input", "deferred", "scheduled"]);
 
@@ -53,27 +53,27 @@ export const useValidations = (dagId: string, page = 0) =>
 export const useReport = (address: ArtifactRef | undefined, enabled = true) =>
   api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/anomalies",
-    { params: { path: refOf(address ?? NOWHERE) } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/anomalies",
+    { params: { path: pathOf(address ?? NOWHERE) } },
     { enabled: enabled && address !== undefined },
   );
 
-const PROPOSAL = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/proposal";
+const PROPOSAL = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/proposal";
 
 /** What a validation proposes to change of the schema. */
 export const useProposal = (address: ArtifactRef, enabled: boolean) =>
-  api.useQuery("get", PROPOSAL, { params: { path: refOf(address) } }, { enabled });
+  api.useQuery("get", PROPOSAL, { params: { path: pathOf(address) } }, { enabled });
 
 /** The proposed schema's text, and what was decided on it. */
 export const useReview = (address: ArtifactRef, enabled = true) =>
-  api.useQuery("get", `${PROPOSAL}/review`, { params: { path: refOf(address) } }, { enabled });
+  api.useQuery("get", `${PROPOSAL}/review`, { params: { path: pathOf(address) } }, { enabled });
 
 /** What an edited schema would change, and which anomalies the data would have under it. */
 export const useCheck = () => api.useMutation("post", `${PROPOSAL}/check`);
 
 /** Rejects where a text is no schema. */
 export const checkText = (address: ArtifactRef, text: string): Promise<unknown> =>
-  client.POST(`${PROPOSAL}/check`, { params: { path: refOf(address) }, body: { text } });
+  client.POST(`${PROPOSAL}/check`, { params: { path: pathOf(address) }, body: { text } });
 
 /** Approves the proposed schema, with `text` instead of it, or rejects it, as it was when it was `seen`. */
 export async function decide(
@@ -85,7 +85,7 @@ export async function decide(
 ): Promise<void> {
   const body = { choice, text, reason, fingerprint: seen.fingerprint, decisions: seen.decisions.length };
   try {
-    await client.POST(PROPOSAL, { params: { path: refOf(address) }, body });
+    await client.POST(PROPOSAL, { params: { path: pathOf(address) }, body });
   } finally {
     await queryClient.invalidateQueries();
   }

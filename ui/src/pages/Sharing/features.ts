@@ -1,6 +1,6 @@
 import { api, type Schemas } from "src/api/client";
 import type { SharedDataset } from "src/pages/Sharing/words";
-import { refOf } from "src/routes";
+import { pathOf } from "src/routes";
 
 /** What is compared of a feature; null where it is not known. */
 export interface FeatureFigures {
@@ -70,8 +70,10 @@ export function usePipelineFeatures(dagId: string | null): { features: Features;
     { enabled },
   );
   const artifact = runs.data?.runs[0]?.artifacts.find(({ kind }) => kind === "statistics");
-  const path = artifact ? refOf(artifact) : { dag_id: "", run_id: "", task_id: "", map_index: -1, kind: "statistics" };
-  const ARTIFACT = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}";
+  const path = pathOf(
+    artifact ?? { dag_id: "", run_id: "", task_id: "", map_index: -1, iteration: -1, kind: "statistics" },
+  );
+  const ARTIFACT = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}";
   const listing = api.useQuery("get", `${ARTIFACT}/statistics`, { params: { path } }, { enabled: !!artifact });
   const dataset = listing.data?.datasets[0]?.name;
   const table = api.useQuery(

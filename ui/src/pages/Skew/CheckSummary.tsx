@@ -10,7 +10,7 @@ import { formatList, formatNumber } from "src/format";
 import { DecisionSummary } from "src/pages/Skew/DecisionSummary";
 import type { Check } from "src/pages/Skew/timeline";
 import { formatEffect, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
-import { airflowRunPath, airflowTaskPath, lineagePath, refOf } from "src/routes";
+import { airflowRunPath, airflowTaskPath, instanceOf, lineagePath, pathOf, refOf } from "src/routes";
 
 /** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
 export function CheckSummary({
@@ -26,8 +26,8 @@ export function CheckSummary({
   const { decision } = check;
   const report = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew",
-    { params: { path: refOf(check), query: { features: false } } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew",
+    { params: { path: pathOf(check), query: { features: false } } },
     { staleTime: Number.POSITIVE_INFINITY },
   );
   const versions = Object.keys(check.versions);
@@ -122,5 +122,5 @@ function Window({ check }: { check: Check }) {
   );
 }
 
-const reportAddress = ({ dag_id, run_id, task_id, map_index, kind }: Check): string =>
-  apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "skew", "report.html");
+const reportAddress = ({ dag_id, run_id, task_id, kind, ...position }: Check): string =>
+  apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, instanceOf(position), kind, "skew", "report.html");

@@ -10,15 +10,15 @@ import { measureName } from "src/measures";
 import { Histogram } from "src/pages/Skew/Histogram";
 import { RowExamples } from "src/pages/Skew/RowExamples";
 import { causeInWords, classesInWords, effectInWords, FAULTS, formatEffect } from "src/pages/Skew/words";
-import { type ArtifactRef, dataPath } from "src/routes";
+import { type ArtifactRef, dataPath, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 /** A feature in one comparison: both histograms, figures, what it looks like and what it does. */
 export function Comparison({ check, feature }: { check: ArtifactRef; feature: string }) {
   const query = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew/feature",
-    { params: { path: check, query: { feature } } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew/feature",
+    { params: { path: pathOf(check), query: { feature } } },
     { placeholderData: keepPreviousData, staleTime: Number.POSITIVE_INFINITY },
   );
   return (

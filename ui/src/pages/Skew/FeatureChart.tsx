@@ -12,7 +12,7 @@ import { chartOption, LIMITS } from "src/pages/Skew/chartOption";
 import type { Measured } from "src/pages/Skew/chartShown";
 import { type FeatureRow, knowsDataTime, type TimeAxis, type Timeline } from "src/pages/Skew/timeline";
 import { formatRatio, toldOfStop } from "src/pages/Skew/words";
-import type { ArtifactRef } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 const MEASURED: { value: Measured; label: string }[] = [
   { value: "ratio", label: "Score ÷ threshold" },
@@ -57,8 +57,8 @@ export function FeatureChart({
   );
   const report = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/skew",
-    { params: { path: chosen, query: { features: false } } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew",
+    { params: { path: pathOf(chosen), query: { features: false } } },
     { staleTime: Number.POSITIVE_INFINITY },
   );
   const alpha = report.data?.alpha ?? null;

@@ -1,6 +1,7 @@
 import { heatIndex } from "src/pages/Skew/heat";
 import type { Check, FeatureRow } from "src/pages/Skew/timeline";
 import { formatRatio } from "src/pages/Skew/words";
+import { instanceOf } from "src/routes";
 
 const HEIGHT = 22;
 
@@ -35,7 +36,7 @@ export function HeatStrip({
         return (
           // biome-ignore lint/a11y/noStaticElementInteractions: buttons above the table go from one to the next
           <g
-            key={`${check.run_id}/${check.map_index}`}
+            key={`${check.run_id}/${instanceOf(check)}`}
             onClick={(event) => {
               event.stopPropagation();
               onChoose(index);

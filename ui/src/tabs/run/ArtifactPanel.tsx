@@ -7,7 +7,7 @@ import { ERROR } from "src/components/colors";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import { formatBytes, formatNumber, plural } from "src/format";
-import { airflowRunPath, artifactPath, lineagePath, refOf } from "src/routes";
+import { airflowRunPath, artifactPath, instanceOf, lineagePath, pathOf } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";
 import { type ArtifactEntry, pageOf, type StageRow } from "src/tabs/run/stages";
 import { RowsTable } from "src/tabs/task/parts";
@@ -29,8 +29,8 @@ export function ArtifactPanel({
   const { dag_id, task_id, kind } = artifact;
   const detail = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}",
-    { params: { path: refOf(artifact) } },
+    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}",
+    { params: { path: pathOf(artifact) } },
     { enabled: artifact.state === "present" },
   );
   return (
@@ -139,8 +139,8 @@ function Inputs({ inputs }: { inputs: Detail["inputs"] }) {
 }
 
 function Files({ files, address }: { files: Detail["files"]; address: ArtifactEntry }) {
-  const { dag_id, run_id, task_id, map_index, kind } = address;
-  const folder = ["dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "files"];
+  const { dag_id, run_id, task_id, kind } = address;
+  const folder = ["dags", dag_id, "runs", run_id, "artifacts", task_id, instanceOf(address), kind, "files"];
   return (
     <Part title={plural(files.length, "file")}>
       <Box maxHeight="320px" overflowY="auto" tabIndex={0} role="group" aria-label="Files">

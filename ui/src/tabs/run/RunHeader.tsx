@@ -5,7 +5,7 @@ import { AppLink } from "src/components/AppLink";
 import { StateBadge } from "src/components/StateBadge";
 import { formatBytes } from "src/format";
 import { StageStrip } from "src/pages/Pipelines/StageStrip";
-import { airflowTaskPath, pagePath } from "src/routes";
+import { airflowTaskPath, instanceLabel, instanceOf, pagePath } from "src/routes";
 import type { StageRow } from "src/tabs/run/stages";
 import { ENDED } from "src/tabs/states";
 
@@ -28,7 +28,7 @@ export function RunHeader({
       <HStack gap={2}>
         <StageStrip
           stages={run.stages.map((stage) => ({
-            task_id: stage.map_index < 0 ? stage.task_id : `${stage.task_id} [${stage.map_index}]`,
+            task_id: `${stage.task_id}${instanceLabel(stage)}`,
             stage: stage.stage,
             state: stage.state ?? "none",
             instances: 1,
@@ -49,7 +49,7 @@ export function RunHeader({
       </Muted>
       {run.triggered_by && <Muted>started by {run.triggered_by}</Muted>}
       {run.refusals.map((refusal) => (
-        <Refused key={`${refusal.task_id} ${refusal.map_index}`} dagId={dagId} runId={run.run_id} refusal={refusal} />
+        <Refused key={`${refusal.task_id} ${instanceOf(refusal)}`} dagId={dagId} runId={run.run_id} refusal={refusal} />
       ))}
       <HStack gap={4} marginInlineStart="auto">
         <AppLink to={pagePath("runs", dagId)}>Training runs</AppLink>
@@ -61,14 +61,14 @@ export function RunHeader({
 
 /** Which task refused a model, and why: the host says no more than that the run succeeded. */
 function Refused({ dagId, runId, refusal }: { dagId: string; runId: string; refusal: Schemas["Refusal"] }) {
-  const { task_id, map_index, verdict, why } = refusal;
+  const { task_id, verdict, why, ...position } = refusal;
   return (
     <HStack gap={2} minWidth={0} maxWidth="xl" title={why}>
       <StateBadge state="refused" size="sm">
         {verdict}
       </StateBadge>
       <Text truncate>
-        <AppLink to={airflowTaskPath({ dag_id: dagId, run_id: runId, task_id, map_index })}>{task_id}</AppLink>: {why}
+        <AppLink to={airflowTaskPath({ dag_id: dagId, run_id: runId, task_id, ...position })}>{task_id}</AppLink>: {why}
       </Text>
     </HStack>
   );

@@ -7,7 +7,7 @@ import { Tooltip } from "src/components/Tooltip";
 import { TwoLines } from "src/components/TwoLines";
 import type { Column } from "src/components/table";
 import { formatBytes, formatDuration, formatNumber } from "src/format";
-import { airflowTaskPath } from "src/routes";
+import { airflowTaskPath, instanceLabel } from "src/routes";
 import { CachedBadge } from "src/tabs/run/CachedBadge";
 import { type ArtifactEntry, headlineOf, isConserved, pageOf, type StageRow } from "src/tabs/run/stages";
 
@@ -26,7 +26,7 @@ export const STAGE_COLUMNS: Column<StageRow>[] = [
         first={
           <AppLink to={airflowTaskPath(task)} fontWeight="medium" display="block" truncate>
             {stage.task_id}
-            {stage.map_index >= 0 && ` [${stage.map_label ?? stage.map_index}]`}
+            {instanceLabel(stage, stage.map_label)}
           </AppLink>
         }
         second={<Text truncate>{stage.operator}</Text>}

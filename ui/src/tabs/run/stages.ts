@@ -2,7 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import { formatCount, formatNumber, plural } from "src/format";
-import { artifactPath, modelsPath, runsPath, type TaskRef } from "src/routes";
+import { artifactPath, instanceOf, modelsPath, runsPath, type TaskRef } from "src/routes";
 
 type StageRun = Schemas["StageRun"];
 export type ArtifactEntry = Schemas["ArtifactEntry"];
@@ -22,9 +22,9 @@ export function rowsOf(dagId: string, { run_id, stages }: Schemas["RunStages"]):
     .flatMap((stage) => {
       const artifacts: (ArtifactEntry | null)[] = stage.artifacts.length > 0 ? stage.artifacts : [null];
       return artifacts.map((artifact) => ({
-        key: `${stage.task_id}/${stage.map_index}/${artifact?.kind ?? ""}`,
+        key: `${stage.task_id}/${instanceOf(stage)}/${artifact?.kind ?? ""}`,
         stage,
-        task: { dag_id: dagId, run_id, task_id: stage.task_id, map_index: stage.map_index },
+        task: { dag_id: dagId, run_id, task_id: stage.task_id, map_index: stage.map_index, iteration: stage.iteration },
         artifact,
       }));
     })

@@ -2,24 +2,26 @@ import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { DataTable } from "src/components/DataTable";
 import { StateBadge } from "src/components/StateBadge";
-import { airflowTaskPath, type TaskRef } from "src/routes";
+import { airflowTaskPath, instanceLabel, instanceOf, type TaskRef } from "src/routes";
 
-/** The instances of a mapped task. */
+/** The instances of a mapped task, or of a task in a loop. */
 export function Instances({ task, instances }: { task: TaskRef; instances: readonly Schemas["Instance"][] }) {
   return (
     <DataTable
-      label="Instances of the mapped task"
+      label="Instances of the task"
       rows={instances}
-      rowKey={({ map_index }) => String(map_index)}
+      rowKey={instanceOf}
       initialSort={{ column: "index", descending: false }}
       columns={[
         {
           key: "index",
           label: "Instance",
           fixed: true,
-          value: ({ map_index }) => map_index,
-          render: ({ map_index, name }) => (
-            <AppLink to={airflowTaskPath({ ...task, map_index })}>{name ?? `${task.task_id} [${map_index}]`}</AppLink>
+          value: ({ iteration, map_index }) => iteration * 1e6 + map_index,
+          render: ({ name, ...position }) => (
+            <AppLink to={airflowTaskPath({ ...task, ...position })}>
+              {position.iteration < 0 && name !== null ? name : `${task.task_id}${instanceLabel(position, name)}`}
+            </AppLink>
           ),
         },
         {

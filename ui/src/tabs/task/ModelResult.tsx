@@ -6,7 +6,7 @@ import { QueryView } from "src/components/QueryView";
 import { formatDuration, formatNumber, formatPercent } from "src/format";
 import { CurveGrid } from "src/pages/Runs/CurveGrid";
 import type { Curve } from "src/pages/Runs/curves";
-import { refOf } from "src/routes";
+import { pathOf } from "src/routes";
 import { Numbers, RowsTable } from "src/tabs/task/parts";
 import { numberIn } from "src/tabs/task/properties";
 
@@ -33,8 +33,8 @@ export function ModelResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }
 }
 
 function Curves({ artifact }: { artifact: Schemas["ArtifactEntry"] }) {
-  const query = api.useQuery("get", "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/epochs", {
-    params: { path: refOf(artifact) },
+  const query = api.useQuery("get", "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/epochs", {
+    params: { path: pathOf(artifact) },
   });
   return (
     <QueryView query={query} loading={<LoadingBox />}>

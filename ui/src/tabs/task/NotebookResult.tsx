@@ -2,13 +2,14 @@ import { Box, Link, Text } from "@chakra-ui/react";
 import { apiAddress, type Schemas } from "src/api/client";
 import { CodeBlock } from "src/components/CodeBlock";
 import { formatNumber } from "src/format";
+import { instanceOf } from "src/routes";
 import { Numbers } from "src/tabs/task/parts";
 import { numberIn, recordIn, textsIn } from "src/tabs/task/properties";
 
 /** An executed notebook: what it was given and left, and its page, which frames the notebook's own document so that it cannot act as the reader. */
 export function NotebookResult({ artifact }: { artifact: Schemas["ArtifactEntry"] }) {
-  const { dag_id, run_id, task_id, map_index, kind, metrics, properties, state } = artifact;
-  const page = apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, String(map_index), kind, "page");
+  const { dag_id, run_id, task_id, kind, metrics, properties, state } = artifact;
+  const page = apiAddress("dags", dag_id, "runs", run_id, "artifacts", task_id, instanceOf(artifact), kind, "page");
   const parameters = Object.entries(recordIn(properties, "parameters"));
   const failed = numberIn(properties, "failed_cell");
   const cut = textsIn(properties, "cut_cells");

@@ -8,10 +8,10 @@ import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { Explorer } from "src/pages/Data/dive/Explorer";
 import { SourceBar } from "src/pages/Data/dive/SourceBar";
 import { firstSource, sourcesOf } from "src/pages/Data/dive/sources";
-import { type ArtifactRef, parseArtifact } from "src/routes";
+import { type ArtifactRef, parseArtifact, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
-const PATH = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}" as const;
+const PATH = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}" as const;
 
 /** Rows of an artifact, placed, faceted and coloured by their features. */
 export function Dive() {
@@ -44,7 +44,7 @@ export function Dive() {
 }
 
 function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnType<typeof sourcesOf> }) {
-  const params = { path: artifact };
+  const params = { path: pathOf(artifact) };
   const detail = api.useQuery("get", PATH, { params });
   const splits = api.useQuery("get", `${PATH}/splits`, { params });
   const [chosen] = useQueryParam("split");

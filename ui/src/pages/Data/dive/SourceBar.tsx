@@ -6,7 +6,7 @@ import { formatCount, formatTime, shortRun } from "src/format";
 import { useQuery } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import type { SourceRun } from "src/pages/Data/dive/sources";
-import { type ArtifactRef, airflowTaskPath, formatArtifact } from "src/routes";
+import { type ArtifactRef, airflowTaskPath, formatArtifact, instanceLabel } from "src/routes";
 
 /** What belongs to the rows that are looked at, and means nothing for others. */
 const OF_ROWS = { view: null, select: null, row: null, find: null } as const;
@@ -42,7 +42,7 @@ export function SourceBar({
           >
             {sources.map(({ ref, key, rows }) => (
               <option key={key} value={key}>
-                {`${ref.task_id}${ref.map_index >= 0 ? ` [${ref.map_index}]` : ""} · ${ref.kind}`}
+                {`${ref.task_id}${instanceLabel(ref)} · ${ref.kind}`}
                 {rows === null ? "" : ` · ${formatCount(rows)} rows`}
               </option>
             ))}

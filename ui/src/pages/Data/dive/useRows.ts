@@ -2,7 +2,7 @@ import { keepPreviousData, useQueries, useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { client } from "src/api/client";
 import { asClasses, asTime, type Column, decode, type Sample } from "src/pages/Data/dive/columns";
-import type { ArtifactRef } from "src/routes";
+import { type ArtifactRef, pathOf } from "src/routes";
 
 /** Where rows come from. */
 export interface Source {
@@ -29,8 +29,8 @@ export interface Rows {
 
 /** Columns of all sampled rows, or of one of them. */
 async function fetchColumns({ ref, split }: Source, names?: readonly string[], row?: number): Promise<Sample> {
-  const { data } = await client.GET("/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}/rows", {
-    params: { path: ref, query: { split, column: names && [...names], row } },
+  const { data } = await client.GET("/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/rows", {
+    params: { path: pathOf(ref), query: { split, column: names && [...names], row } },
     parseAs: "arrayBuffer",
   });
   return decode(data as ArrayBuffer);

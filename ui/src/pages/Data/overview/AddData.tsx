@@ -9,7 +9,7 @@ import { PlainDialog } from "src/components/PlainDialog";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import { formatCount, shortRun } from "src/format";
-import type { ArtifactRef } from "src/routes";
+import { type ArtifactRef, instanceOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 type Add = (ref: ArtifactRef, dataset: string, alone: boolean) => void;
@@ -92,7 +92,7 @@ function Entries({
               </Table.Header>
               <Table.Body>
                 {entries.map(({ run, artifact }) => (
-                  <Table.Row key={`${run.run_id} ${artifact.task_id} ${artifact.map_index}`}>
+                  <Table.Row key={`${run.run_id} ${artifact.task_id} ${instanceOf(artifact)}`}>
                     <Table.Cell title={run.run_id} whiteSpace="nowrap">
                       {shortRun(run.run_id)}
                       <Text fontSize="xs" color="fg.muted">

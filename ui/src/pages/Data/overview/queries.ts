@@ -5,9 +5,9 @@ import { type ApiError, api, queryClient } from "src/api/client";
 import type { Listing, Shown } from "src/pages/Data/overview/datasets";
 import type { Detail } from "src/pages/Data/overview/details";
 import type { Distances, FeatureTable } from "src/pages/Data/overview/features";
-import { type ArtifactRef, formatArtifact } from "src/routes";
+import { type ArtifactRef, formatArtifact, pathOf } from "src/routes";
 
-const ARTIFACT = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{map_index}/{kind}";
+const ARTIFACT = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}";
 /** An artifact changes only when its task runs again. */
 const KEPT = { staleTime: 60_000 };
 
@@ -20,7 +20,9 @@ type Results<Data> = UseQueryResult<Data, ApiError>[];
 /** What data sets each artifact has. */
 export function useListings(refs: readonly ArtifactRef[]): Results<Listing> {
   return useQueries({
-    queries: refs.map((ref) => api.queryOptions("get", `${ARTIFACT}/statistics`, { params: { path: ref } }, KEPT)),
+    queries: refs.map((ref) =>
+      api.queryOptions("get", `${ARTIFACT}/statistics`, { params: { path: pathOf(ref) } }, KEPT),
+    ),
   }) as Results<Listing>;
 }
 
@@ -28,7 +30,7 @@ const tableOf = ({ ref, name, slice }: Place, weighted: boolean) =>
   api.queryOptions(
     "get",
     `${ARTIFACT}/statistics/features`,
-    { params: { path: ref, query: { dataset: name, slice, weighted } } },
+    { params: { path: pathOf(ref), query: { dataset: name, slice, weighted } } },
     KEPT,
   );
 
@@ -51,7 +53,7 @@ export function useDetails(shown: readonly Shown[], feature: string, weighted: b
       api.queryOptions(
         "get",
         `${ARTIFACT}/statistics/feature`,
-        { params: { path: ref, query: { dataset: name, slice, weighted, feature } } },
+        { params: { path: pathOf(ref), query: { dataset: name, slice, weighted, feature } } },
         KEPT,
       ),
     ),
@@ -74,7 +76,7 @@ export function useDistances(
         `${ARTIFACT}/statistics/distances`,
         {
           params: {
-            path: first?.ref ?? ref,
+            path: pathOf(first?.ref ?? ref),
             query: {
               dataset: first?.name ?? name,
               slice: first?.slice,

@@ -15,14 +15,9 @@ type Curves = Schemas["TrialCurves"];
 
 /** What trials reported while they ran, a line each; pruned ones end in a cross. */
 export function IntermediateValues({ dagId, study }: { dagId: string; study: StudyDetail }) {
-  const query = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/studies/{task_id}/{map_index}/curves",
-    addressOf(dagId, study),
-    {
-      refetchInterval: pollMs(study),
-    },
-  );
+  const query = api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{instance}/curves", addressOf(dagId, study), {
+    refetchInterval: pollMs(study),
+  });
   return (
     <QueryView query={query} loading={<LoadingBox />}>
       {({ curves, left_out }) =>

@@ -48,7 +48,7 @@ export function StopButton({
     </Button>
   );
   const stop = async () => {
-    await client.POST("/api/dags/{dag_id}/studies/{task_id}/{map_index}/stop", {
+    await client.POST("/api/dags/{dag_id}/studies/{task_id}/{instance}/stop", {
       ...addressOf(dagId, study),
       body: { trial },
     });

@@ -12,6 +12,7 @@ import { useStudies } from "src/pages/Runs/studies/queries";
 import { bestInWords, countsInWords, StudyState } from "src/pages/Runs/studies/StudyHeader";
 import { StudyView } from "src/pages/Runs/studies/StudyView";
 import { parseStudy, type Study, studyKey } from "src/pages/Runs/studies/trials";
+import { instanceLabel, instanceOf } from "src/routes";
 
 /** How many studies are shown at first, and how many more at a time. */
 const PAGE = 50;
@@ -30,8 +31,8 @@ const COLUMNS: Column<Study>[] = [
     key: "task",
     label: "Task",
     width: 120,
-    value: ({ task_id, map_index }) => `${task_id} ${map_index}`,
-    render: ({ task_id, map_index }) => (map_index < 0 ? task_id : `${task_id} [${map_index}]`),
+    value: ({ task_id, ...position }) => `${task_id} ${instanceOf(position)}`,
+    render: ({ task_id, ...position }) => `${task_id}${instanceLabel(position)}`,
   },
   {
     key: "state",

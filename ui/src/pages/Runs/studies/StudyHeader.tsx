@@ -6,7 +6,7 @@ import { Time } from "src/components/Time";
 import { formatNumber, plural } from "src/format";
 import { StopButton } from "src/pages/Runs/studies/StopButton";
 import { inWords, isSearching, type Study, type StudyDetail } from "src/pages/Runs/studies/trials";
-import { airflowTaskPath } from "src/routes";
+import { airflowTaskPath, instanceLabel } from "src/routes";
 
 /** What is known of a study as a whole, and the button that stops it. */
 export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: StudyDetail; onStop: () => void }) {
@@ -29,7 +29,7 @@ export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: St
         Task{" "}
         <AppLink to={airflowTaskPath({ dag_id: dagId, ...study })}>
           {study.task_id}
-          {study.map_index >= 0 && ` [${study.map_index}]`}
+          {instanceLabel(study)}
         </AppLink>{" "}
         of run {study.run_id}, started <Time at={study.started} />
         {study.ended !== null && (

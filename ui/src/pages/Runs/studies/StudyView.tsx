@@ -14,7 +14,7 @@ import { ParetoFront } from "src/pages/Runs/studies/ParetoFront";
 import { useStudy } from "src/pages/Runs/studies/queries";
 import { StudyHeader } from "src/pages/Runs/studies/StudyHeader";
 import { TrialTable } from "src/pages/Runs/studies/TrialTable";
-import { bestOf, namesOfStudy, type Study, type StudyDetail, trialsOf } from "src/pages/Runs/studies/trials";
+import { bestOf, namesOfStudy, type StudyDetail, type StudyRef, trialsOf } from "src/pages/Runs/studies/trials";
 
 /** Trials beyond which the best are drawn. */
 const MOST_DRAWN = 500;
@@ -25,7 +25,7 @@ const CHARTS = [
 ] as const;
 
 /** One study: its progress, charts of its trials, and all of them in a table. */
-export function StudyView({ dagId, study }: { dagId: string; study: Pick<Study, "task_id" | "map_index" | "name"> }) {
+export function StudyView({ dagId, study }: { dagId: string; study: StudyRef }) {
   const query = useStudy(dagId, study);
   const [, change] = useQuery();
   return (

@@ -18,7 +18,7 @@ export function TrialLog({
   onClose: () => void;
 }) {
   const { path, query } = addressOf(dagId, study).params;
-  const found = api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{map_index}/log", {
+  const found = api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{instance}/log", {
     params: { path, query: { ...query, trial } },
   });
   return (

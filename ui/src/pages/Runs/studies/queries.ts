@@ -1,6 +1,7 @@
 import { keepPreviousData } from "@tanstack/react-query";
 import { api } from "src/api/client";
-import { isSearching, type Study } from "src/pages/Runs/studies/trials";
+import { isSearching, type Study, type StudyRef } from "src/pages/Runs/studies/trials";
+import { instanceOf } from "src/routes";
 
 const POLL_MS = 3000;
 const SLOW_MS = 10_000;
@@ -17,11 +18,11 @@ export function pollMs(study: Study | undefined): number | false {
 }
 
 /** What a study's routes are asked with. */
-export const addressOf = (
-  dagId: string,
-  { task_id, map_index, name }: Pick<Study, "task_id" | "map_index" | "name">,
-) => ({
-  params: { path: { dag_id: dagId, task_id, map_index }, query: { study: name } },
+export const addressOf = (dagId: string, study: StudyRef) => ({
+  params: {
+    path: { dag_id: dagId, task_id: study.task_id, instance: instanceOf(study) },
+    query: { study: study.name },
+  },
 });
 
 /** The newest studies of a pipeline. */
@@ -37,7 +38,7 @@ export const useStudies = (dagId: string, limit: number) =>
   );
 
 /** One study with its trials, again and again while it goes on. */
-export const useStudy = (dagId: string, study: Pick<Study, "task_id" | "map_index" | "name">) =>
-  api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{map_index}", addressOf(dagId, study), {
+export const useStudy = (dagId: string, study: StudyRef) =>
+  api.useQuery("get", "/api/dags/{dag_id}/studies/{task_id}/{instance}", addressOf(dagId, study), {
     refetchInterval: ({ state }) => pollMs(state.data),
   });

@@ -64,7 +64,7 @@ test("a study whose task has ended does not search, whatever its record says", (
 });
 
 test("a study's address comes back, a name with slashes in it too", () => {
-  const study = { task_id: "search", map_index: -1, name: "manual__2026-11-20T10:00:00+00:00/a" };
+  const study = { task_id: "search", map_index: -1, iteration: -1, name: "manual__2026-11-20T10:00:00+00:00/a" };
   expect(parseStudy(studyKey(study))).toEqual(study);
   expect([parseStudy("search"), parseStudy("search/x/a"), parseStudy("search/-1/")]).toEqual([null, null, null]);
 });

@@ -2,6 +2,7 @@
 
 import type { Schemas } from "src/api/client";
 import type { Compared, Names } from "src/pages/Runs/figures";
+import { instanceOf, parseInstance } from "src/routes";
 
 export type Study = Schemas["StudyEntry"];
 export type StudyDetail = Schemas["StudyDetail"];
@@ -33,6 +34,7 @@ export function trialsOf({ columns, metrics }: Pick<StudyDetail, "columns" | "me
       name: `trial ${number}`,
       dag_run_id: null,
       map_index: -1,
+      iteration: -1,
       start_time: start,
       end_time: seconds === null ? null : start + 1000 * seconds,
       params: Object.fromEntries(
@@ -111,14 +113,17 @@ const ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"];
 export const isSearching = ({ state, task_state }: Pick<Study, "state" | "task_state">): boolean =>
   state === "running" && !ENDED.includes(task_state ?? "");
 
+/** What addresses a study. */
+export type StudyRef = Pick<Study, "task_id" | "map_index" | "iteration" | "name">;
+
 /** One value for the address of a study. */
-export const studyKey = ({ task_id, map_index, name }: Pick<Study, "task_id" | "map_index" | "name">): string =>
-  `${task_id}/${map_index}/${name}`;
+export const studyKey = ({ task_id, name, ...position }: StudyRef): string =>
+  `${task_id}/${instanceOf(position)}/${name}`;
 
 /** What addresses the study that a value of the address names, or null where it names none. */
-export function parseStudy(value: string): Pick<Study, "task_id" | "map_index" | "name"> | null {
-  const [task_id, index, ...rest] = value.split("/");
-  const map_index = Number(index);
+export function parseStudy(value: string): StudyRef | null {
+  const [task_id, instance, ...rest] = value.split("/");
+  const position = parseInstance(instance ?? "");
   const name = rest.join("/");
-  return task_id && name && Number.isInteger(map_index) && map_index >= -1 ? { task_id, map_index, name } : null;
+  return task_id && name && position ? { task_id, ...position, name } : null;
 }
