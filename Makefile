@@ -12,13 +12,17 @@ PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
 PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
 UNHURRIED := --timeout 7200 --session-timeout 28800
 QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
+# The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
+AIRFLOW_MINORS := 3.3 3.4
+AIRFLOW := $(filter-out $(shell sed -n 's/^apache-airflow==\([0-9]*\.[0-9]*\)\..*/\1/p' requirements/airflow.txt),$(AIRFLOW_MINORS))
+OTHER_AIRFLOW := .venv-airflow-$(AIRFLOW)
 COMPILE := pip compile --quiet --no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
 # Everything below starts Python often: let it keep its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
+.PHONY: help setup wheel images ui demo demo-images check test test-faults test-gpu test-kubernetes test-profile airflow test-airflow runtime-pins quick-tests quick-tests-ml all-tests all-tests-ml lint style types walls pages bench docs links requirements count clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +114,16 @@ requirements: setup ## compile the pins from pyproject.toml (UPGRADE=1 for the n
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime PYTHON_OF_PINS=3.11
 	$(MAKE) --no-print-directory runtime-pins NAME=runtime-current PYTHON_OF_PINS=3.12
 
+airflow: setup ## make an environment with another minor of Airflow (AIRFLOW=3.4), a pre-release if that is all there is
+	$(UV) venv --quiet --allow-existing --python $(AIRFLOW_BIN)/python $(OTHER_AIRFLOW)
+	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python -r requirements/airflow.txt
+	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python 'apache-airflow==$(AIRFLOW).*' || \
+		$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --prerelease allow 'apache-airflow==$(AIRFLOW).*'
+	$(UV) pip install --quiet --python $(OTHER_AIRFLOW)/bin/python --no-deps --editable .
+
+test-airflow: airflow ## run the quick tests of the Airflow side, or all with ALL=1, under another minor of Airflow
+	$(OTHER_AIRFLOW)/bin/python -m pytest $(WORKERS) $(if $(ALL),--numprocesses $(ALL_WORKERS),--ignore tests/ui -m "$(QUICK)")
+
 runtime-pins:
 	$(UV) $(COMPILE) --python-version $(PYTHON_OF_PINS) $(if $(filter runtime-current,$(NAME)),--universal) --config-file requirements/uv.toml \
 		--override requirements/$(NAME)-override.txt --group $(NAME) --output-file requirements/$(NAME).txt >/dev/null
@@ -124,4 +138,4 @@ count: ## count the lines of the package and the tests, and those of code
 	@python3 scripts/count.py
 
 clean: ## remove both environments and all that was built
-	rm -rf .uv .venv .venv-runtime .venv-runtime-* .hops ui/node_modules airflow_hops/web/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .uv .venv .venv-airflow-* .venv-runtime .venv-runtime-* .hops ui/node_modules airflow_hops/web/static docs/_build dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -50,7 +50,7 @@ from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 
 Status = Literal["ok", "warn", "fail"]
 
-_TESTED_AIRFLOW = ("3.3", "3.4")
+TESTED_AIRFLOW = ("3.3", "3.4")
 _PROBE_TIMEOUT_S = 180
 _LOW_DISK_BYTES = 5 << 30
 _NO_DISK_BYTES = 500 << 20
@@ -114,8 +114,8 @@ def check_python() -> Check:
 def check_airflow() -> Check:
     """Checks the version of Airflow."""
     version = metadata.version("apache-airflow-core")
-    good = version.startswith(tuple(f"{tested}." for tested in _TESTED_AIRFLOW))
-    tested = " and ".join(_TESTED_AIRFLOW)
+    good = version.startswith(tuple(f"{tested}." for tested in TESTED_AIRFLOW))
+    tested = " and ".join(TESTED_AIRFLOW)
     return Check("Airflow", "ok" if good else "warn", version, "" if good else f"this package is tested on {tested}")
 
 
