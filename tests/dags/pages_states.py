@@ -26,7 +26,9 @@ def pipeline(dag_id: str, **steps: str) -> None:
         store: Any = {"repository": "features"}
         applied = ApplyFeaturesOperator(task_id="apply", **store)
         MaterializeOperator(task_id="materialize", **store).set_upstream(applied)
-        examples = TrainingDatasetOperator(task_id="examples", examples=applied.output, features="scoring", **store)
+        examples = TrainingDatasetOperator(
+            task_id="examples", examples=None, definitions=applied.output, features="scoring", **store
+        )
         model = TrainOperator(task_id="train", train="model:train", examples=examples.output)
         inputs = {"model": model.output, "examples": examples.output}
         evaluation = EvaluateOperator(task_id="evaluate", model_name="pages_served", **inputs)
@@ -44,6 +46,7 @@ def pipeline(dag_id: str, **steps: str) -> None:
         task.runtime = None  # not one with Feast
         if task.task_id != "rollout":  # which leaves an artifact by itself for a champion
             task.entry = f"{STEPS}:{steps.get(task.task_id, 'leave')}"
+            task.runtime = None  # that of the connection: no step needs Feast
 
 
 pipeline("pages_state_never_run")
