@@ -222,7 +222,7 @@ def test_a_file_of_any_columns_becomes_a_served_model(
     curl = curl.replace(json.dumps('Größe in "cm"'), '"half size"').replace("curl", "curl -sS", 1)
     answer = subprocess.run(["bash", "-c", curl], capture_output=True, text=True)
     (price,) = json.loads(answer.stdout)["predictions"]
-    assert 350 < price < 450  # of a half that is larger than any
+    assert 700 < price < 800  # the linear model that was chosen goes on beyond the halves that it has seen
     evaluated = done.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")["metrics"]
     assert evaluated["eval_r2"] > 0.9 and evaluated["newest_r2"] > 0.8
 

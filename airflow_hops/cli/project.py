@@ -18,6 +18,29 @@ _WIDTH = 110
 _TYPES: dict[Role, str] = {"number": "float64", "category": "string", "key": "string", "weight": "float64"}
 _LABEL_TYPES = {"text": "string", "integer": "int64", "boolean": "bool", "float": "float64"}
 _REJECTED_BY_DEFAULT = 0.1
+_REGRESSION = {
+    "linear": "Ridge",
+    "linear_fixed": "",
+    "strength": "alpha",
+    "strengths": "[1e5, 1e4, 1e3, 100, 10, 1]",
+    "split": "ShuffleSplit",
+    "scoring": "neg_mean_squared_error",
+    "loss": "squared error",
+    "common": "        common = np.ones(len(rows), bool)\n",
+}
+_CLASSIFICATION = {
+    "linear": "LogisticRegression",
+    "linear_fixed": "max_iter=1000",
+    "strength": "C",
+    "strengths": "[1e-4, 1e-3, 0.01, 0.1, 1]",
+    "split": "StratifiedShuffleSplit",
+    "scoring": "neg_log_loss",
+    "loss": "log loss",
+    "common": """\
+        _, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        common = counts[numbers] >= 5  # rarer classes have no rows to compare models on
+""",
+}
 _TEMPLATES = Path(__file__).with_name("project_files")
 """Folder with the project's files as :class:`string.Template`."""
 
@@ -41,7 +64,7 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "numbers": _literal(table.named("number")),
         "categories": _literal(table.named("category")),
         "estimator": "Regressor" if is_regression else "Classifier",
-        "step": "regressor" if is_regression else "classifier",
+        **(_REGRESSION if is_regression else _CLASSIFICATION),
         "columns": _columns(table),
         "returned": "".join(f"{name}, " for name in ["LABEL", *others, '"reject_reason"']),
         "timedelta": "from datetime import timedelta\n\n" if table.newest_s else "",

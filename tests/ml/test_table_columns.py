@@ -93,7 +93,11 @@ def test_columns_get_roles_and_every_guess_its_reason(
     result = described("\ufeff" + text(delimiter, **COLUMNS))
     assert {column.name: (column.role, column.why) for column in result.columns} == ROLES
     assert (result.rows, result.whole, result.delimiter) == (ROWS, True, delimiter)
-    assert (result.problem, result.classes, result.minimum) == ("binary", ("no", "yes"), {"auc": 0.6})
+    assert (result.problem, result.classes, result.minimum) == (
+        "binary",
+        ("no", "yes"),
+        {"auc": 0.6, "log_loss": 0.693},
+    )
     assert result.null_values == ("", "NA", "?")
     assert result.notes == ("'?' counts as missing, as among the numbers of 'income'",)
     missing = {column.name: column.missing for column in result.columns if column.missing}
@@ -180,12 +184,33 @@ def test_column_that_cannot_be_kept_is_named(described: Callable[..., TableDescr
     assert "street" in described(text(**COLUMNS), keep=["street"]).named("category")
 
 
+def test_repeated_ids_are_reported(described: Callable[..., TableDescription]) -> None:
+    columns = {"account_id": lambda row: 1000 + row % 190, "a": lambda row: row % 7, "bought": is_even}
+    result = described(text(**columns))
+    assert (result.columns[0].role, result.columns[0].why) == (
+        "unused",
+        "it identifies a row, but 10 rows repeat a value or have none",
+    )
+    note = "10 rows repeat a value of 'account_id', which identifies rows: "
+    assert result.notes == (f"{note}--key account_id keeps one of each",)
+    assert described(text(**columns), key="account_id").notes == (f"{note}one row of each value is kept",)
+    assert described(text(**columns), keep=["account_id"]).columns[0].role == "number"
+
+
+def test_category_of_thousands_of_values_is_reported(described: Callable[..., TableDescription]) -> None:
+    rows = "".join(f"c{row % 1500},{row % 7},{is_even(row // 3)}\n" for row in range(4000))
+    result = described(f"shop,a,bought\n{rows}")
+    assert result.columns[0].role == "category"
+    (note,) = result.notes
+    assert note.startswith("'shop' has 1500 values, most of few rows: group rare ones in prepare()")
+
+
 @pytest.mark.parametrize(
     ("label", "minimum"),
     [
-        (lambda row: int(row % 25 == 0), {"auc": 0.6, "average_precision": 0.08}),
-        (lambda row: int(row % 3 == 0), {"auc": 0.6}),
-        (lambda row: "abcc"[row % 4], {"accuracy": 0.5, "worst_auc": 0.6}),
+        (lambda row: int(row % 25 == 0), {"auc": 0.6, "average_precision": 0.08, "log_loss": 0.168}),
+        (lambda row: int(row % 3 == 0), {"auc": 0.6, "log_loss": 0.638}),
+        (lambda row: "abcc"[row % 4], {"accuracy": 0.5, "worst_auc": 0.6, "log_loss": 1.04}),
         (lambda row: row % 7 + 0.5, {"r2": 0.1}),
     ],
 )

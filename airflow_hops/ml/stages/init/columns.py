@@ -41,6 +41,7 @@ _MOST_ROWS = 1_000_000
 _FEW_ROWS = 100
 _FEW_ROWS_OF_A_CLASS = 10
 _MOST_WITHOUT_KEY = 0.1
+_MANY_CATEGORIES = 1000
 _NAME_OF_A_KEY = re.compile(r"(?i:(?:^|[\W_])(?:id|key|uuid|guid|nr|no|number)$)|[a-z](?:Id|ID)$")
 _SO_LIKE_THE_LABEL = 1 - 1e-9
 
@@ -142,7 +143,7 @@ def describe_table(source: Source, told: Told) -> TableDescription:
         quote=file.source.quote,
         escape=file.source.escape,
         units=file.source.units,
-        notes=(*notes, *_notes(table.num_rows, counts, told.label), *tail),
+        notes=(*notes, *_notes(table.num_rows, counts, told.label), *_notes_on_values(table, columns), *tail),
         newest_s=newest_s,
     )
 
@@ -304,6 +305,9 @@ def _role(name: str, column: pa.ChunkedArray, report: Told, taken: set[Any]) -> 
             return "unused", "every value differs: nothing can be learnt from it"
         if pc.max(column).as_py() - pc.min(column).as_py() == rows - 1 and rows >= _FEW_ROWS:
             return "unused", "it numbers the rows"
+    is_key = _NAME_OF_A_KEY.search(name) and (pa.types.is_string(kind) or pa.types.is_integer(kind))
+    if is_key and name not in report.keep and distinct >= (1 - _MOST_WITHOUT_KEY) * rows and rows >= _FEW_ROWS:
+        return "unused", f"it identifies a row, but {rows - distinct} rows repeat a value or have none"
     if pa.types.is_string(kind) and distinct > max(20, rows / 2):
         return "unused", f"text: {distinct} different values"
     if pa.types.is_string(kind) or pa.types.is_boolean(kind):
@@ -369,6 +373,27 @@ def _sent(value: Any, role: Role) -> Any:
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else 0.0
+
+
+def _notes_on_values(table: pa.Table, columns: Sequence[ColumnDescription]) -> list[str]:
+    """Returns notes on ids that occur more than once, and on categories with very many values."""
+    notes = []
+    for column in columns:
+        if column.role not in ("key", "unused", "category") or column.type not in ("text", "integer"):
+            continue
+        values = table.column(column.name).drop_null()
+        distinct = len(pc.unique(values))
+        is_key = column.role == "key" or (column.role == "unused" and _NAME_OF_A_KEY.search(column.name))
+        repeated = len(values) - distinct
+        if is_key and 0 < repeated <= _MOST_WITHOUT_KEY * len(values):
+            kept = "one row of each value is kept" if column.role == "key" else f"--key {column.name} keeps one of each"
+            notes.append(f"{repeated} rows repeat a value of {column.name!r}, which identifies rows: {kept}")
+        if column.role == "category" and distinct > _MANY_CATEGORIES:
+            notes.append(
+                f"{column.name!r} has {distinct} values, most of few rows: group rare ones in prepare(), or leave it "
+                "out with --drop"
+            )
+    return notes
 
 
 def _notes(rows: int, classes: Counter[Any] | None, label: str) -> list[str]:

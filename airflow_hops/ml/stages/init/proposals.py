@@ -29,13 +29,15 @@ def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
     if counts is None:
         return {"r2": _LEAST_R2}
     shares = {name: count / counts.total() for name, count in counts.items()}
+    # A model that guesses the shares has their entropy as its log loss; an overconfident one has more.
+    log_loss = {"log_loss": round(-sum(share * math.log(share) for share in shares.values()), 3)}
     if len(counts) > 2:
         every_class = {"worst_auc": _LEAST_AUC} if len(counts) <= _MOST_CLASSES_WITH_AUC else {}
-        return {"accuracy": round(max(shares.values()), 3), **every_class}
+        return {"accuracy": round(max(shares.values()), 3), **every_class, **log_loss}
     positive = shares[max(shares)]
     # A random model's average precision is the share of positives; the AUC is insensitive to rare classes.
     rare = {"average_precision": float(f"{_LIFT * positive:.2g}")} if positive < _RARE else {}
-    return {"auc": _LEAST_AUC, **rare}
+    return {"auc": _LEAST_AUC, **rare, **log_loss}
 
 
 def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: bool) -> int | None:
