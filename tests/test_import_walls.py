@@ -151,13 +151,13 @@ def test_contract_and_store_need_nothing_but_the_standard_library() -> None:
 
 
 def test_only_airflow_internals_reads_internals_of_airflow() -> None:
-    found: dict[str, dict[str, set[str]]] = {}
+    imports: dict[str, dict[str, set[str]]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         for module, names in airflow_internals_in(path.read_text()):
             part = path.relative_to(PACKAGE).parts[0]
-            found.setdefault(part, {}).setdefault(module, set()).update(names)
-    used = {module: sorted(names) for module, names in found.pop("airflow_internals").items()}
-    assert found == {}
+            imports.setdefault(part, {}).setdefault(module, set()).update(names)
+    used = {module: sorted(names) for module, names in imports.pop("airflow_internals").items()}
+    assert imports == {}
     assert used == AIRFLOW_INTERNALS
 
 

@@ -546,8 +546,8 @@ def test_command_lists_before_it_removes(
     write_record(store, "flights", ModelRecord())
     capture(ArtifactStore(places["serving_capture_path"]), 3)
     run_command("--keep-runs=1", "--kept", "--output=json")
-    kept = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
-    assert {kept[uri] for uri in uris(*old)} == {"this Airflow does not know its run (--unknown-runs removes it)"}
+    reasons = {row["artifact"]: row["kept because"] for row in json.loads(capsys.readouterr().out)}
+    assert {reasons[uri] for uri in uris(*old)} == {"this Airflow does not know its run (--unknown-runs removes it)"}
     run_command("--keep-runs=1", "--unknown-runs", "--output=json")
     output = capsys.readouterr()
     assert "Listing the store" in output.err and "Reading manifests" in output.err

@@ -130,7 +130,7 @@ class Catalogue(JsonFields):
 
 @dataclass(frozen=True)
 class Daemon(JsonFields):
-    """What the daemon says of itself with each beat.
+    """State of the daemon, written with each beat.
 
     Attributes:
         at: Time by its clock, in seconds since 1970.

@@ -193,15 +193,15 @@ def _patterns(delimiter: str, quote: str, escape: str) -> dict[str, re.Pattern[b
 
 def _matched(source: Source, pattern: str, rows: bytes) -> int:
     """Returns how far a pattern matches; all match the empty text."""
-    found = _patterns(source.delimiter, quote_of(source), escape_of(source))[pattern].match(rows)
-    return found.end() if found else 0
+    match = _patterns(source.delimiter, quote_of(source), escape_of(source))[pattern].match(rows)
+    return match.end() if match else 0
 
 
 def _end_of_escaped(rows: bytes, source: Source, *, any_escape: bool = True) -> tuple[int, bool]:
     """Returns how far rows can be read with escaped quotes, doubled ones aside, and whether a quote is then open."""
     pattern = "any escape" if any_escape else "escaped"
-    found = _patterns(source.delimiter, quote_of(source), "")[pattern].match(rows)
-    return (found.end(), found[1] is not None) if found else (0, False)
+    match = _patterns(source.delimiter, quote_of(source), "")[pattern].match(rows)
+    return (match.end(), match[1] is not None) if match else (0, False)
 
 
 def _shown(text: bytes) -> str:

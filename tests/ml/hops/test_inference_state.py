@@ -1,4 +1,4 @@
-"""What layers hold beside their weights: equal on all ranks, or refused."""
+"""State of layers beside their weights: equal on all ranks, or refused."""
 
 from __future__ import annotations
 
