@@ -33,7 +33,7 @@ id,size,note
 7,"a
 b","\\\\\","
 """.lstrip()
-"""What Spark 4.1 writes by default for SPARK_VALUES."""
+"""Text that Spark 4.1 writes by default for SPARK_VALUES."""
 SPARK_VALUES = ['5"', "a\\", "a\\,b", '\\"', "\\\\", "a,\\", '""', "a\nb"]
 JSON = r"id,json,note" + "\n" + r'1,"{""a"": ""x\""y""}",b' + "\n" + r'2,"C:\","D:\"' + "\n"
 

@@ -243,8 +243,8 @@ class _Values:
             self._add_line(facts, value[5:] if self._registry is not None else value)
             return
         if key not in self._rows:
-            given = self._source.schema
-            columns = [(each.name, each.type if each.name in given else signed(each.type)) for each in type_]
+            schema_of_user = self._source.schema
+            columns = [(each.name, each.type if each.name in schema_of_user else signed(each.type)) for each in type_]
             self._rows[key] = [], pa.schema([*_TYPES.items(), *columns])
         rows, schema = self._rows[key]
         rows.append(({**facts, **fields}, record))

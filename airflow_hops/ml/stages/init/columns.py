@@ -386,8 +386,10 @@ def _notes_on_values(table: pa.Table, columns: Sequence[ColumnDescription]) -> l
         is_key = column.role == "key" or (column.role == "unused" and _NAME_OF_A_KEY.search(column.name))
         repeated = len(values) - distinct
         if is_key and 0 < repeated <= _MOST_WITHOUT_KEY * len(values):
-            kept = "one row of each value is kept" if column.role == "key" else f"--key {column.name} keeps one of each"
-            notes.append(f"{repeated} rows repeat a value of {column.name!r}, which identifies rows: {kept}")
+            effect = (
+                "one row of each value is kept" if column.role == "key" else f"--key {column.name} keeps one of each"
+            )
+            notes.append(f"{repeated} rows repeat a value of {column.name!r}, which identifies rows: {effect}")
         if column.role == "category" and distinct > _MANY_CATEGORIES:
             notes.append(
                 f"{column.name!r} has {distinct} values, most of few rows: group rare ones in prepare(), or leave it "
