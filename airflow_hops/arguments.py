@@ -99,12 +99,14 @@ def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]
 
 
 def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
-    is_late = isinstance(value, ResolveMixin) or (isinstance(value, str) and re.search(r"{[{%]", value) is not None)
+    is_template = isinstance(value, str) and re.search(r"{{.*}}|{%.*%}", value, re.DOTALL) is not None
+    is_late = is_template or isinstance(value, ResolveMixin)
     if templated and is_late:
         return
     accepted = next((each for each in _alternatives(hint) if _has_type(value, each)), None)
     fits = accepted is not None and all(rule.holds(value) for rule in getattr(accepted, "__metadata__", ()))
-    if not fits or (is_late and accepted is not Any):
+    is_any_text = accepted is Any or (accepted is str and is_template)  # text that is not rendered, as a column's name
+    if not fits or (is_late and not is_any_text):
         choices = [choice for each in _alternatives(hint) if get_origin(each) is Literal for choice in get_args(each)]
         end = "; the argument is not templated" if is_late else suggestion(str(value), choices)
         raise BadArgument(f"{name} is {value!r}, expected {_in_words(hint)}{end}")

@@ -86,7 +86,6 @@ TEMPLATE = "{{ params.it }}"
         (ingest, {"sources": {"t": 3}}, r"sources\['t'\] is 3, expected a Source"),
         (ingest, {"sources": {"t": "/x.csv"}, "window_end": "today"}, "window_end is 'today', .*ISO 8601"),
         (prepare, {"prepare": lambda spark, tables: None, "label": "y"}, "prepare is <function .*'module:function'"),
-        (prepare, {"prepare": "m:f", "label": TEMPLATE}, "label is .*, expected text; the argument is not templated"),
         (prepare, {"prepare": "m:f", "label": "y", "eval_percent": "20"}, "eval_percent is '20', expected a whole"),
         (rollout, {"steps": (50, 20, 100)}, r"steps is \[50, 20, 100\]; expected ascending"),
         (rollout, {"significance": 1}, "significance is 1, expected a number above 0 and below 1"),
