@@ -507,7 +507,7 @@ def test_the_operator_returns_the_chosen_policy_and_its_table(
     assert result["table"]["mine"]["trainings"] == 2
     assert store.read_json(result["report"])["by"] == {"dag_id": "d", "run_id": "r", "task_id": "backtest"}
     assert of(policies=["never"]).execute(context)["policy"] is None
-    with pytest.raises(AirflowFailException, match="price is None, expected a number"):
-        of(policies=["never"], price=None).execute(context)
+    with pytest.raises(BadInput, match="price is None, expected a number"):
+        of(policies=["never"], price=None)
     with pytest.raises(AirflowFailException, match="price is 'cheap', expected a number"):
         of(policies=["never"], price="cheap").execute(context)

@@ -112,8 +112,8 @@ def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
     assert sensor().poke({}).xcom_value == 1
     for waits in ({"version": 2}, {"version": 1, "label": "canary"}, {"model_name": "nobody"}):
         assert not sensor(**waits).poke({}).is_done
-    with pytest.raises(AirflowFailException, match="version is 'two'; expected a version's number"):
-        sensor(version="two").execute({})
+    with pytest.raises(BadInput, match="version is 'two', expected a version's number"):
+        sensor(version="two")
 
     with pytest.raises(TaskDeferred) as deferred:
         sensor(version=2, label="canary", deferrable=True).execute({})

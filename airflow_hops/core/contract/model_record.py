@@ -190,8 +190,9 @@ class ModelRecord(JsonFields):
         """Returns the DAG that deployed the champion; None if there is no champion, or if it is not recorded."""
         if self.champion is None:
             return None
-        # One that a person made the champion may never have been deployed by a task.
-        event = self.began(self.champion.version) or self.last_event(self.champion.version)
+        # A person's choice of a version that no task has deployed leaves the model to the DAG that deployed before.
+        deployed = (event for event in reversed(self.history) if event.event in _BEGINS)
+        event = self.began(self.champion.version) or next(deployed, None)
         return event.made_by.get("dag_id") if event else None
 
     def _last(self, version: int, events: Iterable[str] | None = None) -> ModelEvent | None:
