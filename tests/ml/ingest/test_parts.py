@@ -105,5 +105,5 @@ def test_a_part_with_many_rows_is_several_files(tmp_path: Path, monkeypatch: pyt
 
 def test_a_file_that_may_not_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.csv").symlink_to("nowhere.csv")
-    with pytest.raises(BadInput, match=r"cannot open .*/t.csv \(FileNotFoundError"):
+    with pytest.raises(BadInput, match=r"/t\.csv' is a link to 'nowhere\.csv', which does not exist"):
         ingest(Source(str(tmp_path)), tmp_path / "out")

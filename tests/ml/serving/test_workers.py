@@ -287,7 +287,7 @@ def test_worker_that_is_killed_fails_its_own_requests_alone_and_is_replaced(serv
 def test_worker_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "vectors"
-    request.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0]))
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto([[1.0, 2.0, 3.0]]))
     before = server.get("/v1/workers")
     with contextlib.ExitStack() as stack:
         calls = [

@@ -254,7 +254,8 @@ class Supervisor:
         quoted = _quote_log(rank.last_lines)
         if rank.error is not None:
             where = f" ({rank.placement}, after {rank.where}; all ranks were ended)"
-            is_alone = len(self.ranks) == 1 and not rank.error["retryable"]  # its place does not matter
+            is_here = rank.placement.host == socket.gethostname()
+            is_alone = is_here and len(self.ranks) == 1 and not rank.error["retryable"]  # its place does not matter
             message = f"{rank.error['message']}{'' if is_alone else where}. {quoted}"
             return HopsError(message) if rank.error["retryable"] else BadInput(message)
         is_here = rank.placement.host == socket.gethostname()
