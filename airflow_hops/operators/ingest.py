@@ -27,7 +27,6 @@ from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import airflow_error, producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
-from airflow_hops.replay.new_rows import training_snapshot
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -232,6 +231,8 @@ def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Art
     Raises:
         AirflowSkipException: requests triggered it, and there are none for any of their champions.
     """
+    from airflow_hops.replay.new_rows import training_snapshot
+
     events = list(extras(context.get("triggering_asset_events")))
     causes = {extra["cause"]: extra.get("model_name") for extra in events if extra.get("cause")}
     trained = []

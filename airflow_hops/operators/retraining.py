@@ -37,7 +37,6 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink
 from airflow_hops.operators.people import Answer, Notifier, ask, notify
-from airflow_hops.replay.new_rows import has_unchanged_files
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -297,6 +296,8 @@ def _begins(report: Artifact, before: Decision | None) -> bool:
 
 def _no_new_rows(store: ArtifactStore, model: str | None) -> str:
     """Returns that there is nothing new to learn, as far as that is known before a training; otherwise empty."""
+    from airflow_hops.replay.new_rows import has_unchanged_files
+
     champion = read_record(store, model).champion if model else None
     if champion is None or not has_unchanged_files(store, champion.model):
         return ""
