@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_hops import preimports
-from airflow_hops.airflow_internals.tasks import AirflowPlugin
+from airflow_hops.airflow_internals.plugin import AirflowPlugin
 from airflow_hops.core.contract.retraining.triggered import window_end, window_start
 from airflow_hops.core.contract.web import URL_PREFIX
 from airflow_hops.web.frames import OWN_BASE, PAGES, FrameGuard

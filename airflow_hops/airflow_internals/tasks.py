@@ -1,12 +1,10 @@
-"""Names that DAG files, tasks, triggers and the plugin use; cheap to import."""
+"""Names that DAG files and tasks use; cheap to import."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from airflow.configuration import conf
-from airflow.listeners import hookimpl
-from airflow.plugins_manager import AirflowPlugin
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
@@ -22,7 +20,6 @@ from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
 from airflow.sdk.log import mask_secret, redact  # type: ignore[attr-defined]
 from airflow.sdk.observability.stats import gauge, normalize_name_for_stats
 from airflow.sdk.types import RuntimeTaskInstanceProtocol, TaskInstanceKey
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 __all__ = [
     "FORKING_JOBS",
@@ -31,10 +28,7 @@ __all__ = [
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
-    "AirflowPlugin",
     "AirflowSkipException",
-    "BaseEventTrigger",
-    "BaseTrigger",
     "DecoratedOperator",
     "HITLUser",
     "ParamsDict",
@@ -43,11 +37,9 @@ __all__ = [
     "TaskAwaitingInput",
     "TaskDecorator",
     "TaskInstanceKey",
-    "TriggerEvent",
     "asset_exists",
     "conf",
     "gauge",
-    "hookimpl",
     "loop_iteration",
     "mask_secret",
     "normalize_name_for_stats",

@@ -8,7 +8,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from airflow_hops.airflow_internals.tasks import BaseTrigger, TriggerEvent
+from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.sharing.records import SharingRecords
 from airflow_hops.core.sharing.waiting import Wait

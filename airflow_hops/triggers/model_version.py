@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from airflow_hops.airflow_internals.tasks import BaseTrigger, TriggerEvent
+from airflow_hops.airflow_internals.triggers import BaseTrigger, TriggerEvent
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.server_address import ServerAddress

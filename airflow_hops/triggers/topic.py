@@ -8,7 +8,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from airflow_hops.airflow_internals.tasks import BaseEventTrigger, TriggerEvent
+from airflow_hops.airflow_internals.triggers import BaseEventTrigger, TriggerEvent
 from airflow_hops.connections import storage_options_of
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.streams.topic import Topic

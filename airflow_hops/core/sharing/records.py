@@ -28,15 +28,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile, parse_json
 from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed
-from airflow_hops.core.sharing.statements import check_text, sign_catalogue
 from airflow_hops.core.store import ArtifactStore
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 PREVIEW, DATA = "preview", "data"
 
@@ -240,6 +240,8 @@ class SharingRecords:
         Raises:
             BadInput: it does not fit the entry.
         """
+        from airflow_hops.core.sharing.statements import check_text
+
         content = self.document(dataset.entry.preview)
         if content is None:
             return None
@@ -311,6 +313,8 @@ class SharingRecords:
 
     def update_catalogue(self, key: Ed25519PrivateKey) -> None:
         """Writes the public catalogue from the signed statements, and removes documents that it does not name."""
+        from airflow_hops.core.sharing.statements import sign_catalogue
+
         published, seeds = self.published(), dict(self.all("seeds"))
         statements = [*published.values(), *seeds.values()]
         before = self.read("public", "catalogue.json")
