@@ -48,7 +48,7 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
         for file in files:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
                 # Of one key and second, an SQLite store keeps the last row.
-                frame = batch.to_pandas(integer_object_nulls=True).sort_values(times, kind="stable")
+                frame = batch.to_pandas(integer_object_nulls=True).sort_values(times, kind="stable", ignore_index=True)
                 try:
                     for view in views:
                         if to != "offline":
