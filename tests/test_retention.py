@@ -186,7 +186,7 @@ def test_artifacts_behind_a_link_of_a_dag_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["snapshot", "model"])
-def test_address_that_leads_nowhere_stops_the_collection(lost: str, any_store: ArtifactStore) -> None:  # noqa: F811
+def test_missing_input_stops_the_collection(lost: str, any_store: ArtifactStore) -> None:  # noqa: F811
     store = any_store
     run, old = make_run(store, "run"), make_run(store, "old")
     write_record(store, "flights", ModelRecord(champion=served(run[-1], 1)))

@@ -118,12 +118,11 @@ def read_index(fs: Any, root: str) -> pa.Table:
 
 def _check_lines(index: pa.Table, shards: pa.Table, where: str) -> None:
     """Checks that each line names a part of a shard, and a path below the source."""
-    lines = index.append_column("row", pa.array(range(len(index)), pa.int64()))
-    lines = lines.join(shards, "shard", join_type="left outer").sort_by("row")
-    end = pc.add(lines["offset"], lines["size"])  # wraps around to below the offset if it is too large
-    is_inside = pc.and_(pc.and_(pc.greater_equal(lines["offset"], 0), pc.greater_equal(end, lines["offset"])),
-                        pc.less_equal(end, lines["shard_bytes"]))  # fmt: skip
-    is_below = pc.invert(pc.match_substring_regex(lines["path"], r"^/|(^|/)\.\.(/|$)"))
+    shard_bytes = shards["shard_bytes"].take(pc.index_in(index["shard"], shards["shard"]))
+    end = pc.add(index["offset"], index["size"])  # wraps around to below the offset if it is too large
+    is_part = pc.and_(pc.greater_equal(index["offset"], 0), pc.greater_equal(end, index["offset"]))
+    is_inside = pc.and_(is_part, pc.less_equal(end, shard_bytes))
+    is_below = pc.invert(pc.match_substring_regex(index["path"], r"^/|(^|/)\.\.(/|$)"))
     wrong = pc.invert(pc.fill_null(pc.and_(is_inside, is_below), False))
     if (row := pc.index(wrong, True).as_py()) >= 0:
         line = index.slice(row, 1).select(["path", "shard", "offset", "size"]).to_pylist()[0]

@@ -174,7 +174,7 @@ def test_folder_without_files_is_named(pack: Pack, tmp_path: Path) -> None:
         PackedFiles(tmp_path / "empty")
 
 
-def test_links_that_lead_nowhere_or_to_a_folder_are_named(pack: Pack, folder: Path, tmp_path: Path) -> None:
+def test_links_without_a_file_are_refused(pack: Pack, folder: Path, tmp_path: Path) -> None:
     link = folder / "cat" / "link.bin"
     link.symlink_to(tmp_path / "gone")
     for source in (folder, f"{folder}/cat/l*"):

@@ -190,7 +190,7 @@ def ends() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_whole_lookup_is_bounded(tmp_path: Path, ends: threading.Event) -> None:
+def test_lookup_ends_at_its_timeout(tmp_path: Path, ends: threading.Event) -> None:
     store = open_online_store(Silent(b"+", ends).url, "shop", 0.2)
     servable = LookupServable(opened(tmp_path), OnlineFeatures("shop", {"vector": ORIGIN}), store)
     threading.Timer(20, ends.set).start()
