@@ -80,10 +80,9 @@ def without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     named = [text for text in secrets_in(params) if len(text) >= LEAST_CHARACTERS]
 
     def compare(value: Any, shown: Any, path: str) -> Any:
-        if isinstance(value, str) and _is_secret(value, path):
-            shown = None
-        if isinstance(value, str) and "\n" not in value and any(text in value for text in named):
-            shown = None
+        if isinstance(value, str):
+            repeats = "\n" not in value and any(text in value for text in named)
+            shown = None if repeats or _is_secret(value, path) else shown
         if isinstance(value, Mapping) and isinstance(shown, Mapping):
             return {name: compare(item, shown.get(name), f"{path}/{name}") for name, item in value.items()}
         if isinstance(value, list | tuple) and isinstance(shown, list | tuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import glob
+import itertools
 import os
 import shutil
 import uuid
@@ -79,11 +80,10 @@ class LocalFiles:
         """Returns an address in the spelling of the store's root, if it leads into the store by links or otherwise."""
         if not address.startswith("file://"):
             return address
-        root, path = self.path(self._root), os.path.normpath(self.path(address))
-        for folder, inside in ((str(root), path), (os.path.realpath(root), os.path.realpath(path))):
-            if inside.startswith(f"{folder}/"):
-                return f"{self._root}/{inside[len(folder) + 1 :]}"
-        return address
+        root, path = str(self.path(self._root)), os.path.normpath(self.path(address))
+        if not path.startswith(f"{root}/"):
+            root, path = os.path.realpath(root), os.path.realpath(path)
+        return f"{self._root}/{path[len(root) + 1 :]}" if path.startswith(f"{root}/") else address
 
     def open(self, uri: str, path: str = "") -> BinaryIO:
         """Opens a file, or a file in a folder by its path, for reading.
@@ -147,13 +147,12 @@ class LocalFiles:
 
     def _walk(self, folder: Path, *, staged: bool = False) -> Iterator[tuple[Path, list[str]]]:
         """Yields folders with the names of their files; follows links in the store's root, as to a DAG's other disk."""
-        for place, folders, names in os.walk(folder):
+        tops = [folder]
+        if folder == self.path(self._root) and folder.is_dir():
+            tops += [path for path in folder.iterdir() if path.is_symlink() and path.is_dir()]
+        for place, folders, names in itertools.chain.from_iterable(map(os.walk, tops)):
             folders[:] = [name for name in folders if staged or ".staging-" not in name]
             yield Path(place), names
-            if Path(place) == self.path(self._root):
-                for link in [name for name in folders if Path(place, name).is_symlink()]:
-                    folders.remove(link)
-                    yield from self._walk(Path(place, link), staged=staged)
 
     def modified(self, uri: str) -> datetime:
         """Returns the time of a file's last change. Raises FileNotFoundError if it does not exist."""
