@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.ml.readers.vectors import row_shape, split_dtype
+
 _SAVED_MODEL = "saved_model.pb"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -35,6 +37,16 @@ def argument_names(columns: Iterable[str]) -> dict[str, str]:
             taken.add(argument)
         arguments[column] = argument
     return arguments
+
+
+def argument_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the tensor specs of a function of raw features, by argument."""
+    import tensorflow as tf
+
+    return {
+        arguments[name]: tf.TensorSpec([None, *row_shape(dtype)], split_dtype(dtype)[0], name=arguments[name])
+        for name, dtype in inputs.items()
+    }
 
 
 def drop_fingerprint(path: Path) -> None:

@@ -1,29 +1,20 @@
-"""Transform graph: traces a preprocessing function to a SavedModel, loads it, and embeds it in a served model."""
+"""Transform graph: traces a preprocessing function to a SavedModel, and loads it."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import BINARY, CLASS, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
 from airflow_hops.ml.features.constants import Constants
-from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
-from airflow_hops.ml.features.signature_inputs import LoadedSignature, argument_names, name_inputs
-from airflow_hops.ml.readers.vectors import row_shape, split_dtype
+from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.features.signature_inputs import argument_names, argument_specs, name_inputs
 
 SIGNATURE = "serving_default"
-EXAMPLES_SIGNATURE, EXAMPLES = "serving_examples", "examples"
-PREDICT_FUNCTION = "predict"
-"""Attribute of a loaded model: the function without the transform."""
 OUTPUT_DTYPES = ("float32", "float64", "int32", "int64", "string")
-
-log = logging.getLogger(__name__)
 
 Preprocess = Callable[[dict[str, Any], Constants], Mapping[str, Any]]
 
@@ -100,7 +91,7 @@ def trace_transform(
         made.update({output: tf.identity(tensor) for output, tensor in outputs.items()})
         return dict(made)
 
-    function = tf.function(transform, autograph=False).get_concrete_function(**_raw_specs(inputs, arguments))
+    function = tf.function(transform, autograph=False).get_concrete_function(**argument_specs(inputs, arguments))
     # Control outputs include unused lookups, which have no effect, unlike assertions.
     effects = [op for op in function.graph.control_outputs if not op.type.startswith("LookupTable")]
     read = {output: _inputs_of(tensor, values, effects) for output, tensor in made.items()}
@@ -141,245 +132,6 @@ def load_transform(path: Path) -> Callable[..., dict[str, Any]]:
         return dict(zip(outputs, run(*(features[name] for name in inputs)), strict=True))
 
     return transform
-
-
-def export_serving_model(
-    path: Path, transform_graph: Path, model: Callable[[dict[str, Any]], Any], features_json: Path
-) -> dict[str, str]:
-    """Writes a SavedModel that takes raw features, with the transform graph and the model inside it.
-
-    Two signatures have the same outputs. ``serving_default`` takes the raw features that the model uses, and the
-    transform's ``extra_inputs``, each of shape ``[batch]``, vectors ``[batch, width]``. ``serving_examples`` takes
-    ``examples``, serialized ``tf.Example`` of shape ``[batch]``. As in the raw features, a missing float is NaN, a
-    missing vector all NaN, and a missing string empty; an integer cannot be missing. The function that both call with
-    the transform's outputs, in their order, is the attribute :data:`PREDICT_FUNCTION`.
-
-    For two classes, the output is ``probability``, that of the second, float32 of shape ``[batch]``. For more classes,
-    outputs are ``probabilities``, float32 of shape ``[batch, classes]``, and ``class``, the name of the likeliest,
-    string of shape ``[batch]``. In a regression it is ``prediction``, float32 of shape ``[batch]``. Outputs for a
-    further label have its name as prefix: ``minutes_prediction``. Other outputs of the model are served unchanged.
-
-    Args:
-        path: Folder to write.
-        transform_graph: Folder of the transform graph.
-        model: A Keras 3 model, or a function, of the transform's outputs (a dict of tensors) to numbers of shape
-            ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``: probabilities, or, in a regression, predictions; for
-            several labels a dict of them by label. A Keras model with a dict of inputs gets only these outputs.
-        features_json: The transform's ``features.json``.
-
-    Returns:
-        Dtypes of the signature's inputs, by name.
-
-    Raises:
-        BadInput: the model needs an output that the transform lacks, or its output has another shape than its label
-            requires, or is missing for a label.
-    """
-    import tensorflow as tf
-
-    specs = FeatureSpecs.read(features_json)
-    module, names = _module_of(model, specs.outputs)
-    module.transform = tf.saved_model.load(str(transform_graph))
-    transform = LoadedSignature(transform_graph, module.transform, SIGNATURE)
-    inputs = specs.inputs_of(names)
-    arguments = argument_names(inputs)
-
-    def predict(*outputs: Any) -> dict[str, Any]:
-        return served_outputs(_call(model, dict(zip(names, outputs, strict=True))), specs.target)
-
-    predict_function = tf.function(predict, autograph=False)
-    setattr(module, PREDICT_FUNCTION, predict_function)
-
-    def serve(features: Mapping[str, Any]) -> dict[str, Any]:
-        rows = tf.shape(next(iter(features.values())))[:1]
-        # The transform graph requires these inputs, but the model's outputs do not depend on them.
-        unused = {
-            name: tf.zeros(tf.concat([rows, tf.constant(row_shape(dtype), tf.int32)], 0), split_dtype(dtype)[0])
-            for name, dtype in specs.inputs.items()
-            if name not in inputs
-        }
-        outputs = transform({**features, **unused})
-        served: dict[str, Any] = predict_function(*(outputs[name] for name in names))
-        return served
-
-    def serve_columns(**tensors: Any) -> dict[str, Any]:
-        return serve({column: tensors[argument] for column, argument in arguments.items()})
-
-    def serve_examples(examples: Any) -> dict[str, Any]:
-        return serve(tf.io.parse_example(examples, parsing_spec(inputs)))
-
-    raw = _raw_specs(inputs, arguments)
-    with exporting():
-        signatures = {
-            SIGNATURE: tf.function(serve_columns, autograph=False).get_concrete_function(**raw),
-            EXAMPLES_SIGNATURE: tf.function(serve_examples, autograph=False).get_concrete_function(
-                tf.TensorSpec([None], tf.string, name=EXAMPLES)
-            ),
-        }
-        tf.saved_model.save(module, str(path), signatures=signatures)
-    name_inputs(path, SIGNATURE, arguments)
-    return inputs
-
-
-def check_exportable(model: Any, outputs: Mapping[str, OutputSpec], target: Target) -> None:
-    """Checks, before a training, that a Keras model can be exported, and warns if its output is not one to serve.
-
-    Args:
-        model: The model, built.
-        outputs: The transform's outputs.
-        target: What the returned model must predict, which may be another one with the same layers.
-
-    Raises:
-        BadInput: the model cannot be traced, or uses a table that it would not be saved with.
-    """
-    import tensorflow as tf
-
-    module, names = _module_of(model, outputs)
-    specs = [
-        tf.TensorSpec([None, *(None if n == -1 else n for n in outputs[x].shape)], outputs[x].dtype) for x in names
-    ]
-    with exporting():
-        function = tf.function(lambda *values: _call(model, dict(zip(names, values, strict=True))), autograph=False)
-        traced = function.get_concrete_function(*specs)
-    saved = tf.train.TrackableView(module).descendants()
-    tracked = {
-        id(getattr(part, name)) for part in saved for name in ("handle", "resource_handle") if hasattr(part, name)
-    }
-    for resource, _ in traced.graph.captures:
-        if resource.dtype == tf.resource and id(resource) not in tracked:
-            raise BadInput(_UNTRACKED)
-    try:
-        with traced.graph.as_default():
-            served_outputs(traced.structured_outputs, target)
-    except BadInput as error:
-        log.warning("the model that is trained cannot be served as it is; return one that can: %s", error)
-
-
-_UNTRACKED = (
-    "the model uses a table or variable that is not an attribute of any of its layers, so that it would not be saved "
-    "with the model; assign it to an attribute of the layer in __init__ or build"
-)
-
-
-@contextlib.contextmanager
-def exporting() -> Iterator[None]:
-    """Raises BadInput for what prevents the export of a model, and would again in a retry."""
-    try:
-        yield
-    except (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
-        text = _UNTRACKED if "'untracked' resource" in str(error) else f"{type(error).__name__}: {error}"
-        raise BadInput(f"the model cannot be exported: {text}") from error
-
-
-def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list[str]]:
-    """Returns a module with all that a model is saved with, and the names of the transform's outputs that it takes."""
-    import tensorflow as tf
-    from tensorflow.python.trackable.resource import TrackableResource
-
-    module = tf.Module()
-    # Keras 3 variables wrap the TensorFlow variables that a checkpoint must contain.
-    variables = getattr(model, "variables", ())
-    module.model_variables = [v if isinstance(v, tf.Variable) else getattr(v, "value", v) for v in variables]
-    if isinstance(model, tf.Module):
-        # For tf_keras, only the layers: the optimizer may have functions that only run among Horovod's ranks.
-        module.model = getattr(model, "layers", None) or model
-    elif _is_keras(model):  # the tables of IntegerLookup, StringLookup and TextVectorization
-        parts = tf.train.TrackableView(model).descendants()
-        module.model_resources = [part for part in parts if isinstance(part, TrackableResource)]
-    wanted = getattr(model, "input", None)
-    names = list(wanted) if isinstance(wanted, dict) else list(outputs)
-    missing = [name for name in names if name not in outputs]
-    if missing:
-        raise BadInput(
-            f"the model expects the inputs {', '.join(map(repr, missing))}, which are not among the transform's "
-            f"outputs: {', '.join(outputs)}"
-        )
-    return module, names
-
-
-def _is_keras(model: Any) -> bool:
-    return hasattr(model, "variables") and hasattr(model, "trainable_weights")
-
-
-def _call(model: Any, values: Mapping[str, Any]) -> Any:
-    return model(values, training=False) if _is_keras(model) else model(values)
-
-
-def _raw_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the tensor specs of a function of raw features, by argument."""
-    import tensorflow as tf
-
-    return {
-        arguments[name]: tf.TensorSpec([None, *row_shape(dtype)], split_dtype(dtype)[0], name=arguments[name])
-        for name, dtype in inputs.items()
-    }
-
-
-def parsing_spec(inputs: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the specs with which ``tf.io.parse_example`` parses inputs; missing values are as in Parquet."""
-    import tensorflow as tf
-
-    def parsed(dtype: str) -> Any:
-        values, width = split_dtype(dtype)
-        default = {"float32": float("nan"), "string": ""}.get(values)
-        return tf.io.FixedLenFeature(row_shape(dtype), values, default if width is None else [default] * width)
-
-    return {name: parsed(dtype) for name, dtype in inputs.items()}
-
-
-def served_outputs(found: Any, target: Target) -> dict[str, Any]:
-    """Returns the outputs of a signature, by name.
-
-    Args:
-        found: Output of the model: numbers of shape ``[batch]``, ``[batch, 1]`` or ``[batch, classes]``; or a dict of
-            them by label, and of tensors ``[batch, …]`` with other names, which are served unchanged.
-        target: The model's target.
-
-    Raises:
-        BadInput: numbers have another shape, a label has no output, or two outputs have the same name.
-    """
-    import tensorflow as tf
-
-    heads = check_heads(found, target, "the model")
-    if heads is None:
-        return _served_head(found, target)
-    outputs: dict[str, Any] = {}
-    for each in target.all:
-        prefix = target.output_prefix(each.label)
-        try:
-            served = _served_head(tf.convert_to_tensor(heads[each.label]), each)
-        except BadInput as error:
-            raise BadInput(f"label {each.label!r}: {error}") from None
-        outputs |= {f"{prefix}{name}": values for name, values in served.items()}
-    labels = {each.label for each in target.all}
-    for name, values in heads.items():
-        if name in labels:
-            continue
-        if not tf.is_tensor(values) or values.shape.rank == 0:
-            raise BadInput(f"the model's output {name!r} is {values!r}; expected a tensor [batch, …]")
-        if name in outputs:
-            raise BadInput(
-                f"the model's output {name!r} has the name of the output that is served for a label; rename it"
-            )
-        outputs[name] = values
-    return outputs
-
-
-def _served_head(result: Any, target: Target) -> dict[str, Any]:
-    """Returns the outputs for one label, by name."""
-    import tensorflow as tf
-
-    shape = result.shape
-    width = 1 if shape.rank == 1 else shape[1] if shape.rank == 2 else None
-    classes = len(target.classes or ())
-    if width not in {REGRESSION: (1,), BINARY: (1, 2)}.get(target.problem, (classes,)):
-        expected = "[batch, classes]" if target.problem == MULTICLASS else "[batch] or [batch, 1]"
-        of = "the label is a number" if target.problem == REGRESSION else f"there are {classes or 2} classes"
-        raise BadInput(f"the model's output has shape {shape}, but {of}; expected {expected}")
-    numbers = tf.cast(result, tf.float32)
-    if target.problem == MULTICLASS:
-        return {OUTPUTS[MULTICLASS]: numbers, CLASS: tf.gather(tf.constant(target.classes), tf.argmax(result, axis=1))}
-    one = tf.reshape(numbers, [-1]) if width == 1 else numbers[:, 1]
-    return {OUTPUTS[target.problem]: one}
 
 
 def _inputs_of(output: Any, features: Mapping[str, Any], effects: Iterable[Any]) -> tuple[str, ...]:

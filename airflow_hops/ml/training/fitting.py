@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.features.transform_graph import check_exportable
+from airflow_hops.ml.features.serving_export import check_exportable
 from airflow_hops.ml.training.callbacks import FitCallbacks, RecordCallback, guarding_callbacks
 from airflow_hops.ml.training.checkpoints import Position
 from airflow_hops.ml.training.keras import exchange_seconds

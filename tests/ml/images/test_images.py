@@ -23,7 +23,8 @@ from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.images import decode_image, decode_pixels, fit_pixels, normalise
-from airflow_hops.ml.features.transform_graph import export_serving_model, load_transform
+from airflow_hops.ml.features.serving_export import export_serving_model
+from airflow_hops.ml.features.transform_graph import load_transform
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.readers.artifact_files import OutputFolder

@@ -16,7 +16,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.raw_features import read_rows
-from airflow_hops.ml.features.transform_graph import export_serving_model, load_transform, trace_transform
+from airflow_hops.ml.features.serving_export import export_serving_model
+from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
 from airflow_hops.ml.readers.artifact_files import example_files
 from flights.features import preprocess
 from tests import flights_examples

@@ -16,8 +16,8 @@ from airflow_hops.core.contract.target import OUTPUTS, Target
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.features.predictions import check_predictions
+from airflow_hops.ml.features.serving_export import PREDICT_FUNCTION, export_serving_model, served_outputs
 from airflow_hops.ml.features.signature_inputs import drop_fingerprint
-from airflow_hops.ml.features.transform_graph import PREDICT_FUNCTION, export_serving_model, served_outputs
 from airflow_hops.ml.models.proof import Differs, check_rows_apart, compare_rows
 from airflow_hops.ml.stages.train.estimators import describe_keras
 from airflow_hops.ml.stages.train.strategies import Member
