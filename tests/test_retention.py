@@ -32,8 +32,9 @@ from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.retention import RetentionPlan, RetentionRule
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.marking import HIDDEN_NAME
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retention import HIDDEN_NAME, GarbageCollection
+from airflow_hops.core.store.retention import GarbageCollection
 from airflow_hops.core.store.schema_history import freeze_schema
 from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.core.store.uses import record_uses
