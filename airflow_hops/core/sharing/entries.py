@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -207,6 +208,16 @@ def check_path(path: str) -> str:
     if PurePosixPath(path).name in (MANIFEST_NAME, DATASET_NAME):
         raise ValueError(f"file {path!r}: the store itself writes files of that name")
     return path
+
+
+def check_text(value: Any) -> None:
+    """Checks that all texts of a JSON value can be written as UTF-8. Raises ValueError otherwise."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"a text has {error.object[error.start]!a}, which is half of a pair of surrogates and no character"
+        ) from None
 
 
 def split_address(address: str) -> tuple[str, int]:

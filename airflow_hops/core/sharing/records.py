@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile, parse_json
 from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
-from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed
+from airflow_hops.core.sharing.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed, check_text
 from airflow_hops.core.store import ArtifactStore
 
 if TYPE_CHECKING:
@@ -240,8 +240,6 @@ class SharingRecords:
         Raises:
             BadInput: it does not fit the entry.
         """
-        from airflow_hops.core.sharing.statements import check_text
-
         content = self.document(dataset.entry.preview)
         if content is None:
             return None

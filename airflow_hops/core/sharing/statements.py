@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from airflow_hops.core.contract.artifacts import BadInput, parse_json
 from airflow_hops.core.processes.files import make_private
+from airflow_hops.core.sharing.entries import check_text
 
 ENTRY, SEED, CATALOGUE = "dataset", "seed", "catalogue"
 
@@ -129,16 +130,6 @@ def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str,
     if content.get("statements") != _digest(statements):
         raise ValueError("its signature is that of other statements: forged, or damaged on the way")
     return int(content["sequence"])
-
-
-def check_text(value: Any) -> None:
-    """Checks that all texts of a JSON value can be written as UTF-8. Raises ValueError otherwise."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"a text has {error.object[error.start]!a}, which is half of a pair of surrogates and no character"
-        ) from None
 
 
 def _digest(statements: Sequence[Any]) -> str:
