@@ -115,7 +115,7 @@ def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
 
 def sign_catalogue(key: Ed25519PrivateKey, statements: Sequence[Any], sequence: int) -> dict[str, str]:
     """Returns the signed statement that a catalogue consists of these statements, with its sequence number."""
-    return sign(key, CATALOGUE, {"sequence": sequence, "statements": _digest(statements)})
+    return sign(key, CATALOGUE, {"sequence": sequence, "statements": digest_of(statements)})
 
 
 def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str, str]) -> int:
@@ -127,13 +127,14 @@ def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str,
     _, kind, content = verify(statement, trusted)
     if kind != CATALOGUE or not isinstance(content, dict) or type(content.get("sequence")) is not int:
         raise ValueError("its signature is not that of a catalogue with a sequence number")
-    if content.get("statements") != _digest(statements):
+    if content.get("statements") != digest_of(statements):
         raise ValueError("its signature is that of other statements: forged, or damaged on the way")
     return int(content["sequence"])
 
 
-def _digest(statements: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps(statements, sort_keys=True).encode()).hexdigest()
+def digest_of(value: Any) -> str:
+    """Returns the SHA-256 (hex) of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _signed(kind: str, text: str) -> bytes:

@@ -7,7 +7,6 @@ signed entry.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError, parse_json
 from airflow_hops.core.sharing.entries import MOST_CATALOGUE_BYTES, MOST_DOCUMENT_BYTES, Dataset, DatasetEntry, Seed
 from airflow_hops.core.sharing.records import Catalogue
 from airflow_hops.core.sharing.settings import Trusted
-from airflow_hops.core.sharing.statements import ENTRY, SEED, sequence_of, verify
+from airflow_hops.core.sharing.statements import ENTRY, SEED, digest_of, sequence_of, verify
 
 _MOST_STATEMENTS = 20_000
 _MOST_REJECTED = 20
@@ -77,8 +76,8 @@ def verified(
                 seeds.setdefault(organisation, []).append(Seed.from_dict(content).check())
             elif kind == ENTRY:
                 made = Dataset(organisation, DatasetEntry.from_dict(content).check())
-                content_hash = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-                if seen.setdefault(f"{made.entry.name}@{made.entry.version}", content_hash) != content_hash:
+                digest = digest_of(content)
+                if seen.setdefault(f"{made.entry.name}@{made.entry.version}", digest) != digest:
                     raise ValueError(
                         f"{made.ref} had other content before; a version keeps its content, so {organisation} must "
                         "publish a new one"
