@@ -260,7 +260,11 @@ class PodProcess(StepProcess):
         try:
             result = StepResult.from_dict(self._files.store.read_json(self._files.result))
         except FileNotFoundError:
-            if not self._killed and (error := self._why_it_ended()) is not None:
+            if self._killed:
+                return
+            is_gone = self._was_deleted()
+            error = why_it_ended(self._pod, self._node(), is_gone=is_gone, last_lines=self._last_lines)
+            if error is not None:
                 raise error from None
             return
         if result.error is not None:
@@ -268,21 +272,19 @@ class PodProcess(StepProcess):
             result = replace(result, error="\n".join([result.error, *map(str, filter(None, reasons))]))
         result.write(self._folder / "result.json")
 
-    def _why_it_ended(self) -> HopsError | None:
-        def last_lines(container: str) -> str:
-            with contextlib.suppress(ApiException, HTTPError):
-                metadata = self._pod.metadata
-                answer = self._api.read_namespaced_pod_log(
-                    metadata.name,
-                    metadata.namespace,
-                    container=container,
-                    tail_lines=_LAST_LINES,
-                    _preload_content=False,  # else the client returns the repr of bytes
-                )
-                return "\n".join(f"  {line}" for line in answer.data.decode(errors="replace").splitlines())
-            return ""
-
-        return why_it_ended(self._pod, self._node(), is_gone=self._was_deleted(), last_lines=last_lines)
+    def _last_lines(self, container: str) -> str:
+        """Returns the last lines of a container's log; empty if they cannot be read."""
+        with contextlib.suppress(ApiException, HTTPError):
+            metadata = self._pod.metadata
+            answer = self._api.read_namespaced_pod_log(
+                metadata.name,
+                metadata.namespace,
+                container=container,
+                tail_lines=_LAST_LINES,
+                _preload_content=False,  # else the client returns the repr of bytes
+            )
+            return "\n".join(f"  {line}" for line in answer.data.decode(errors="replace").splitlines())
+        return ""
 
     def _was_deleted(self) -> bool:
         return self._is_gone or _is_deleted(self._pod)
