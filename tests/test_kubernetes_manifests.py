@@ -111,6 +111,12 @@ def test_container_without_name() -> None:
     assert (container.image, container.resources.limits) == ("hops:1", {"memory": "1Gi"})
 
 
+def test_empty_first_container_is_the_steps() -> None:
+    value = {"spec": {"containers": [{}, {"name": "proxy", "image": "proxy:1"}]}}
+    pod = step_pod(manifests.merge(manifests.read_pod(OVERRIDE, ""), manifests.read_pod(value, "pod_override")))
+    assert [(each.name, each.image) for each in pod.spec.containers] == [("base", "hops:1"), ("proxy", "proxy:1")]
+
+
 @pytest.mark.parametrize(
     ("value", "error"),
     [

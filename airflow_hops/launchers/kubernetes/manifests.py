@@ -219,9 +219,11 @@ def _complete(spec: Any) -> Any:
     """Returns the spec of an override with what it may leave out: the containers, and the name of the first one."""
     if not isinstance(spec, Mapping | None):
         return spec
-    first, *others = (spec or {}).get("containers") or [{}]
-    containers = [{"name": BASE, **first}, *others] if first and isinstance(first, Mapping) else [first, *others]
-    return {**(spec or {}), "containers": [each for each in containers if each != {}]}
+    spec = spec or {}
+    containers = list(spec.get("containers") or ())
+    if containers and isinstance(containers[0], Mapping):
+        containers[0] = {"name": BASE, **containers[0]}
+    return {**spec, "containers": containers}
 
 
 def _lost(value: Any, result: Any, path: str = "") -> str | None:
