@@ -29,7 +29,7 @@ from airflow_hops.launchers.process import StepProcess
 
 _START_S = 60.0
 """Seconds within which a worker that waits for the pod beats; it does so every half second while the pod starts."""
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def main(here: Path) -> int:
         if worker.silent_s > min(_START_S, order.orphan_timeout_s):
             leave_error("no worker waits for this pod any longer; the step has not begun")
             return 1
-        time.sleep(_LOOK_S)
-        _look(worker, store, order)
+        time.sleep(_POLL_S)
+        _poll(worker, store, order)
     print(format_record("the step begins", level=logging.DEBUG), flush=True)
     spec = json.loads((here / "spec.json").read_text())
     spec["code_paths"] = [str(folder / "code" / path) for path in order.code_paths]
@@ -104,7 +104,7 @@ def main(here: Path) -> int:
         process.kill()
 
 
-def _look(worker: Watch[str], store: ArtifactStore, order: PodOrder) -> None:
+def _poll(worker: Watch[str], store: ArtifactStore, order: PodOrder) -> None:
     with contextlib.suppress(Exception):  # a store that cannot be reached counts like a missing worker
         worker.see(store.read_text(order.followed))
 
@@ -125,7 +125,7 @@ def _watch_worker(
 ) -> None:
     while worker.silent_s < order.orphan_timeout_s:
         time.sleep(order.beat_s)
-        _look(worker, store, order)
+        _poll(worker, store, order)
     message = f"no worker has followed this pod for {order.orphan_timeout_s:g} s: the step ends"
     print(format_record(message, level=logging.ERROR), flush=True)
     process.kill(grace_s)
