@@ -72,8 +72,8 @@ def references(source: bytes | str, package: Sequence[str] = (), is_init: bool =
     data: set[str] = set()
     if any(name == each or name.startswith(f"{each}.") for name in imported for each in _RESOURCES):
         data = {*package[:1], *modules, *filter(_MODULE_NAME.fullmatch, texts)}
-    elif any(_COMPUTED.fullmatch(text) for text in (*joined, *(text for text in texts if "/" in text))):
-        data = {"".join(package[:1])} if knows_its_place else set()
+    elif knows_its_place and any(map(_COMPUTED.fullmatch, joined | {text for text in texts if "/" in text})):
+        data = {"".join(package[:1])}
     return References(frozenset(modules), frozenset(files), frozenset(folders), frozenset(data), None in called)
 
 
