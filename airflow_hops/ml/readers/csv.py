@@ -252,4 +252,5 @@ def blocks(file: RawFile) -> Iterator[tuple[bytes, int]]:
             pending = pending if pending.endswith(b"\n") else pending + b"\n"
             if end := cutter.end_of_rows(pending):
                 yield with_doubled_quotes(pending[:end], file.source), raw.tell()
-        cutter.check_end(pending[end:] if pending else b"")
+                pending = pending[end:]
+        cutter.check_end(pending)

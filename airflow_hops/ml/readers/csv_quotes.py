@@ -67,10 +67,12 @@ class RowCutter:
         """
         end = text.rfind(b"\n") + 1
         if (mark := quote_of(self._source).encode()) and text.find(mark, 0, end) >= 0:
-            if not (is_strict := _is_strict(memoryview(text)[:end], self._source)):
+            rows = text[:end]
+            if not (is_strict := _is_strict(rows, self._source)):
                 end = _matched(self._source, "rows", text)
-                is_strict = _is_strict(memoryview(text)[:end], self._source)
-            self._check(text[:end], is_strict)
+                rows = text[:end]
+                is_strict = _is_strict(rows, self._source)
+            self._check(rows, is_strict)
         self._lines += text.count(b"\n", 0, end)
         return end
 
@@ -208,14 +210,15 @@ def _shown(text: bytes) -> str:
     return repr(text[:_SHOWN_BYTES])
 
 
-def _is_strict(rows: memoryview, source: Source) -> bool:
+def _is_strict(rows: bytes, source: Source) -> bool:
     """Returns whether each quote opens or closes a value, or is doubled; much faster than a pattern."""
+    if escape_of(source):
+        return False
     text = np.frombuffer(rows, np.uint8)
     quotes = np.flatnonzero(text == ord(quote_of(source)))
     beside = np.isin(np.arange(256), list(f"\r\n{source.delimiter}{quote_of(source)}".encode()))
     return bool(
-        not escape_of(source)
-        and len(quotes) % 2 == 0
+        len(quotes) % 2 == 0
         and beside[text[quotes[::2] - 1]].all()  # the byte before the first is the last, a newline
         and beside[text[quotes[1::2] + 1]].all()
     )
