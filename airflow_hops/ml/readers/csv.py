@@ -22,6 +22,7 @@ from airflow_hops.ml.readers.csv_quotes import (
     other_readings,
     quote_of,
     with_doubled_quotes,
+    without_quoted,
 )
 from airflow_hops.ml.readers.limits import check_row_bytes, check_width
 from airflow_hops.ml.readers.notation import as_given, plain_numbers
@@ -159,7 +160,7 @@ def parse(
     block: bytes, file: RawFile, header: list[str] | None, types: Types, rows_before: int, *, use_threads: bool = True
 ) -> pa.Table:
     """Parses a block; its first row is the header if ``header`` is None."""
-    check_width(block, file.source.delimiter, file.name)
+    check_width(block, file.source, file.name)
     try:
         return csv.read_csv(
             pa.BufferReader(block),
@@ -215,7 +216,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
             f"{file.name}: the header {first_row[:60].strip()!r} is not text in {file.source.encoding}; name its "
             "encoding in the source's 'encoding', or by --encoding of airflow hops init"
         )
-    text = re.sub(rb'"[^"]*+"', b"", first_row)
+    text = without_quoted(first_row, file.source)
     if text.lower().startswith(b"sep=") and len(names) <= 2:
         raise BadInput(f"{file.name}: the first row is {text.strip()!r}, which only Excel reads: delete it; {_TELL}")
     if len(names) == 1 and (others := [mark for mark in DELIMITERS if mark.encode() in text]):

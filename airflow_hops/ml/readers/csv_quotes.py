@@ -156,6 +156,12 @@ def end_of_first_row(rows: bytes, source: Source) -> int:
     return row.end() if row else 0
 
 
+def without_quoted(rows: bytes, source: Source) -> bytes:
+    """Returns rows from :func:`with_doubled_quotes` without what is within quotes."""
+    mark = re.escape(quote_of(source).encode())
+    return re.sub(mark + b"[^" + mark + b"]*+" + mark, b"", rows) if mark else rows
+
+
 def with_doubled_quotes(rows: bytes, source: Source) -> bytes:
     """Returns rows without escapes, which Arrow would also read outside of quotes."""
     escape, mark = escape_of(source).encode(), quote_of(source).encode()

@@ -7,6 +7,8 @@ import re
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.readers.csv_quotes import without_quoted
 
 MAX_ROW_BYTES = 64 << 20
 """Limit for a row of CSV or JSON lines, a TFRecord, or a Parquet value."""
@@ -30,9 +32,9 @@ def check_columns(count: int, name: str) -> None:
         raise BadInput(f"{name}: {count} columns; the limit is {MAX_COLUMNS} columns: write them as lists or as rows")
 
 
-def check_width(rows: bytes, delimiter: str, name: str) -> None:
+def check_width(rows: bytes, source: Source, name: str) -> None:
     """Raises ``BadInput`` for a CSV row of more than :data:`MAX_COLUMNS`, on which Arrow's parser would crash."""
-    mark = delimiter.encode()
+    mark = source.delimiter.encode()
     if len(rows) <= MAX_COLUMNS or rows.count(mark) <= MAX_COLUMNS:
         return
     ends = np.append(np.flatnonzero(np.frombuffer(rows, np.uint8) == ord("\n")), len(rows))
@@ -40,7 +42,7 @@ def check_width(rows: bytes, delimiter: str, name: str) -> None:
     for index in np.flatnonzero(ends - starts > MAX_COLUMNS):
         line = rows[starts[index] : ends[index]]
         if line.count(mark) >= MAX_COLUMNS:
-            check_columns(re.sub(rb'"[^"]*+"', b"", line).count(mark) + 1, name)
+            check_columns(without_quoted(line, source).count(mark) + 1, name)
 
 
 def check_fields(lines: bytes, name: str) -> None:

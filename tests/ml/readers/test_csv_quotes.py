@@ -114,6 +114,10 @@ def test_certain_quotes_are_read(tmp_path: Path, text: str, fields: dict[str, st
     assert [row[header] for row in ingest(tmp_path, text, **fields)] == values
 
 
+def test_delimiter_within_quotes_of_a_header_is_plain(tmp_path: Path) -> None:
+    assert ingest(tmp_path, "'a;b'\nx\n", quote="'") == [{"a;b": "x"}]
+
+
 def test_escaped_tables_come_back_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(14)
     refused = 0

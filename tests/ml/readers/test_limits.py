@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,8 +28,8 @@ from airflow_hops.serving.models import skops_files
 pytestmark = pytest.mark.runtime
 
 
-def ingest(path: Path) -> Path:
-    ingest_table("t", Source(str(path)), Window.parse(None, None), OutputFolder(str(path.parent)))
+def ingest(path: Path, **fields: Any) -> Path:
+    ingest_table("t", Source(str(path), **fields), Window.parse(None, None), OutputFolder(str(path.parent)))
     return path.parent / "t"
 
 
@@ -110,9 +111,16 @@ def test_many_rows_of_json_are_no_columns(tmp_path: Path) -> None:
     assert pq.read_table(ingest(tmp_path / "t.jsonl")).num_rows == 60_000
 
 
-def test_commas_within_quotes_are_no_columns(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 60_000 + '"\n')
-    assert pq.read_table(ingest(tmp_path / "t.csv"))["b"].to_pylist() == ["," * 60_000]
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_commas_within_quotes_are_no_columns(tmp_path: Path, quote: str) -> None:
+    (tmp_path / "t.csv").write_text(f"a,b\n1,{quote}{',' * 60_000}{quote}\n")
+    assert pq.read_table(ingest(tmp_path / "t.csv", quote=quote))["b"].to_pylist() == ["," * 60_000]
+
+
+def test_commas_within_plain_quotes_are_columns(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 1_000_000 + '"\n')
+    with pytest.raises(BadInput, match="the limit is 50000 columns"):
+        ingest(tmp_path / "t.csv", quote="")
 
 
 def test_parquet_that_is_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
