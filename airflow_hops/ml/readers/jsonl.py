@@ -267,9 +267,7 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
     rows: list[dict[str, Any]] = []
     for line in filter(bytes.strip, block.split(b"\n")):
         try:
-            if _is_deep(line):
-                raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
-            row = json.loads(line, parse_int=_Number, parse_float=_Number, object_pairs_hook=_object)
+            row = parse_json(line, _Number)
             if b"\\u" in line:  # fails for half a surrogate pair
                 json.dumps(row, ensure_ascii=False).encode()
             error = None if isinstance(row, dict) else f"a {type(row).__name__}"
@@ -282,11 +280,16 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
     return rows
 
 
-def check_object(line: bytes) -> None:
-    """Raises ValueError for an object with a field twice, and RecursionError for one that is nested too deeply."""
-    if _is_deep(line):
+def parse_json(text: bytes, number: Callable[[str], Any] | None = None) -> Any:
+    """Parses JSON; ``number`` makes values of the texts of numbers.
+
+    Raises:
+        ValueError: it is not JSON, or an object has a field twice.
+        RecursionError: values are nested too deeply.
+    """
+    if _is_deep(text):
         raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
-    json.loads(line, object_pairs_hook=_object)
+    return json.loads(text, parse_int=number, parse_float=number, object_pairs_hook=_object)
 
 
 def _is_deep(line: bytes) -> bool:
