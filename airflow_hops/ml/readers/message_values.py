@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, partial
 from typing import Any
@@ -18,30 +17,28 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.streams import TYPES_HEADER
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX
 from airflow_hops.ml.readers.jsonl import parse_json
-from airflow_hops.ml.readers.limits import MAX_COLUMNS
+from airflow_hops.ml.readers.message_types import (
+    UTC_TIME,
+    Poison,
+    avro_type,
+    check_storable,
+    is_map,
+    is_repeated,
+    protobuf_type,
+)
+from airflow_hops.ml.readers.types import CALENDAR_S
 
 _HEADER_BYTES = 5
 _VARINT_BITS = 70
 """Bits in the ten bytes of a varint of 64 bits, at most."""
-_MOST_LEVELS = 32
-_MOST_DIGITS = 38
-"""Most digits of a decimal in a snapshot."""
-SECONDS = range(-62_135_596_800, 253_402_300_800)
-"""Seconds since 1970 in the years 1 to 9999."""
-_UTC = pa.timestamp("us", "UTC")
 
 Fields = Mapping[str, Any]
 Decode = Callable[[bytes], Fields]
-
-
-class Poison(Exception):
-    """Raised for a value that cannot be decoded; the message is a reason that many values can share."""
 
 
 def decode_json(value: bytes) -> Fields:
@@ -81,22 +78,14 @@ def decode_captured(value: bytes, types: bytes) -> tuple[Fields, pa.DataType]:
 @cache
 def _captured_type(types: bytes, *names: str) -> pa.DataType:
     type_ = pa.struct(list(zip(names, map(_type_of_text, types.decode().split(";")), strict=True)))
-    _check_storable(type_)
+    check_storable(type_)
     return type_
-
-
-def _check_storable(type_: pa.DataType) -> None:
-    """Raises Poison for types that Parquet lacks, such as those of messages without fields."""
-    try:
-        pq.write_table(pa.schema(list(type_)).empty_table(), pa.BufferOutputStream())
-    except (pa.ArrowException, OSError) as error:
-        raise Poison(f"no table can hold its types ({str(error)[:100]})") from error
 
 
 def _type_of_text(text: str) -> pa.DataType:
     if text.startswith("list<item: "):
         return pa.list_(_type_of_text(text.removeprefix("list<item: ")[:-1]))
-    return _UTC if text == str(_UTC) else pa.type_for_alias(text)
+    return UTC_TIME if text == str(UTC_TIME) else pa.type_for_alias(text)
 
 
 def _from_json(value: Any, type_: pa.DataType) -> Any:
@@ -179,7 +168,7 @@ class Registry:
             return (lambda value: decode_json(value[_HEADER_BYTES:])), None
         try:
             decode, type_ = self._avro(schema) if kind == "avro" else self._protobuf(schema_id)
-            _check_storable(type_)
+            check_storable(type_)
             return decode, type_
         except (Poison, HopsError):
             raise
@@ -223,7 +212,7 @@ class Registry:
             decoded: Fields = _for_arrow(fields, type_)
             return decoded
 
-        type_ = _AvroTypes(named).of(parsed)
+        type_ = avro_type(parsed, named)
         if not pa.types.is_struct(type_):
             raise BadInput(f"schema registry {self._url}: {schema.schema_str[:200]} is not a record, as rows must be")
         return decode, type_
@@ -245,116 +234,18 @@ class Registry:
             return pool.Add(file) or pool.FindFileByName(file.name)
 
         file = add(self._ask(lambda: self._serialized.get_schema(schema_id, fmt="serialized")))
-        classes: dict[Any, Any] = {}
+        # A file may have several messages; values nearly always are of the first.
+        descriptor = next(iter(file.message_types_by_name.values()))
+        type_ = protobuf_type(descriptor)
+        message_class = message_factory.GetMessageClass(descriptor)
 
         def decode(value: bytes) -> Fields:
             try:
-                descriptor, position = _message_type(file, value)
-                kind = classes.setdefault(descriptor.full_name, message_factory.GetMessageClass(descriptor))
-                return _fields_of(kind.FromString(value[position:]))
+                return _fields_of(message_class.FromString(value[_start_of_message(value) :]))
             except (message.DecodeError, IndexError) as error:
                 raise Poison("not Protobuf of its schema") from error
 
-        # A file may have several messages; the columns are those of the first, which values nearly always are.
-        return decode, _type_of_message(next(iter(file.message_types_by_name.values())), _Nesting())
-
-
-_AVRO_TYPES = {
-    "boolean": pa.bool_(), "int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
-    "bytes": pa.binary(), "string": pa.string(), "null": pa.null(), "enum": pa.string(), "fixed": pa.binary(),
-    "date": pa.date32(), "time-millis": pa.time64("us"), "time-micros": pa.time64("us"), "uuid": pa.string(),
-    "timestamp-millis": _UTC, "timestamp-micros": _UTC,
-    "local-timestamp-millis": pa.timestamp("us"), "local-timestamp-micros": pa.timestamp("us"),
-}  # fmt: skip
-
-
-class _Nesting:
-    """Limits the types of a schema: a table has neither recursive types nor any number of columns or levels."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self.types = 0
-        """Number of types so far, those of fields included."""
-
-    @contextmanager
-    def within(self, name: str) -> Iterator[None]:
-        """Holds a type while those within it are built; ``name`` is empty if it has none."""
-        if name and name in self._names:
-            raise Poison(f"schema is recursive: {name} has itself as a field")
-        if len(self._names) == _MOST_LEVELS or self.types > MAX_COLUMNS:
-            raise Poison(f"schema has more than {_MOST_LEVELS} levels or {MAX_COLUMNS} types")
-        self._names.append(name)
-        yield
-        self._names.pop()
-
-
-class _AvroTypes:
-    """Arrow's types for those of an Avro schema; ``named`` are its named types."""
-
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named, self._nesting = named, _Nesting()
-
-    def of(self, schema: Any, field: str = "") -> pa.DataType:
-        """Returns the type of a schema; ``field`` is the path to it, for messages."""
-        self._nesting.types += 1
-        if isinstance(schema, str):
-            return _AVRO_TYPES[schema] if schema in _AVRO_TYPES else self.of(self._named[schema], field)
-        if isinstance(schema, list):
-            return self._of_union([each for each in schema if each != "null"], field)
-        with self._nesting.within(schema.get("name", "")):
-            return self._of_complex(schema, field)
-
-    def _of_complex(self, schema: Any, field: str) -> pa.DataType:
-        kind = schema["type"]
-        if kind == "record":
-            prefix = f"{field}." if field else ""
-            return pa.struct(
-                [(each["name"], self.of(each["type"], prefix + each["name"])) for each in schema["fields"]]
-            )
-        if kind == "array":
-            type_ = self.of(schema["items"], field)
-            if self._has_no_bytes(schema["items"]):
-                raise Poison(f"the array {field!r} has items without bytes, of which a few bytes may hold any number")
-            return pa.list_(type_)
-        if kind == "map":
-            return pa.map_(pa.string(), self.of(schema["values"], field))
-        if schema.get("logicalType") == "decimal":
-            return pa.decimal128(min(schema["precision"], _MOST_DIGITS), schema.get("scale", 0))
-        if not isinstance(kind, str):
-            return self.of(kind, field)
-        return _AVRO_TYPES.get(schema.get("logicalType", ""), _AVRO_TYPES.get(kind, pa.null()))
-
-    def _has_no_bytes(self, schema: Any) -> bool:
-        if isinstance(schema, str):
-            return schema == "null" or (schema in self._named and self._has_no_bytes(self._named[schema]))
-        if isinstance(schema, list) or schema["type"] in ("array", "map", "enum"):
-            return False
-        if schema["type"] == "record":
-            return all(self._has_no_bytes(each["type"]) for each in schema["fields"])
-        return schema.get("size") == 0 if schema["type"] == "fixed" else self._has_no_bytes(schema["type"])
-
-    def _of_union(self, kinds: list[Any], field: str) -> pa.DataType:
-        types = [self.of(kind, field) for kind in kinds] or [pa.null()]
-        if types.count(types[0]) == len(types):
-            return types[0]
-        if all(kind in ("int", "float", "double") for kind in kinds):  # a double holds them exactly, but not each long
-            return pa.float64()
-        raise BadInput(
-            f"the Avro field {field!r} is a union of {', '.join(map(str, types))}, which do not fit one column; have "
-            "the producer write a field for each type, or name the offsets of records with another schema in the "
-            "source's 'offsets'"
-        )
-
-
-def signed(type_: pa.DataType) -> pa.DataType:
-    """Returns a type with int64 for uint64, which a snapshot cannot hold."""
-    if pa.types.is_struct(type_):
-        return pa.struct([(field.name, signed(field.type)) for field in type_])
-    if pa.types.is_map(type_):
-        return pa.map_(signed(type_.key_type), signed(type_.item_type))
-    if pa.types.is_list(type_):
-        return pa.list_(signed(type_.value_type))
-    return pa.int64() if type_ == pa.uint64() else type_
+        return decode, type_
 
 
 def _for_arrow(value: Any, type_: pa.DataType) -> Any:
@@ -381,8 +272,8 @@ def _add_well_known(pool: Any, name: str) -> None:
     pool.Add(descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb))
 
 
-def _message_type(file: Any, value: bytes) -> tuple[Any, int]:
-    """Returns the type of the message that follows the path in a value, and the message's position."""
+def _start_of_message(value: bytes) -> int:
+    """Returns the position after the path in a value. Raises Poison if the path does not lead to the first message."""
     position = _HEADER_BYTES
 
     def number() -> int:
@@ -401,42 +292,7 @@ def _message_type(file: Any, value: bytes) -> tuple[Any, int]:
     # A path to the first message is the number of its parts, 1, and 0; or no part.
     if (parts := number()) and (parts != 1 or number()):
         raise Poison("not the first message of its schema")
-    return next(iter(file.message_types_by_name.values())), position
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
-def _is_repeated(field: Any) -> bool:
-    return bool(field.label == field.LABEL_REPEATED)
-
-
-def _type_of_message(descriptor: Any, nesting: _Nesting) -> pa.DataType:
-    with nesting.within(descriptor.full_name):
-        return pa.struct([(field.name, _type_of_field(field, nesting)) for field in descriptor.fields])
-
-
-def _type_of_field(field: Any, nesting: _Nesting) -> pa.DataType:
-    from google.protobuf.descriptor import FieldDescriptor as Kind
-
-    nesting.types += 1
-    types = {
-        Kind.CPPTYPE_INT32: pa.int64(), Kind.CPPTYPE_INT64: pa.int64(), Kind.CPPTYPE_UINT32: pa.int64(),
-        Kind.CPPTYPE_UINT64: pa.uint64(), Kind.CPPTYPE_FLOAT: pa.float32(), Kind.CPPTYPE_DOUBLE: pa.float64(),
-        Kind.CPPTYPE_BOOL: pa.bool_(), Kind.CPPTYPE_ENUM: pa.string(),
-    }  # fmt: skip
-    if _is_map(field):
-        key, item = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return pa.map_(_type_of_field(key, nesting), _type_of_field(item, nesting))
-    if field.message_type is not None:
-        name = field.message_type.full_name
-        type_ = _UTC if name == "google.protobuf.Timestamp" else _type_of_message(field.message_type, nesting)
-    elif field.cpp_type == Kind.CPPTYPE_STRING:
-        type_ = pa.binary() if field.type == Kind.TYPE_BYTES else pa.string()
-    else:
-        type_ = types[field.cpp_type]
-    return pa.list_(type_) if _is_repeated(field) else type_
+    return position
 
 
 def _fields_of(message: Any) -> dict[str, Any]:
@@ -444,10 +300,10 @@ def _fields_of(message: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if _is_map(field):
+        if is_map(field):
             of = field.message_type.fields_by_name["value"]
             fields[field.name] = [(key, _value_of(of, item)) for key, item in value.items()]
-        elif _is_repeated(field):
+        elif is_repeated(field):
             fields[field.name] = [_value_of(field, item) for item in value]
         else:
             fields[field.name] = (
@@ -459,7 +315,7 @@ def _fields_of(message: Any) -> dict[str, Any]:
 def _value_of(field: Any, value: Any) -> Any:
     if field.message_type is not None:
         if field.message_type.full_name == "google.protobuf.Timestamp":
-            if value.seconds not in SECONDS:
+            if value.seconds not in CALENDAR_S:
                 raise Poison("a time outside the years 1 to 9999")
             return value.seconds * 1_000_000 + value.nanos // 1000
         return _fields_of(value)

@@ -19,10 +19,10 @@ from airflow_hops.ml.readers.text_types import first_bad
 from airflow_hops.ml.readers.vectors import is_list
 
 Types = dict[str, pa.DataType]
-_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""Range of times in Python and Spark, the years 1 to 9999, in seconds since the epoch."""
+CALENDAR_S = range(-62_135_596_800, 253_402_300_800)
+"""Seconds since the epoch in the years 1 to 9999, the times of Python and Spark."""
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
 """Maximum digits of a decimal in Spark."""
 _STORED = (
     pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_string,
@@ -132,8 +132,8 @@ def normalised(type_: pa.DataType) -> pa.DataType:
         return pa.date32()
     if kinds.is_float16(type_):
         return pa.float32()
-    if kinds.is_decimal256(type_) and type_.scale <= _MOST_DIGITS:
-        return pa.decimal128(min(type_.precision, _MOST_DIGITS), type_.scale)
+    if kinds.is_decimal256(type_) and type_.scale <= MOST_DIGITS:
+        return pa.decimal128(min(type_.precision, MOST_DIGITS), type_.scale)
     if is_list(type_):
         return pa.list_(normalised(type_.value_type))
     if kinds.is_map(type_):
@@ -313,7 +313,7 @@ def is_in_calendar(array: pa.Array) -> bool:
         return is_in_calendar(array.flatten())
     if kinds.is_struct(kind):
         return all(is_in_calendar(field) for field in array.flatten())
-    first, last = _FIRST_SECOND, _LAST_SECOND
+    first, last = CALENDAR_S[0], CALENDAR_S[-1]
     if kinds.is_timestamp(kind):
         units = float(_UNITS[kind.unit])
     elif kinds.is_date32(kind):
@@ -336,7 +336,7 @@ def as_utc(array: pa.Array, column: str, file: RawFile, rows_before: int) -> pa.
     if pa.types.is_integer(array.type):
         seconds = array.cast(pa.int64())
         for value in pc.min_max(seconds).as_py().values():
-            if value is not None and not _FIRST_SECOND <= value <= _LAST_SECOND:
+            if value is not None and value not in CALENDAR_S:
                 raise BadInput(f"{file.name}: time_column {column!r} has {value}; expected seconds since the epoch")
         return pc.multiply(seconds, 1_000_000).cast(utc)
     if pa.types.is_timestamp(array.type) and array.type.tz:

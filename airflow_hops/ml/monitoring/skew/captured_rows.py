@@ -17,6 +17,7 @@ from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.monitoring.captured.requests import RowsFile
 from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, TaskSummary, run_tasks
 from airflow_hops.ml.statistics.formats.layout import batch_rows, bounded
@@ -26,7 +27,6 @@ _CELL_BYTES = 8
 """Approximate size of a decoded value."""
 _RUNS_KEPT = 100
 _DAY_S = 86_400
-_YEAR_1_S = -62_135_596_800
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ def _plausible(seconds: Any, captured_at: Any) -> tuple[Any, Any]:
 
     seconds = seconds.cast(pa.int64(), safe=False)
     captured = captured_at.cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
-    wrong = pc.or_(pc.greater(seconds, pc.add(captured, _DAY_S)), pc.less(seconds, _YEAR_1_S))
+    wrong = pc.or_(pc.greater(seconds, pc.add(captured, _DAY_S)), pc.less(seconds, CALENDAR_S.start))
     return pc.if_else(wrong, pa.scalar(None, pa.int64()), seconds), pc.filter(seconds, wrong)
 
 

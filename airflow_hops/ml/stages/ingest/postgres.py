@@ -21,7 +21,7 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.features.raw_features import check_names
-from airflow_hops.ml.readers.types import Types
+from airflow_hops.ml.readers.types import MOST_DIGITS, Types
 from airflow_hops.ml.stages.ingest.open_table import (
     OpenTable,
     check_duplicates,
@@ -35,7 +35,6 @@ from airflow_hops.ml.stages.ingest.open_table import (
 )
 from airflow_hops.ml.stages.ingest.window import Window
 
-_MOST_DIGITS = 38
 _DIGITS_OF_INT64 = 18
 _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeric")
 _TIMES = ("date", "timestamp", "timestamptz")
@@ -325,10 +324,10 @@ def _is_held(field: pa.Field) -> bool:
 
 def _decimal(name: str, right: int | None, left: int | None, where: str) -> pa.DataType:
     digits = (right or 0) + (left or 0)
-    if digits > _MOST_DIGITS:
+    if digits > MOST_DIGITS:
         raise BadInput(
             f"{where}: column {name!r} is numeric with {left} digits left of the point and {right} right of it; a "
-            f"snapshot holds {_MOST_DIGITS}: round it in the query, or cast it to float8 or text"
+            f"snapshot holds {MOST_DIGITS}: round it in the query, or cast it to float8 or text"
         )
     return pa.decimal128(max(digits, 1), right or 0)
 

@@ -29,7 +29,9 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.streams.ranges import check_stored
 from airflow_hops.core.streams.topic import REGISTRY_PREFIX, Topic, kafka_library
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.readers.message_values import SECONDS, Poison, Registry, decode_captured, decode_json, signed
+from airflow_hops.ml.readers.message_types import Poison, signed
+from airflow_hops.ml.readers.message_values import Registry, decode_captured, decode_json
+from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
 from airflow_hops.ml.stages.ingest.window import Window
 
@@ -231,7 +233,7 @@ class _Values:
             raise Poison("a field has no name that a column can have")
         kind, time_ms = record.timestamp()
         record_key = record.key()
-        if time_ms // 1000 not in SECONDS:
+        if time_ms // 1000 not in CALENDAR_S:
             raise Poison("its time is outside the years 1 to 9999")
         facts = {
             "kafka_partition": record.partition(),
