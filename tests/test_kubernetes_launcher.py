@@ -251,7 +251,7 @@ def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.runtime
-def test_pod_that_starts_after_its_worker_died(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_of_a_dead_worker_does_not_begin(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "4")
     marker = tmp_path / "store" / "marker"
     runner.pods.cluster.kubectl("cordon", "test-node")
@@ -299,7 +299,7 @@ def test_image_cannot_be_pulled(runner: Runner) -> None:
 
 
 @pytest.mark.runtime
-def test_registry_that_does_not_answer_may_come_back(runner: Runner) -> None:
+def test_unreachable_registry_may_be_retried(runner: Runner) -> None:
     match = r"has not started within 5 s \(.*connection refused.*\); check that the cluster's nodes reach"
     with pytest.raises(HopsError, match=match) as raised:
         runner.run(runner.spec("where"), image="127.0.0.1:1/hops:1", startup_timeout_s=5)

@@ -96,7 +96,7 @@ def test_names_are_legal(dag_id: str) -> None:
         {"metadata": {"labels": {"team": "a"}}, "spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
     ],
 )
-def test_override_without_containers(value: Any) -> None:
+def test_override_may_omit_containers(value: Any) -> None:
     template = manifests.read_pod(OVERRIDE, "pod_template_file")
     template.spec.tolerations = None
     pod = step_pod(manifests.merge(template, manifests.read_pod(value, "pod_override")))
@@ -104,14 +104,14 @@ def test_override_without_containers(value: Any) -> None:
     assert [each.image for each in pod.spec.containers] == ["hops:1"]
 
 
-def test_container_without_name() -> None:
+def test_first_container_may_omit_its_name() -> None:
     value = {"spec": {"containers": [{"resources": {"limits": {"memory": "1Gi"}}}]}}
     pod = step_pod(manifests.merge(manifests.read_pod(OVERRIDE, ""), manifests.read_pod(value, "pod_override")))
     (container,) = pod.spec.containers
     assert (container.image, container.resources.limits) == ("hops:1", {"memory": "1Gi"})
 
 
-def test_empty_first_container_is_the_steps() -> None:
+def test_empty_first_container_keeps_its_place() -> None:
     value = {"spec": {"containers": [{}, {"name": "proxy", "image": "proxy:1"}]}}
     pod = step_pod(manifests.merge(manifests.read_pod(OVERRIDE, ""), manifests.read_pod(value, "pod_override")))
     assert [(each.name, each.image) for each in pod.spec.containers] == [("base", "hops:1"), ("proxy", "proxy:1")]
@@ -156,7 +156,7 @@ def test_bad_template_and_image(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["container_statuses", "init_container_statuses"])
-def test_only_what_cannot_pass_is_given_up_at_once(reason: str, message: str, is_final: bool, kind: str) -> None:
+def test_only_lasting_problems_are_given_up_at_once(reason: str, message: str, is_final: bool, kind: str) -> None:
     waiting = client.V1ContainerState(waiting=client.V1ContainerStateWaiting(reason=reason, message=message))
     image = "r.example.org/not-found/denied:1"
     status = client.V1ContainerStatus(
@@ -215,7 +215,7 @@ def test_code_of_nested_folders_travels_once(tmp_path: Path) -> None:
     assert store_code(store, [str(tmp_path / "dags" / "inner"), str(tmp_path / "dags")])[0] == uri
 
 
-def test_modules_that_a_step_does_not_import_stay_behind(tmp_path: Path) -> None:
+def test_only_imported_modules_travel_to_a_pod(tmp_path: Path) -> None:
     files = {
         "a.py": "import helper\n\ndef run(context): ...\n",
         "helper.py": "",

@@ -21,7 +21,7 @@ def lease_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 @pytest.mark.parametrize("behind_s", [-90, 90, 1e9])
-def test_a_beating_holder_lives_whatever_its_clock_says(
+def test_beating_holder_lives_whatever_its_clock_shows(
     lease_of: Callable[[str], Lease], behind_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.time
@@ -39,7 +39,7 @@ def test_a_beating_holder_lives_whatever_its_clock_says(
     assert not holder.is_lost
 
 
-def test_the_lease_of_a_dead_holder_is_taken(lease_of: Callable[[str], Lease]) -> None:
+def test_lease_of_a_dead_holder_is_taken(lease_of: Callable[[str], Lease]) -> None:
     dead, other = lease_of("one"), lease_of("two")
     assert dead.try_take() and not other.try_take()
     wait_for(other.try_take, "the lease of the dead")
@@ -50,7 +50,7 @@ def test_the_lease_of_a_dead_holder_is_taken(lease_of: Callable[[str], Lease]) -
     assert not other.is_lost and not lease_of("three").try_take()
 
 
-def test_a_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> None:
+def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> None:
     first, second = lease_of("one"), lease_of("two")
     assert first.try_take() and not second.try_take()
     first.release()
@@ -58,7 +58,7 @@ def test_a_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> N
     assert not first.try_take() and first.other == "two"
 
 
-def test_a_holder_of_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:
+def test_holder_of_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:
     first, retry = lease_of("run"), lease_of("run")
     assert first.try_take() and not retry.try_take(from_holder="another")
     assert retry.try_take(from_holder="run")

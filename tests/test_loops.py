@@ -36,7 +36,7 @@ def test_address_of_a_task_instance(map_index: int, iteration: int, segment: str
     assert task_instance("dag", "run", "step", instance) == producer
 
 
-def test_a_link_names_the_iteration() -> None:
+def test_link_names_the_iteration() -> None:
     instance: Any = SimpleNamespace(dag_id="dag", run_id="run", task_id="step", map_index=-1)
     instance.get_template_context = lambda: {"loop": SimpleNamespace(index=2)}
     address = DataLink().get_link(SimpleNamespace(output_kind="statistics"), ti_key=instance)

@@ -164,7 +164,7 @@ def test_text_with_the_name_of_a_secret_is_masked(name: str) -> None:
     assert masked({name: 2}) == {name: 2}
 
 
-def test_secret_that_another_parameter_repeats_is_one_there_too() -> None:
+def test_secret_is_found_in_other_parameters_too() -> None:
     params = {"env": {"DB_PASSWORD": "hunter22", "TARGET": "db;ann;hunter22", "NAME": "hunter"}, "values": ["hunter22"]}
     assert RuntimeHook().complete(StepSpec("train", "m:f", params=params)).secrets == (
         "env/DB_PASSWORD",

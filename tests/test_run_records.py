@@ -136,7 +136,7 @@ def test_links_that_lead_out_of_the_code_are_not_kept_but_named(dags: Path) -> N
     assert list(code.left_out) == ["0/a/outside.txt"]
 
 
-def test_archives_that_lie_are_refused(dags: Path) -> None:
+def test_archives_beyond_the_limits_are_refused(dags: Path) -> None:
     store, record = ArtifactStore(str(dags.parent / "store")), kept(dags, train="a.train:train")
     file = Path(store.uri("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

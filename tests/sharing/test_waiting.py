@@ -33,7 +33,7 @@ def test_refresh_is_over_when_the_daemon_has_answered_it(records: SharingRecords
     assert wait.is_over(records, watch)
 
 
-def test_daemon_that_beats_no_more_is_reported(records: SharingRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_daemon_is_reported(records: SharingRecords, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "BEAT_S", 0.01)
     beat(records, at=time.time() + 3600)
     with pytest.raises(HopsError, match="no sharing daemon reports to the store"):
