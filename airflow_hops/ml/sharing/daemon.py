@@ -113,7 +113,7 @@ class SharingDaemon:
     async def _exchange_catalogues(self, asked: float) -> None:
         began, of = time.monotonic(), self.others
         of.trusted = self.folder.trusted()
-        reads = [read_catalogue(of.trusted, name, of.catalogues.get(name)) for name in of.trusted]
+        reads = [read_catalogue(each, of.catalogues.get(name)) for name, each in of.trusted.items()]
         for catalogue in await asyncio.gather(*reads):
             before = of.catalogues.get(catalogue.organisation)
             for reason in catalogue.rejected if before is None or before.rejected != catalogue.rejected else ():

@@ -25,11 +25,11 @@ _MOST_REJECTED = 20
 _TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=10, sock_read=30)
 
 
-async def read_catalogue(trusted: Mapping[str, Trusted], organisation: str, before: Catalogue | None) -> Catalogue:
+async def read_catalogue(of: Trusted, before: Catalogue | None) -> Catalogue:
     """Returns the verified content of an organisation's catalogue; on failure the previous one, with the error."""
-    of = trusted[organisation]
+    names = {of.key: of.organisation}
     if before is None or before.key != of.key:
-        before = Catalogue(organisation, "")
+        before = Catalogue(of.organisation, "")
     before = replace(before, url=of.catalogue, key=of.key, hosts=of.hosts)
     try:
         content = await fetch(f"{of.catalogue.rstrip('/')}/catalogue.json", MOST_CATALOGUE_BYTES)
@@ -37,16 +37,16 @@ async def read_catalogue(trusted: Mapping[str, Trusted], organisation: str, befo
         statements = value["statements"] if isinstance(value, dict) else None
         if not isinstance(statements, list) or len(statements) > _MOST_STATEMENTS:
             raise HopsError(f"{of.catalogue}: expected an object with up to {_MOST_STATEMENTS} statements")
-        sequence = sequence_of(value.get("catalogue"), statements, {of.key: organisation})
+        sequence = sequence_of(value.get("catalogue"), statements, names)
         if sequence < before.sequence:
             raise HopsError(
                 f"{of.catalogue}: this catalogue has the number {sequence}, and {before.sequence} was read before: "
-                f"it is an old one, which {organisation} or somebody on the way has put back"
+                f"it is an old one, which {of.organisation} or somebody on the way has put back"
             )
     except (HopsError, KeyError, ValueError) as error:
         return replace(before, error=str(error) or "it has no statements")
     seen = dict(before.seen)
-    datasets, seeds, rejected = verified(statements, {of.key: organisation}, seen)
+    datasets, seeds, rejected = verified(statements, names, seen)
     return replace(
         before,
         datasets=datasets,
