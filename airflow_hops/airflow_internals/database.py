@@ -42,6 +42,7 @@ __all__ = [
     "TaskInstanceState",
     "XComModel",
     "create_session",
+    "instance_columns",
     "iteration_of",
     "map_index_of",
     "settings",
@@ -77,6 +78,14 @@ def iteration_of(model: Any) -> ColumnElement[int]:
         (_own_region(model, DynamicRegion.id).is_(None), model.region_index),
         else_=func.coalesce(_own_region(model, DynamicRegion.parent_region_index), -1),
     ).label("iteration")
+
+
+def instance_columns(model: Any) -> tuple[Any, ...]:
+    """Returns the columns of ``TaskInstance`` or ``XComModel`` that identify a task instance.
+
+    Their names are ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``iteration``.
+    """
+    return model.dag_id, model.run_id, model.task_id, map_index_of(model), iteration_of(model)
 
 
 def _own_region(model: Any, column: Any) -> ScalarSelect[Any]:

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from airflow_hops.airflow_internals.database import (
-    State,
-    TaskInstance,
-    create_session,
-    iteration_of,
-    map_index_of,
-)
+from airflow_hops.airflow_internals.database import State, TaskInstance, create_session, instance_columns
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.search import StudyRecord
 from airflow_hops.core.store.studies import StudyFolder
@@ -22,16 +16,15 @@ def task_states(records: Sequence[StudyRecord]) -> list[str | None]:
     """Returns the state of each study's task instance; None if Airflow no longer has it."""
     wanted = [Producer.of_task(record.dag_id, record.run_id, record.task_id) for record in records]
     which = TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id
-    positions = map_index_of(TaskInstance), iteration_of(TaskInstance)
     with create_session() as session:
         rows = session.execute(
-            select(*which, *positions, TaskInstance.state).where(
+            select(*instance_columns(TaskInstance), TaskInstance.state).where(
                 *(column.in_({getattr(each, column.key) for each in wanted}) for column in which)
             )
         )
         states = {
-            Producer(dag_id, run_id, task_id, map_index, iteration=iteration): state
-            for dag_id, run_id, task_id, map_index, iteration, state in rows
+            Producer(row.dag_id, row.run_id, row.task_id, row.map_index, iteration=row.iteration): row.state
+            for row in rows
         }
     return [None if (state := states.get(each)) is None else str(state) for each in wanted]
 

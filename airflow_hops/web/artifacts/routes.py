@@ -14,8 +14,7 @@ from airflow_hops.airflow_internals.database import (
     TaskInstance,
     XComModel,
     create_session,
-    iteration_of,
-    map_index_of,
+    instance_columns,
 )
 from airflow_hops.core.contract.artifacts import Artifact, Manifest, total_rows
 from airflow_hops.core.store import ArtifactStore
@@ -31,7 +30,7 @@ from airflow_hops.web.artifacts.lookup import (
     published,
     run_of,
 )
-from airflow_hops.web.artifacts.tasks import ReturnedArtifact, returned_by_runs
+from airflow_hops.web.artifacts.tasks import ReturnedArtifact, producer_in, returned_by_runs
 from airflow_hops.web.types import Facts, Limit, Model, Number, Offset, Page, TaskAddress, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -175,9 +174,9 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
         held = {returned_address(each): each.artifact for each in returned_by_runs(session, dag_id, [run_id])}
-        returned = {(a.task_id, a.map_index, a.iteration) for a in held}
+        returned = {address.producer for address in held}
         began = session.execute(
-            select(TaskInstance.task_id, map_index_of(TaskInstance), iteration_of(TaskInstance)).where(
+            select(*instance_columns(TaskInstance)).where(
                 TaskInstance.dag_id == pipeline.dag_id,
                 TaskInstance.run_id == run_id,
                 TaskInstance.start_date.is_not(None),
@@ -185,9 +184,9 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
         )
         kinds = {task.task_id: task.kind for task in pipeline.tasks if task.kind}
         silent = [
-            ArtifactAddress.of(each, dag_id=pipeline.dag_id, run_id=run_id, kind=kinds[each.task_id])
+            ArtifactAddress.of(each, kind=kinds[each.task_id])
             for each in began
-            if each.task_id in kinds and tuple(each) not in returned
+            if each.task_id in kinds and producer_in(each) not in returned
         ]
     order = {task.task_id: position for position, task in enumerate(pipeline.tasks)}
 

@@ -19,7 +19,7 @@ from airflow_hops.airflow_internals.database import (
     DagVersion,
     SerializedDagModel,
     XComModel,
-    iteration_of,
+    instance_columns,
     map_index_of,
 )
 from airflow_hops.core.contract.artifacts import Artifact, Producer
@@ -191,15 +191,12 @@ def _assets(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 # Columns instead of entities, for which Airflow would load the DAG run and its logical date.
-_COLUMNS = (
-    XComModel.dag_id, XComModel.run_id, XComModel.task_id, map_index_of(XComModel), iteration_of(XComModel),
-    XComModel.timestamp, XComModel.value,
-)  # fmt: skip
+_COLUMNS = (*instance_columns(XComModel), XComModel.timestamp, XComModel.value)
 
 
-def producer_in(row: Any, dag_id: str, run_id: str) -> Producer:
-    """Returns the task instance of a row of ``TaskInstance`` or ``XComModel``, as of its first try."""
-    return Producer(dag_id, run_id, row.task_id, row.map_index, iteration=row.iteration)
+def producer_in(row: Any) -> Producer:
+    """Returns the task instance of a row with the :func:`instance_columns`, as of its first try."""
+    return Producer(row.dag_id, row.run_id, row.task_id, row.map_index, iteration=row.iteration)
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ class ReturnedArtifact:
     @property
     def task(self) -> Producer:
         """The task instance, as of its first try."""
-        return producer_in(self, self.dag_id, self.run_id)
+        return producer_in(self)
 
 
 _RETURNED = select(*_COLUMNS).where(XComModel.key == XCOM_RETURN_KEY, XCOM_IS_CURRENT)

@@ -15,8 +15,7 @@ from airflow_hops.airflow_internals.database import (
     TaskInstance,
     TaskInstanceState,
     create_session,
-    iteration_of,
-    map_index_of,
+    instance_columns,
 )
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, ReadableDags, may_read_results
 from airflow_hops.web.artifacts.lookup import FoundArtifact, hook_of, pipeline_of
@@ -147,20 +146,20 @@ def _leader(seen: Seen, allowed: Container[str], pipeline: PipelineDag) -> Pipel
 def _questions(session: Session, user: GetUserDep, pipelines: Iterable[PipelineDag]) -> list[AskedQuestion]:
     by_dag = {each.dag_id: each for each in pipelines if may_see_questions(user, each.dag_id)}
     waiting = (
-        select(HITLDetail, TaskInstance, map_index_of(TaskInstance), iteration_of(TaskInstance))
+        select(HITLDetail, TaskInstance, *instance_columns(TaskInstance))
         .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
         .where(TaskInstance.dag_id.in_(by_dag), TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
         .order_by(HITLDetail.created_at)
         .limit(_QUESTIONS)
     )
     results = []
-    for asked, instance, map_index, iteration in session.execute(waiting):
-        task = by_dag[instance.dag_id].task(instance.task_id)
+    for row in session.execute(waiting):
+        task = by_dag[row.dag_id].task(row.task_id)
         results.append(
             AskedQuestion(
-                task=TaskAddress.of(instance, map_index=map_index, iteration=iteration),
+                task=TaskAddress.of(row),
                 stage=task.stage if task else None,
-                question=make_question(user, instance, asked, schema_changed=False),
+                question=make_question(user, row.TaskInstance, row.HITLDetail, schema_changed=False),
             )
         )
     return results
@@ -175,15 +174,13 @@ def _unasked(session: Session, pipeline: PipelineDag) -> list[ReturnedArtifact]:
     }
     if not newest:
         return []
-    asked = select(
-        TaskInstance.run_id, TaskInstance.task_id, map_index_of(TaskInstance), iteration_of(TaskInstance)
-    ).join(HITLDetail, HITLDetail.ti_id == TaskInstance.id)
+    asked = select(*instance_columns(TaskInstance)).join(HITLDetail, HITLDetail.ti_id == TaskInstance.id)
     mine = (
         TaskInstance.run_id.in_({each.run_id for each in newest}),
         TaskInstance.task_id.in_({each.task_id for each in newest}),
     )
     for row in session.execute(asked.where(TaskInstance.dag_id == pipeline.dag_id, *mine)):
-        newest.pop(producer_in(row, pipeline.dag_id, row.run_id), None)
+        newest.pop(producer_in(row), None)
     return list(newest.values())
 
 

@@ -9,7 +9,13 @@ from fastapi import APIRouter, HTTPException
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from airflow_hops.airflow_internals.database import TaskInstance, create_session, iteration_of, map_index_of
+from airflow_hops.airflow_internals.database import (
+    TaskInstance,
+    create_session,
+    instance_columns,
+    iteration_of,
+    map_index_of,
+)
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.hooks.progress import TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
@@ -22,7 +28,7 @@ from airflow_hops.web.artifacts.lookup import (
     run_of,
 )
 from airflow_hops.web.artifacts.routes import ArtifactAddress, ArtifactEntry, list_run_artifacts
-from airflow_hops.web.artifacts.tasks import StageTask, returned_by_runs
+from airflow_hops.web.artifacts.tasks import StageTask, producer_in, returned_by_runs
 from airflow_hops.web.models.evaluations import Evaluation, read_evaluation
 from airflow_hops.web.runs.states import InstanceFacts, RunState, progress_of, skip_reasons
 from airflow_hops.web.types import Model, Number
@@ -110,16 +116,12 @@ def get_task_result(of: TaskInstancePath) -> TaskResult:
 
 def _instances(session: Session, dag_id: str, run_id: str, *conditions: Any) -> dict[Producer, TaskInstance]:
     """Returns the task instances of a run, in the order of their iterations and map indexes."""
-    positions = iteration_of(TaskInstance), map_index_of(TaskInstance)
     rows = session.execute(
-        select(TaskInstance, *positions)
+        select(TaskInstance, *instance_columns(TaskInstance))
         .where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, *conditions)
-        .order_by(*positions)
+        .order_by(iteration_of(TaskInstance), map_index_of(TaskInstance))
     )
-    return {
-        Producer(dag_id, run_id, instance.task_id, map_index, iteration=iteration): instance
-        for instance, iteration, map_index in rows
-    }
+    return {producer_in(row): row.TaskInstance for row in rows}
 
 
 def _label(task: Producer, instance: TaskInstance) -> str | None:

@@ -15,8 +15,7 @@ from airflow_hops.airflow_internals.database import (
     DagRun,
     TaskInstance,
     XComModel,
-    iteration_of,
-    map_index_of,
+    instance_columns,
 )
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference
@@ -195,11 +194,11 @@ def compared_models(evaluation: Artifact) -> tuple[ModelReference, ModelReferenc
 def skip_reasons(session: Session, dag_id: str, run_id: str) -> dict[Producer, str]:
     """Returns the reasons of a run's skipped tasks, as far as they gave any."""
     left = session.execute(
-        select(XComModel.task_id, map_index_of(XComModel), iteration_of(XComModel), XComModel.value).where(
+        select(*instance_columns(XComModel), XComModel.value).where(
             XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == REFUSED_KEY, XCOM_IS_CURRENT
         )
     )
-    said = ((producer_in(row, dag_id, run_id), XComModel.deserialize_value(row)) for row in left)
+    said = ((producer_in(row), XComModel.deserialize_value(row)) for row in left)
     return {task: str(value["reason"]) for task, value in said if isinstance(value, Mapping) and value.get("reason")}
 
 
@@ -249,18 +248,14 @@ def _failures(
 ) -> dict[tuple[str, str], RunFailure]:
     named = [(run.dag_id, run.run_id) for run in runs]
     failed = session.execute(
-        select(
-            TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, map_index_of(TaskInstance),
-            iteration_of(TaskInstance), TaskInstance.try_number,
-        )
+        select(*instance_columns(TaskInstance), TaskInstance.try_number)
         .where(tuple_(TaskInstance.dag_id, TaskInstance.run_id).in_(named), TaskInstance.state == "failed")
         .order_by(TaskInstance.end_date)
-    )  # fmt: skip
+    )
     first = {(row.dag_id, row.run_id): row for row in reversed(failed.all())}
 
     def why(row: Any) -> str | None:
-        producer = producer_in(row, row.dag_id, row.run_id)
-        reported = progress_of(pipelines[row.dag_id], producer, row.try_number)
+        reported = progress_of(pipelines[row.dag_id], producer_in(row), row.try_number)
         return reported.error if reported else None
 
     with reading_threads() as readers:

@@ -16,6 +16,7 @@ from airflow_hops.airflow_internals.database import (
     TaskInstance,
     TaskInstanceState,
     create_session,
+    instance_columns,
     iteration_of,
     map_index_of,
 )
@@ -184,11 +185,7 @@ def _instances(session: Session, pipeline: PipelineDag, limit: int, offset: int)
     # Columns instead of entities, for which Airflow would load much more.
     wanted = select(
         TaskInstance.id,
-        TaskInstance.dag_id,
-        TaskInstance.run_id,
-        TaskInstance.task_id,
-        map_index_of(TaskInstance),
-        iteration_of(TaskInstance),
+        *instance_columns(TaskInstance),
         TaskInstance.state,
         TaskInstance.start_date,
         TaskInstance.end_date,

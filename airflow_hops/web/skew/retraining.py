@@ -14,8 +14,7 @@ from airflow_hops.airflow_internals.database import (
     AssetEvent,
     TaskInstance,
     XComModel,
-    iteration_of,
-    map_index_of,
+    instance_columns,
 )
 from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.retraining.conditions import Finding
@@ -70,9 +69,7 @@ def decisions(
         return {}
     left: dict[Producer, Mapping[str, Any]] = {}
     rows = session.execute(
-        select(
-            XComModel.run_id, XComModel.task_id, map_index_of(XComModel), iteration_of(XComModel), XComModel.value
-        ).where(
+        select(*instance_columns(XComModel), XComModel.value).where(
             XComModel.dag_id == pipeline.dag_id,
             XComModel.run_id.in_(run_ids),
             XComModel.task_id.in_(task_ids),
@@ -83,16 +80,9 @@ def decisions(
     for row in rows:
         value = XComModel.deserialize_value(row)
         if isinstance(value, Mapping):
-            left[producer_in(row, pipeline.dag_id, row.run_id)] = value
+            left[producer_in(row)] = value
     instances = session.execute(
-        select(
-            TaskInstance.run_id,
-            TaskInstance.task_id,
-            map_index_of(TaskInstance),
-            iteration_of(TaskInstance),
-            TaskInstance.state,
-            TaskInstance.end_date,
-        ).where(
+        select(*instance_columns(TaskInstance), TaskInstance.state, TaskInstance.end_date).where(
             TaskInstance.dag_id == pipeline.dag_id, TaskInstance.run_id.in_(run_ids), TaskInstance.task_id.in_(task_ids)
         )
     )
@@ -103,12 +93,12 @@ def decisions(
     results = {}
     for check in checks:
         for asker in askers.get(check.run_id, []):
-            said = left.get(producer_in(asker, pipeline.dag_id, asker.run_id), {})
+            said = left.get(producer_in(asker), {})
             # The task names the comparison that it decided about, or is the only one that could have.
             named, is_alone = said.get("skew"), len(task_ids) == 1
             fits = asker.map_index in (-1, check.map_index) and asker.iteration in (-1, check.iteration)
             if named == check.artifact.uri or (not named and is_alone and fits):
-                task = TaskAddress.of(asker, dag_id=pipeline.dag_id)
+                task = TaskAddress.of(asker)
                 runs = [run for run in started.get((asker.run_id, asker.task_id), []) if run.dag_id in readable]
                 results[check.task] = RetrainingDecision(
                     **_decided(asker.state, said, check), at=asker.end_date, task=task, started=runs

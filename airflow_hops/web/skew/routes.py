@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
-from airflow_hops.airflow_internals.database import TaskInstance, create_session, iteration_of, map_index_of
+from airflow_hops.airflow_internals.database import TaskInstance, create_session, instance_columns
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead, ReadableDags, may_read, may_read_results
@@ -58,7 +58,7 @@ def monitor_failures(
     of = TaskInstance
     task_ids = [task.task_id for task in pipeline.tasks if task.kind in _MONITORS]
     rows = session.execute(
-        select(of.run_id, of.task_id, map_index_of(of), iteration_of(of), of.try_number, of.end_date, of.state)
+        select(*instance_columns(of), of.try_number, of.end_date, of.state)
         .add_columns(func.count().over().label("total"))
         .where(of.dag_id == pipeline.dag_id, of.task_id.in_(task_ids), of.end_date.is_not(None))
         .where(of.state.in_(("failed", "upstream_failed")))
@@ -66,7 +66,7 @@ def monitor_failures(
         .order_by(of.end_date.desc())
         .limit(_MOST)
     ).all()
-    makers = [producer_in(row, pipeline.dag_id, row.run_id) for row in rows]
+    makers = [producer_in(row) for row in rows]
     with reading_threads() as readers:
         reports = list(readers.map(lambda by, row: progress_of(pipeline, by, row.try_number), makers, rows))
     results = [
