@@ -43,10 +43,9 @@ def pipeline(dag_id: str, **steps: str) -> None:
         )
         RolloutOperator(task_id="rollout", deployment=deployment.output)
     for task in dag.tasks:
-        task.runtime = None  # not one with Feast
+        task.runtime = None  # that of the connection: no step needs Feast
         if task.task_id != "rollout":  # which leaves an artifact by itself for a champion
             task.entry = f"{STEPS}:{steps.get(task.task_id, 'leave')}"
-            task.runtime = None  # that of the connection: no step needs Feast
 
 
 pipeline("pages_state_never_run")

@@ -70,10 +70,10 @@ def looking_up(
     return LookupServable(version, OnlineFeatures("shop", origins or {"vector": ORIGIN}, defaults or {}), store)
 
 
-def put(folder: Path, feature: str, value: bytes, at: Any = 1e10) -> None:
-    """Stores a value of the entity 7."""
+def put(folder: Path, feature: str, value: bytes, at: Any = 1e10, *, id: int = 7) -> None:
+    """Stores a value of an entity."""
     with sqlite3.connect(folder / "online.db") as connection:
-        row = (entity_key({"id": ("INT32", 7)}), feature, value, at)
+        row = (entity_key({"id": ("INT32", id)}), feature, value, at)
         connection.execute("insert into shop_view values (?, ?, ?, ?)", row)
 
 
@@ -149,9 +149,7 @@ def test_vectors_of_another_width_are_refused(tmp_path: Path) -> None:
         put(tmp_path / folder, "vector", VECTOR)
     with pytest.raises(ServingError, match=r"is \[1.0, 2.0\]; the model takes a vector of 3 values"):
         of_three.answer(request(id=[7]))
-    with sqlite3.connect(tmp_path / "any" / "online.db") as connection:
-        key, longer = entity_key({"id": ("INT32", 8)}), b"\x82\x01\x06\x0a\x04" + struct.pack("<f", 1)
-        connection.execute("insert into shop_view values (?, 'vector', ?, 1e10)", (key, longer))
+    put(tmp_path / "any", "vector", b"\x82\x01\x06\x0a\x04" + struct.pack("<f", 1), id=8)
     with pytest.raises(ServingError, match=r"has vectors of \[1, 2\] values for the keys of the request"):
         of_any.answer(request(id=[7, 8]))
     put(tmp_path / "3", "vector", VECTOR, "yesterday")

@@ -15,16 +15,21 @@ from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.servable import Call
+from airflow_hops.serving.models.servable import Call, Servable
 
 
-def answer(folder: Path, function: Callable[..., Any], shapes: dict[str, Any], **inputs: Any) -> Any:
-    """The answer of a model of floats; a refusal's message."""
+def opened(folder: Path, function: Callable[..., Any], shapes: dict[str, Any]) -> Servable:
+    """Returns a model of floats."""
     module = tf.Module()
     specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in shapes.items()]
     module.serve = tf.function(lambda *values: {"y": function(*values)}, input_signature=specs)
     tf.saved_model.save(module, str(folder / "1"), {"serving_default": module.serve})
-    servable = open_model("m", 1, folder / "1", ModelOptions(warmup_iterations=0))
+    return open_model("m", 1, folder / "1", ModelOptions(warmup_iterations=0))
+
+
+def answer(folder: Path, function: Callable[..., Any], shapes: dict[str, Any], **inputs: Any) -> Any:
+    """The answer of such a model; a refusal's message."""
+    servable = opened(folder, function, shapes)
     try:
         return servable.predict({name: np.asarray(value, np.float32) for name, value in inputs.items()})["y"].tolist()
     except ServingError as error:
@@ -53,11 +58,7 @@ def test_request_of_another_shape_is_refused(
 
 
 def test_value_for_all_rows_is_not_counted_as_rows(tmp_path: Path) -> None:
-    module = tf.Module()
-    specs = [tf.TensorSpec([2], tf.float32, "by"), tf.TensorSpec([None, 2], tf.float32, "x")]
-    module.serve = tf.function(lambda by, x: {"y": x * by}, input_signature=specs)
-    tf.saved_model.save(module, str(tmp_path), {"serving_default": module.serve})
-    servable = open_model("m", 1, tmp_path, ModelOptions(warmup_iterations=0))
+    servable = opened(tmp_path, lambda by, x: x * by, {"by": [2], "x": [None, 2]})
     request = predict_request("m", by=np.ones(2, np.float32), x=np.ones((3, 2), np.float32))
     assert servable.answer(Call(Method.PREDICT, request.SerializeToString())).rows == 3
     servable.close()
