@@ -139,7 +139,7 @@ def test_outside_names_fail_dag_parsing() -> None:
         assert "import or define it inside the function" in str(caught.value)
 
 
-def test_airflows_loop_is_no_argument() -> None:
+def test_argument_named_loop_needs_a_value() -> None:
     @task.hops
     def improve(loop: Any = None) -> None:
         pass

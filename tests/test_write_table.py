@@ -365,7 +365,9 @@ catalog.create_table("shop.late", schema=pa.schema([pa.field("id", pa.int64(), n
 
 
 @pytest.mark.parametrize("target", ["iceberg"], indirect=True)
-def test_rows_that_a_lake_refuses(target: Target, artifact: Any, lake_runtime: Path, tmp_path: Path) -> None:
+def test_rows_that_break_a_lakes_rules_are_refused(
+    target: Target, artifact: Any, lake_runtime: Path, tmp_path: Path
+) -> None:
     options = target.table.storage_options
     program = [lake_runtime / "bin" / "python", "-c", STRICT_TABLES, tmp_path, options["uri"], options["warehouse"]]
     subprocess.run(program, check=True)

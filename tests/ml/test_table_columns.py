@@ -400,7 +400,7 @@ def test_quotes_are_recognised(
     assert (table.rows, table.request["a"], len(table.notes)) == (ROWS, value, len(setting))
 
 
-def test_quotes_that_can_be_read_in_two_ways_need_an_option(tmp_path: Path) -> None:
+def test_ambiguous_quotes_need_an_option(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text(a=lambda row: ['"x\\\\"', "y"][row // 2 % 2], bought=is_even))
     with pytest.raises(BadInput, match=r"line 2: .*; give --escape='\\' if .*, or --escape='' if"):
         describe_table(Source(str(tmp_path / "t.csv")), Told("bought"))

@@ -80,7 +80,7 @@ def test_only_listed_keys_count(organisation: Make, tmp_path: Path) -> None:
     assert any("which is not trusted" in reason for reason in catalogue.rejected)
 
 
-def test_hostile_items_stop_no_other(organisation: Make, tmp_path: Path) -> None:
+def test_hostile_items_do_not_block_others(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation)
     files = random_files(tmp_path / "files", a=1000)
     entry = north.share(files)

@@ -24,7 +24,7 @@ def beat(records: SharingRecords, *, at: float, refreshed: float = 0.0) -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [-90, 90])
-def test_refresh_is_over_when_the_daemon_has_answered_it(records: SharingRecords, ahead_s: float) -> None:
+def test_refresh_ends_with_the_daemons_answer(records: SharingRecords, ahead_s: float) -> None:
     beat(records, at=time.time() + ahead_s, refreshed=records.ask_refresh())
     wait, watch = Wait("them/numbers@1", "refresh", records.ask_refresh()), Watch(records.daemon())
     assert not wait.is_over(records, watch)

@@ -44,7 +44,7 @@ def test_pages_of_a_pipeline_without_a_model_open(api: Api, run_dag: Any, state:
     assert failures(api, dag_id, run.run_id) == {}
 
 
-def test_pages_of_a_deployed_model_open_also_after_its_artifacts_are_deleted(api: Api, run_dag: Any) -> None:
+def test_pages_open_after_artifacts_are_deleted(api: Api, run_dag: Any) -> None:
     run = run_dag("pages_state_deployed", {})
     assert str(run.state) == "success"
     assert failures(api, "pages_state_deployed", run.run_id, artifacts=True) == {}

@@ -493,7 +493,7 @@ def test_what_cannot_be_done_is_said_in_one_sentence(two_ranks: Any, what: str) 
         assert REFUSED[what][1] in message
 
 
-def test_wrapping_an_optimizer_without_horovod_names_who_starts_it() -> None:
+def test_optimizer_without_horovod_names_the_operators() -> None:
     with pytest.raises(
         BadInput, match="the function of HorovodTrainOperator, or of SearchOperator with strategy='horo"
     ):

@@ -155,7 +155,7 @@ AFTER = {"projection": _Projection, "scale": _Scale, "bias": _Bias}
 
 
 @pytest.mark.parametrize("layer", AFTER)
-def test_values_that_no_weight_holds_are_compared_at_the_end(two_ranks: Any, layer: str) -> None:
+def test_values_outside_the_weights_are_compared_at_the_end(two_ranks: Any, layer: str) -> None:
     first, second = two_ranks.errors(partial(_with, AFTER[layer]))
     assert first == second
     assert first.startswith("the ranks' models differ at the end in ") and f"_{layer}" in first

@@ -147,7 +147,7 @@ def test_captured_values_of_other_types_are_set_aside(mock_kafka: Broker, tmp_pa
     assert sorted(row["offset"] for row in rejected) == [1, 2, 3, 4, 6, 7, 8]
 
 
-def test_time_that_no_calendar_has_is_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+def test_time_outside_the_calendar_is_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
     mock_kafka.send("events", [(0, as_json(n=1), 1 << 60), (0, as_json(n=2))])
     topic = source(mock_kafka)
     counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))

@@ -247,7 +247,7 @@ def test_cell_must_not_overwrite_an_unused_parameter(cell: str, is_lost: bool, i
         inject_parameters(notebook, {"rate": 2}, path)
 
 
-def test_executed_notebook_is_given_its_parameters_again(tmp_path: Path) -> None:
+def test_parameters_of_an_executed_notebook_are_replaced(tmp_path: Path) -> None:
     path = write_notebook(tmp_path / "tuned.ipynb", "print(rate)")
     notebook = read_notebook(path)
     for value in (1, 2):

@@ -192,7 +192,7 @@ def test_links_without_a_file_are_refused(pack: Pack, folder: Path, tmp_path: Pa
         pack(folder)
 
 
-def test_name_that_is_not_in_utf_8_is_named(pack: Pack, folder: Path) -> None:
+def test_name_that_is_not_utf_8_is_refused(pack: Pack, folder: Path) -> None:
     Path(os.fsdecode(bytes(folder) + b"/\xff.bin")).touch()
     with pytest.raises(BadInput, match=r"files/\\udcff\.bin': the name is not in UTF-8; rename"):
         pack(folder)

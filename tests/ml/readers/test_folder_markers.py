@@ -42,7 +42,7 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     return url, options
 
 
-def test_markers_are_no_files_of_a_source(bucket: Bucket, tmp_path: Path) -> None:
+def test_listing_of_a_source_skips_markers(bucket: Bucket, tmp_path: Path) -> None:
     url, options = bucket
     for pattern, files in {
         "raw": FILES,
@@ -66,14 +66,14 @@ def test_markers_are_not_packed(bucket: Bucket, run_stage: Callable[..., Any]) -
     assert packed.metrics["files"] == 3
 
 
-def test_markers_are_no_files_of_a_store(bucket: Bucket) -> None:
+def test_listing_of_a_store_skips_markers(bucket: Bucket) -> None:
     url, options = bucket
     store = ArtifactStore(url, storage_options=options)
     assert store.names(f"{url}/raw") == ["a", "b", "empty", "z.csv"]
     assert store.files.sizes(url) == dict.fromkeys(FILES, 4)
 
 
-def test_markers_are_no_files_of_a_model(bucket: Bucket, tmp_path: Path) -> None:
+def test_listing_of_a_model_skips_markers(bucket: Bucket, tmp_path: Path) -> None:
     url, options = bucket
     fs, name = open_url(url, options)
     for key in ("m/", "m/1/", "m/1/variables_$folder$", "m/1/variables", "m/1/variables/index", "m/1/saved_model.pb"):

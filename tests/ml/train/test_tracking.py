@@ -147,7 +147,7 @@ def test_run_has_the_figures_of_an_evaluation_before_any_deployment(tracked: dic
     assert run["metrics"] == tracked["evaluated"]["metrics"]
 
 
-def test_evaluation_does_not_fail_with_mlflow(tracked: dict[str, Any], caplog: Any, tmp_path: Path) -> None:
+def test_failing_mlflow_does_not_fail_an_evaluation(tracked: dict[str, Any], caplog: Any, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     log_evaluation(f"sqlite:///{tmp_path}/file/mlflow.db", tracked["model"], "tests", tracked["model"])
     assert "The training's run in MLflow does not get these figures" in caplog.text
