@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +113,7 @@ def check_exportable(model: Any, outputs: Mapping[str, OutputSpec], target: Targ
     import tensorflow as tf
 
     module, names = _module_of(model, outputs)
-    specs = [
-        tf.TensorSpec([None, *(None if n == -1 else n for n in outputs[x].shape)], outputs[x].dtype) for x in names
-    ]
+    specs = output_specs({name: outputs[name] for name in names}).values()
     with exporting():
         function = tf.function(lambda *values: _call(model, dict(zip(names, values, strict=True))), autograph=False)
         traced = function.get_concrete_function(*specs)
@@ -164,8 +162,7 @@ def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list
     elif _is_keras(model):  # the tables of IntegerLookup, StringLookup and TextVectorization
         parts = tf.train.TrackableView(model).descendants()
         module.model_resources = [part for part in parts if isinstance(part, TrackableResource)]
-    wanted = getattr(model, "input", None)
-    names = list(wanted) if isinstance(wanted, dict) else list(outputs)
+    names = outputs_taken(model, outputs)
     missing = [name for name in names if name not in outputs]
     if missing:
         raise BadInput(
@@ -173,6 +170,20 @@ def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list
             f"outputs: {', '.join(outputs)}"
         )
     return module, names
+
+
+def outputs_taken(model: Any, outputs: Iterable[str]) -> list[str]:
+    """Returns the transform's outputs that an exported model takes: those named by its dict of inputs, else all."""
+    wanted = getattr(model, "input", None)
+    return list(wanted if isinstance(wanted, dict) else outputs)
+
+
+def output_specs(outputs: Mapping[str, OutputSpec]) -> dict[str, Any]:
+    """Returns the tensor specs of batches of a transform's outputs, by name."""
+    import tensorflow as tf
+
+    shapes = {name: [None if size == -1 else size for size in spec.shape] for name, spec in outputs.items()}
+    return {name: tf.TensorSpec([None, *shapes[name]], spec.dtype) for name, spec in outputs.items()}
 
 
 def _is_keras(model: Any) -> bool:

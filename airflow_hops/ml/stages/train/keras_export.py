@@ -16,7 +16,12 @@ from airflow_hops.core.contract.target import OUTPUTS, Target
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.features.predictions import check_predictions
-from airflow_hops.ml.features.serving_export import PREDICT_FUNCTION, export_serving_model, served_outputs
+from airflow_hops.ml.features.serving_export import (
+    PREDICT_FUNCTION,
+    export_serving_model,
+    outputs_taken,
+    served_outputs,
+)
 from airflow_hops.ml.features.signature_inputs import drop_fingerprint
 from airflow_hops.ml.models.proof import Differs, check_rows_apart, compare_rows
 from airflow_hops.ml.stages.train.estimators import describe_keras
@@ -55,8 +60,7 @@ def export_keras(
 def _predicted(model: Any, context: TrainContext, target: Target) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Checks a model's predictions for this rank's share of held-out rows; returns the first batch and predictions."""
     split = EVAL if context.can_share(EVAL) else TRAIN
-    wanted, trained_on = getattr(model, "input", None), dict(context.rows)
-    columns = list(wanted) if isinstance(wanted, dict) else None
+    columns, trained_on = outputs_taken(model, context.feature_outputs), dict(context.rows)
     dataset = context.examples(split, _CHECKED_ROWS * context.size, columns=columns)
     context.rows = trained_on  # rows read here are not part of the training
     batches = []
@@ -68,7 +72,7 @@ def _predicted(model: Any, context: TrainContext, target: Target) -> tuple[Mappi
         batches.append((features, outputs))
     features, outputs = batches[0]
     numbers = {name: values.numpy() for name, values in outputs.items() if values.dtype != tf.string}
-    return {name: features[name] for name in columns or context.feature_outputs}, numbers
+    return {name: features[name] for name in columns}, numbers
 
 
 def _export(model: Any, examples: Path | None, output: Path) -> list[str] | None:

@@ -28,6 +28,7 @@ from airflow_hops.core.contract.training import (
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
 from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum, framework_of
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
 from airflow_hops.ml.stages.train.strategies import Member, Roles
@@ -333,18 +334,16 @@ def _call(code: Program, context: TrainContext) -> Any:
 
 def _check(model: Any, options: TrainingOptions, context: TrainContext, member: Member | None) -> str:
     """Compares the ranks' models at the end."""
-    import tensorflow as tf
-
     from airflow_hops.ml.training.keras import check_weights, weights_checksum
 
     if options.strategy in (SINGLE, PARAMETER_SERVER):  # there is one copy of the weights
         return weights_checksum(model)
     features = None
     if context.target is not None:
-        wanted, outputs = getattr(model, "input", None), context.feature_outputs
-        names = list(wanted) if isinstance(wanted, dict) else list(outputs)
+        outputs = context.feature_outputs
+        names = outputs_taken(model, outputs)
         if all(name in outputs for name in names):
-            features = {name: tf.TensorSpec([None, *outputs[name].shape], outputs[name].dtype) for name in names}
+            features = output_specs({name: outputs[name] for name in names})
     if member is not None:
         return member.check_weights(model, features)
     return check_weights(model, "at the end of training", features)
