@@ -68,7 +68,7 @@ class LookupServable(Servable):
         self, inner: Servable, features: OnlineFeatures, store: OnlineStore, limit: LookupLimit | None = None
     ) -> None:
         definitions = SignatureDefMap.FromString(inner.signature_defs)
-        columns = _columns(inner, features, definitions)
+        columns = _columns(inner, features)
         self._groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
         for column in columns:
             self._groups.setdefault(column.origin.group, []).append(column)
@@ -77,8 +77,8 @@ class LookupServable(Servable):
                     _check_value(column, default)
                 except ValueError as error:
                     raise invalid_argument(f"{ONLINE_NAME}: the default of {column.name!r} {error}") from error
-        self.keys = self._keys = features.key_types
-        self._added = {name for name in self._keys if name not in inner.signature("").inputs}
+        self.keys: Mapping[str, str] = features.key_types
+        self._added = {name for name in self.keys if name not in inner.signature("").inputs}
         for name in list(definitions.signature_def):
             if name != "serving_default":
                 del definitions.signature_def[name]  # they take serialized examples, which hold all features
@@ -86,7 +86,7 @@ class LookupServable(Servable):
         for column in columns:
             del signature.inputs[column.name]
         for name in self._added:
-            fill_info(signature.inputs[name], name, KEY_TENSORS[self._keys[name]], (-1,))
+            fill_info(signature.inputs[name], name, KEY_TENSORS[self.keys[name]], (-1,))
         super().__init__(inner.model, inner.version, inner.path, definitions.SerializeToString())
         self._inner, self._features, self._store, self._limit = inner, features, store, limit or LookupLimit()
 
@@ -108,9 +108,9 @@ class LookupServable(Servable):
                 f"input {extra[0]!r} is not in the request's signature, which has {', '.join(signature.inputs)}; "
                 "features of the feature store are looked up, and not sent"
             )
-        if missing := sorted(self._keys.keys() - set(request.inputs)):
+        if missing := sorted(self.keys.keys() - set(request.inputs)):
             raise invalid_argument(f"input {missing[0]!r} is missing, the key by which features are looked up")
-        keys = {name: self._key_of(name, kind, request, signature) for name, kind in self._keys.items()}
+        keys = {name: self._key_of(name, kind, request, signature) for name, kind in self.keys.items()}
         rows = count_rows(keys or {name: decode_input(name, value) for name, value in request.inputs.items()})
         if any(len(values) != rows for values in keys.values()):
             raise invalid_argument(f"keys differ in length: { {name: len(values) for name, values in keys.items()} }")
@@ -150,7 +150,7 @@ class LookupServable(Servable):
         lookups, positions = [], []
         for (view, columns_by_key), columns in self._groups.items():
             serialized = [
-                entity_key({key: (self._keys[name], keys[name][row]) for key, name in columns_by_key})
+                entity_key({key: (self.keys[name], keys[name][row]) for key, name in columns_by_key})
                 for row in range(rows)
             ]
             distinct = {key: number for number, key in enumerate(dict.fromkeys(serialized))}
@@ -211,7 +211,7 @@ class LookupServable(Servable):
         self._inner.close()
 
 
-def _columns(inner: Servable, features: OnlineFeatures, definitions: Any) -> list[_Column]:
+def _columns(inner: Servable, features: OnlineFeatures) -> list[_Column]:
     signature = inner.signature("")
     columns = []
     for name, origin in features.columns.items():
@@ -226,9 +226,8 @@ def _columns(inner: Servable, features: OnlineFeatures, definitions: Any) -> lis
                 raise invalid_argument(
                     f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}"
                 )
-        shape = definitions.signature_def[signature.name].inputs[name].tensor_shape
-        is_vector = not shape.unknown_rank and len(shape.dim) == 2
-        columns.append(_Column(name, origin, dtype, shape.dim[1].size if is_vector else None))
+        shape = signature.input_shapes.get(name, ())
+        columns.append(_Column(name, origin, dtype, shape[1] if len(shape) == 2 else None))
     return columns
 
 
