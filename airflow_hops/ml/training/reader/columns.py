@@ -62,6 +62,11 @@ class ColumnType:
         return f"list of {value}" if self.is_ragged else value if self.width is None else f"{self.width} x {value}"
 
 
+def arrow_type(dtype: str) -> pa.DataType:
+    """Returns the Arrow type of values of a type in NumPy, or ``string``, which holds bytes."""
+    return pa.binary() if dtype == "string" else pa.from_numpy_dtype(dtype)
+
+
 def column_type(arrow: pa.DataType, where: str, *, width: int | None = None) -> ColumnType:
     """Returns the type of an Arrow column.
 

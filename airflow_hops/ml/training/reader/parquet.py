@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers.raw_file import explained
-from airflow_hops.ml.training.reader.columns import ColumnType, column_type, plain_types
+from airflow_hops.ml.training.reader.columns import ColumnType, arrow_type, column_type, plain_types
 from airflow_hops.ml.training.reader.files import SplitFiles
 from airflow_hops.ml.training.reader.units import Unit
 
@@ -104,7 +104,7 @@ def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> 
         kinds[column] = kind = column_type(schema.field(column).type, f"{name}: column {column!r}", width=width)
         if spec is None or spec.image is not None:
             continue
-        expected = ColumnType(pa.binary() if spec.dtype == "string" else pa.from_numpy_dtype(spec.dtype), width)
+        expected = ColumnType(arrow_type(spec.dtype), width)
         if str(expected) != str(kind):
             raise BadInput(f"{name}: column {column!r} is {kind}, but features.json says {expected}")
     return kinds

@@ -197,12 +197,22 @@ def _element(kinds: Mapping[str, ColumnType], targets: Sequence[str | tuple[str,
         columns[name] = (
             tf.RaggedTensor.from_row_splits(values, left.pop(0), validate=False) if kind.is_ragged else values
         )
-    if not targets:
-        return columns
+    return (columns, *take_targets(columns, targets, tf.cast)) if targets else columns
+
+
+def take_targets(
+    columns: dict[str, Any], targets: Sequence[str | tuple[str, ...]], cast: Callable[[Any, str], Any]
+) -> list[Any]:
+    """Removes labels, several by name, and weights from the columns of a batch, and returns them; float64 as float32.
+
+    Args:
+        columns: Arrays or tensors by name.
+        targets: As for :func:`batches`.
+        cast: Converts values to a type.
+    """
 
     def take(name: str) -> Any:
         values = columns.pop(name)
-        return tf.cast(values, tf.float32) if values.dtype == tf.float64 else values
+        return cast(values, "float32") if values.dtype == "float64" else values
 
-    taken = [take(each) if isinstance(each, str) else {name: take(name) for name in each} for each in targets]
-    return columns, *taken
+    return [take(each) if isinstance(each, str) else {name: take(name) for name in each} for each in targets]

@@ -23,7 +23,7 @@ from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
-from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches
+from airflow_hops.ml.training.reader.pipeline import PassPlan, Window, WindowsAhead, batches, take_targets
 from airflow_hops.ml.training.reader.tfrecord import TFRecordUnits, record_counts
 from airflow_hops.ml.training.reader.units import Piece, Share, Unit, share
 
@@ -117,7 +117,7 @@ class SplitReader:
             window, first, last = plan.batch(step)
             read = windows.get(epoch, window)
             columns = {name: arrays[0][first:last] for name, arrays in read.items()}
-            yield columns, *(_take_target(columns, target) for target in self._targets)
+            yield columns, *take_targets(columns, self._targets, np.asarray)
 
     def dataset(
         self,
@@ -299,14 +299,6 @@ def _threads_of_tensorflow() -> int:
     """Returns the number of threads that TensorFlow was told to use; 0 if none, or if it is not imported."""
     tensorflow = sys.modules.get("tensorflow")
     return 0 if tensorflow is None else int(tensorflow.config.threading.get_intra_op_parallelism_threads())
-
-
-def _take_target(columns: dict[str, np.ndarray[Any, Any]], target: str | tuple[str, ...]) -> Any:
-    """Removes a label or weight, or several labels by name, from the columns; float64 becomes float32."""
-    if not isinstance(target, str):
-        return {name: _take_target(columns, name) for name in target}
-    values = columns.pop(target)
-    return values.astype(np.float32) if values.dtype == np.float64 else values
 
 
 def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> int:

@@ -21,7 +21,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers import tfrecord
-from airflow_hops.ml.training.reader.columns import ColumnType
+from airflow_hops.ml.training.reader.columns import ColumnType, arrow_type
 from airflow_hops.ml.training.reader.files import SplitFiles
 from airflow_hops.ml.training.reader.units import Unit
 
@@ -198,12 +198,11 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
 
 
 def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
-    value = pa.binary() if result.dtype == "string" else pa.from_numpy_dtype(result.dtype)
+    value = arrow_type(result.dtype)
     if spec is not None and spec.image is None:
         if (spec.dtype == "string") != (result.dtype == "string"):
             raise BadInput(f"{files.source}: feature {column!r} is {result.dtype}, expected {spec.dtype}")
-        narrow = value if spec.dtype == "string" else pa.from_numpy_dtype(spec.dtype)
-        return ColumnType(narrow, width=spec.width)
+        return ColumnType(arrow_type(spec.dtype), width=spec.width)
     widest = int(result.lengths.max(initial=0))
     if widest <= 1:
         return ColumnType(value)
