@@ -25,7 +25,8 @@ SPARK_TABLE = "spark://"
 class StatisticsOperator(SparkOperator):
     """Computes the TFDV statistics of every split of ``examples``, or of a source.
 
-    The artifact ``statistics`` holds ``<split>/FeatureStats.pb`` and ``<split>/statistics.json``.
+    The artifact ``statistics`` holds ``<split>/FeatureStats.pb``, ``<split>/statistics.json`` and
+    ``<split>/sample.parquet``, a uniform sample of the rows, which drift is judged by.
 
     Example::
 
@@ -52,6 +53,8 @@ class StatisticsOperator(SparkOperator):
         workers: Processes on this machine; None for one below 8 MB and one per core above.
         on_corrupt: Action if a file cannot be read: ``fail`` the task, or ``skip`` the file and list it in the property
             ``skipped_files``.
+        sample_rows: Maximum rows of each split's sample; 0 for none. Without a sample, drift is judged by the schema's
+            thresholds alone.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
 
     Raises:
@@ -79,6 +82,7 @@ class StatisticsOperator(SparkOperator):
         engine: Literal["auto", "local", "spark"] = "auto",
         workers: int | None = None,
         on_corrupt: Literal["fail", "skip"] = "fail",
+        sample_rows: int = 20_000,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -97,6 +101,8 @@ class StatisticsOperator(SparkOperator):
             raise ValueError("splits are those of examples; a source has one, which 'split' names")
         if self.workers is not None and (self.engine == "spark" or self.workers < 1):
             raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
+        if self.sample_rows < 0:
+            raise ValueError(f"sample_rows is {self.sample_rows}; expected 0 or more")
         if self._is_spark_table() and self.engine != "spark":
             raise ValueError(f"source is {self.source!r}, which only engine='spark' reads, not {self.engine!r}")
 
@@ -109,6 +115,7 @@ class StatisticsOperator(SparkOperator):
             "engine": self.engine,
             "workers": self.workers,
             "on_corrupt": self.on_corrupt,
+            "sample_rows": self.sample_rows,
         }
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:

@@ -14,6 +14,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.spark.context import local_master, start_spark_context
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
 from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics, comparable_options
+from airflow_hops.ml.statistics.sample import SAMPLE_ROWS, write_sample
 from airflow_hops.ml.statistics.summary import summarize
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.step.function import call_shipped
@@ -31,8 +32,9 @@ def run(
     engine: Literal["auto", "local", "spark"] = "local",
     workers: int | None = None,
     on_corrupt: Literal["fail", "skip"] = "fail",
+    sample_rows: int = SAMPLE_ROWS,
 ) -> Artifact:
-    """Computes statistics of every split of an ``examples`` artifact, or of a source.
+    """Computes statistics of every split of an ``examples`` artifact, or of a source, and draws a sample of its rows.
 
     The key column is left out: its values are unique, so it has no distribution. The time column is included to show
     the span of the data; schemas and comparisons ignore it.
@@ -50,6 +52,7 @@ def run(
         engine: ``local``; ``spark``; or ``auto``, Spark if the step is one of a cluster.
         workers: Processes; None for the default of :func:`generate_statistics`.
         on_corrupt: Whether an unreadable file among others fails the step or is skipped.
+        sample_rows: Maximum rows of each split's ``sample.parquet``; 0 for none.
 
     Raises:
         BadInput: a split is missing, empty or unreadable; or the options are invalid.
@@ -84,12 +87,15 @@ def run(
                 exclude=[facts.key or ""],
                 on_corrupt=on_corrupt,
                 progress=report,
+                sample_rows=sample_rows,
             )
             statistics = collected.statistics
             folder = writer.path / split
             folder.mkdir(parents=True)
             (folder / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
             (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}, indent=1))
+            if collected.sample is not None:
+                write_sample(collected.sample, folder)
             known = context.input("examples").rows.get(split) if context.has_input("examples") else None
             rows_in = known.rows_out if known else collected.rows
             rejected = {}

@@ -33,6 +33,8 @@ from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
 from airflow_hops.ml.statistics.number_counts import NumberCounts
+from airflow_hops.ml.statistics.row_keys import Keys, drawn, keys_of, priorities_of
+from airflow_hops.ml.statistics.sample import RowSample
 from airflow_hops.ml.statistics.sketches import CountedQuantiles, CountedTopValues
 from airflow_hops.ml.statistics.vector_sampling import VectorSamples
 
@@ -60,9 +62,9 @@ class Accumulator:
     Attributes:
         slices: By slice key; without slices, only the whole data set, under the key None.
         rows: Rows added, sampled or not.
-        sampled: Rows in the statistics: those of the sample, or all.
+        sampled: Rows in the statistics: all, or as many as the options' ``sample_rate`` draws.
         columns: Columns in the sampled rows or their schema.
-        random: Generator that draws the sample; None for all rows.
+        sample: Rows drawn from those in the statistics; None for none.
         waiting_bytes: Upper bound for the bytes of the batches waiting in all slices.
     """
 
@@ -70,7 +72,7 @@ class Accumulator:
     rows: int = 0
     sampled: int = 0
     columns: set[str] = field(default_factory=set)
-    random: Any = None
+    sample: RowSample | None = None
     waiting_bytes: int = 0
 
 
@@ -83,6 +85,7 @@ class Combiners:
         options: ``tensorflow_data_validation.StatsOptions``.
         generators: Generators to run instead of those of the options.
         looks_twice: Whether a second pass will count the top values of features with very many values.
+        sample_rows: Maximum rows of the sample of rows; 0 for none.
 
     Raises:
         BadInput: the options name a generator that needs Beam.
@@ -94,9 +97,11 @@ class Combiners:
         generators: Sequence[CombinerStatsGenerator] | None = None,
         *,
         looks_twice: bool = False,
+        sample_rows: int = 0,
     ) -> None:
         self.options = options
         self.looks_twice = looks_twice
+        self._sample_rows = sample_rows
         self._given = generators
         # Not functools.cached_property: its lock is shared by all instances, and would stay locked in a process that
         # is forked while another thread holds it.
@@ -104,7 +109,8 @@ class Combiners:
         self._slicers: tuple[list[Any], Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), looks_twice=self.looks_twice), (self.options, self._given)
+        made = partial(type(self), looks_twice=self.looks_twice, sample_rows=self._sample_rows)
+        return made, (self.options, self._given)
 
     @property
     def generators(self) -> list[CombinerStatsGenerator]:
@@ -121,34 +127,33 @@ class Combiners:
         """Whether the options define slices."""
         return has_slices(self.options)
 
-    @property
-    def is_by_column(self) -> bool:
-        """Whether each column's statistics depend only on that column, so that columns can be added separately."""
-        options = self.options
-        across = self.is_sliced or options.sample_rate is not None or options.example_weight_map.all_weight_features()
-        # These generators accumulate mappings by feature, which merge_columns() can merge.
-        return not across and all(
-            type(one) is BasicStatsGenerator or getattr(one, "is_by_column", False) for one in self.generators
-        )
+    def create(self) -> Accumulator:
+        """Returns an empty accumulator."""
+        return Accumulator(sample=RowSample(self._sample_rows) if self._sample_rows else None)
 
-    def create(self, seed: int = 0) -> Accumulator:
-        """Returns an empty accumulator; for accumulators of different rows, use different seeds."""
-        rate = self.options.sample_rate
-        return Accumulator(random=None if rate is None else np.random.default_rng([20131231, seed]))
-
-    def add(self, accumulator: Accumulator, batch: pa.RecordBatch) -> Accumulator:
+    def add(self, accumulator: Accumulator, batch: pa.RecordBatch, keys: Keys | None = None) -> Accumulator:
         """Adds a batch of flat or nested columns to an accumulator, and returns it.
+
+        Args:
+            accumulator: State so far.
+            batch: Rows to add.
+            keys: Keys of the rows (:mod:`~airflow_hops.ml.statistics.row_keys`), uint64; None to number the
+                accumulator's rows.
 
         Raises:
             BadInput: a slicing function fails, or a feature's type differs from that in earlier batches.
         """
+        if keys is None:
+            keys = keys_of(0, accumulator.rows, batch.num_rows)
         accumulator.rows += batch.num_rows
         # A batch without rows is not sampled: its columns count as missing if no other batch has them.
-        if accumulator.random is not None and batch.num_rows:
-            chosen = np.flatnonzero(accumulator.random.random(batch.num_rows) <= self.options.sample_rate)
+        if self.options.sample_rate is not None and batch.num_rows:
+            chosen = drawn(keys, self.options.sample_rate)
             if not len(chosen):
                 return accumulator
-            batch = _take(batch, chosen)
+            batch, keys = _take(batch, chosen), keys[chosen]
+        if accumulator.sample is not None:
+            accumulator.sample.add(batch, priorities_of(keys))
         accumulator.sampled += batch.num_rows
         accumulator.columns.update(batch.schema.names)
         lists = self._selected(as_lists(batch))
@@ -183,6 +188,8 @@ class Combiners:
             merged.rows += other.rows
             merged.sampled += other.sampled
             merged.columns |= other.columns
+            if merged.sample is not None and other.sample is not None:
+                merged.sample.merged(other.sample)
             for key, part in other.slices.items():
                 self._settle(part)
                 if key not in merged.slices:
@@ -197,20 +204,13 @@ class Combiners:
                     ]
         return merged
 
-    def merge_columns(self, accumulators: Iterable[Accumulator]) -> Accumulator:
-        """Merges accumulators of the same rows but different columns into the first."""
-        merged, *others = accumulators
-        for other in others:
-            merged.columns |= other.columns
-            for mine, theirs in zip(self._slice(merged, None).parts, self._slice(other, None).parts, strict=True):
-                mine.update(theirs)
-        return merged
-
     def settle(self, accumulator: Accumulator) -> Accumulator:
         """Adds the waiting batches and compacts the accumulator, before it is sent to another process."""
         for part in accumulator.slices.values():
             self._settle(part)
             part.parts = [generator.compact(a) for generator, a in zip(self.generators, part.parts, strict=True)]
+        if accumulator.sample is not None:
+            accumulator.sample.compact()
         return accumulator
 
     def extract(self, accumulator: Accumulator) -> statistics_pb2.DatasetFeatureStatisticsList:

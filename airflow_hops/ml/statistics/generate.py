@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.statistics.sample import SAMPLE_ROWS
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +42,18 @@ class Collected:
 
     Attributes:
         statistics: ``tensorflow_metadata.proto.v0.statistics_pb2.DatasetFeatureStatisticsList``.
-        rows: Number of rows read, inside or outside the sample.
+        rows: Number of rows read, inside or outside the options' ``sample_rate``.
         sampled: Number of rows in the statistics.
         skipped: Reasons for skipping unreadable files, by file name.
+        sample: ``pyarrow.Table``: a uniform sample of the rows in the statistics, in random order
+            (:class:`~airflow_hops.ml.statistics.sample.RowSample`); None if none was wanted.
     """
 
     statistics: Any
     rows: int
     sampled: int
     skipped: Mapping[str, str] = field(default_factory=dict)
+    sample: Any = None
 
 
 def generate_statistics(
@@ -87,7 +91,13 @@ def generate_statistics(
             types in different files, or an option requires Beam.
     """
     return collect_statistics(
-        source, options=options, engine=engine, workers=workers, exclude=exclude, on_corrupt=on_corrupt
+        source,
+        options=options,
+        engine=engine,
+        workers=workers,
+        exclude=exclude,
+        on_corrupt=on_corrupt,
+        sample_rows=0,
     ).statistics
 
 
@@ -100,10 +110,25 @@ def collect_statistics(
     exclude: Collection[str] = (),
     on_corrupt: OnCorrupt = "fail",
     progress: Callable[[float], None] | None = None,
+    sample_rows: int = SAMPLE_ROWS,
 ) -> Collected:
-    """Computes statistics like :func:`generate_statistics`, and returns how they were computed.
+    """Computes statistics like :func:`generate_statistics`, and returns how they were computed, and a sample of rows.
 
-    ``progress`` is called periodically with the completed share, 0 to 1.
+    The sample depends on the data alone, not on the number of processes or executors; that of a Spark table depends on
+    its partitions, too.
+
+    Args:
+        source: As in :func:`generate_statistics`, like the following arguments.
+        options: Options.
+        engine: Engine.
+        workers: Number of processes.
+        exclude: Columns to leave out.
+        on_corrupt: Action for a file that cannot be read.
+        progress: Called periodically with the completed share, 0 to 1.
+        sample_rows: Maximum rows of the sample; 0 for none.
+
+    Raises:
+        BadInput: as in :func:`generate_statistics`, or ``sample_rows`` is negative.
     """
     if engine not in ("local", "spark"):
         raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
@@ -111,6 +136,8 @@ def collect_statistics(
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
+    if not isinstance(sample_rows, int) or sample_rows < 0:
+        raise BadInput(f"sample_rows is {sample_rows!r}, expected a whole number of at least 0")
     if isinstance(exclude, str):
         raise BadInput(f"exclude is {exclude!r}, expected a list of columns")
     import tensorflow_data_validation as tfdv
@@ -135,7 +162,7 @@ def collect_statistics(
         plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
     if plan is None:
         plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
-    combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan))
+    combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan), sample_rows=sample_rows)
     if engine == "spark":
         return _collect(plan, combiners, spark.accumulate, on_corrupt, progress)
     return _collect(plan, combiners, partial(local.accumulate, workers=workers), on_corrupt, progress)
@@ -179,4 +206,5 @@ def _collect(
         columns = recount.columns(hashes, combiners.options)
         again = plan if columns is None else plan.select(columns)
         recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))
-    return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped)
+    sample = accumulator.sample.table(plan.types) if accumulator.sample is not None else None
+    return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped, sample)

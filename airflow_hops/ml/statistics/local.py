@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -30,8 +29,6 @@ PARALLEL_SIZE = 8 << 20
 """Bytes below which more processes cost more than they save."""
 
 Progress = Callable[[float], None]
-Share = tuple[Any, Sequence[Any]]
-"""Plan for some or all columns, with the parts that one process reads."""
 
 
 def accumulate(
@@ -58,9 +55,8 @@ def accumulate(
         count = workers
     else:
         count = len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
-    plans = plan.by_columns(count) if count > 1 and combiners.is_by_column else [plan]
-    shares = [(one, share_out(one.dealt(count // len(plans)), count // len(plans))) for one in plans]
-    total = sum(part.size for _, all_ in shares for share in all_ for part in share) or 1
+    shares = share_out(plan.dealt(count), count)
+    total = sum(part.size for share in shares for part in share) or 1
     done = 0
 
     def report(size: int) -> None:
@@ -69,23 +65,23 @@ def accumulate(
         if progress is not None:
             progress(done / total)
 
-    flat = [(one, share) for one, all_ in shares for share in all_]
-    if len(flat) == 1:
-        return _taken_in(combiners, 0, flat[0], report)
-    result = iter(_in_processes(combiners, flat, report))
-    return combiners.merge_columns([combiners.merge(itertools.islice(result, len(all_))) for _, all_ in shares])
+    if len(shares) == 1:
+        return _taken_in(combiners, plan, shares[0], report)
+    return combiners.merge(_in_processes(combiners, plan, shares, report))
 
 
-def _in_processes(combiners: Combiners, shares: Sequence[Share], report: Callable[[int], None]) -> list[Accumulator]:
+def _in_processes(
+    combiners: Combiners, plan: Any, shares: Sequence[Sequence[Any]], report: Callable[[int], None]
+) -> list[Accumulator]:
     workers: dict[Any, BaseProcess] = {}
     accumulators: dict[Any, Accumulator] = {}
     context = multiprocessing.get_context("fork")
     try:
         with _uninterrupted():
-            for number, share in enumerate(shares):
+            for share in shares:
                 receiving, sending = context.Pipe(duplex=False)
                 # Inherited by fork, so slicing functions and generators need not be pickled.
-                inherited = (os.getpid(), sending, combiners, number, share)
+                inherited = (os.getpid(), sending, combiners, plan, share)
                 worker: BaseProcess = context.Process(target=_accumulate_share, args=inherited)
                 with sending:
                     worker.start()
@@ -97,7 +93,7 @@ def _in_processes(combiners: Combiners, shares: Sequence[Share], report: Callabl
                     message = ready.recv()
                 except (EOFError, OSError):
                     raise HopsError(
-                        f"{shares[0][0].name}: a process that computed statistics was killed; if memory was short, use "
+                        f"{plan.name}: a process that computed statistics was killed; if memory was short, use "
                         "fewer workers"
                     ) from None
                 if isinstance(message, Exception):
@@ -115,12 +111,11 @@ def _in_processes(combiners: Combiners, shares: Sequence[Share], report: Callabl
                 receiving.close()
 
 
-def _taken_in(combiners: Combiners, number: int, share: Share, done: Callable[[int], None]) -> Accumulator:
-    plan, parts = share
-    accumulator = combiners.create(number)
+def _taken_in(combiners: Combiners, plan: Any, parts: Sequence[Any], done: Callable[[int], None]) -> Accumulator:
+    accumulator = combiners.create()
     for part in parts:
-        for batch in plan.read(part):
-            combiners.add(accumulator, batch)
+        for batch, keys in plan.read_with_keys(part):
+            combiners.add(accumulator, batch, keys)
         done(part.size)
     return accumulator
 
@@ -142,7 +137,7 @@ def _uninterrupted() -> Iterator[None]:
             handler(*waiting[0])
 
 
-def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: int, share: Share) -> None:
+def _accumulate_share(parent: int, sending: Any, combiners: Combiners, plan: Any, parts: Sequence[Any]) -> None:
     """Runs in a process: sends each finished part's size, then its accumulator or its error."""
     end_with_parent(parent)
     # The parent handles interrupts and ends its children.
@@ -150,7 +145,7 @@ def _accumulate_share(parent: int, sending: Any, combiners: Combiners, number: i
     # Each core already has a process.
     pa.set_cpu_count(1)
     try:
-        sending.send(combiners.settle(_taken_in(combiners, number, share, sending.send)))
+        sending.send(combiners.settle(_taken_in(combiners, plan, parts, sending.send)))
     except Exception as error:
         raised = "".join(traceback.format_exception(error))
         if not isinstance(error, HopsError | TypesDoNotFit):

@@ -74,8 +74,6 @@ class Counts:
 class NumberCounts(CombinerStatsGenerator):  # type: ignore[misc]
     """Counts the most frequent numbers of each feature that has at most one number in a row."""
 
-    is_by_column = True
-
     def __init__(self) -> None:
         super().__init__("NumberCounts")
 

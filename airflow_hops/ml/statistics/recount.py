@@ -57,8 +57,6 @@ def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) ->
 class CandidateCounts(CombinerStatsGenerator):
     """Counts values by their hashes (uint64, ascending); its output has only top values and rank histograms."""
 
-    is_by_column = True
-
     def __init__(self, found: Mapping[types.FeaturePath, np.ndarray], options: tfdv.StatsOptions) -> None:
         super().__init__("CandidateCounts")
         self._hashes = dict(found)

@@ -154,8 +154,6 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
             candidates are enough; otherwise the sketch estimates them.
     """
 
-    is_by_column = True
-
     def __init__(self, options: Any, *, looks_twice: bool) -> None:
         super().__init__(
             schema=options.schema,

@@ -28,13 +28,10 @@ from airflow_hops.ml.statistics.formats.feature_types import (
     TypesDoNotFit,
     as_joined,
     check_type,
-    kind_of,
-    row_bytes,
     types_of,
 )
 from airflow_hops.ml.statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
-
-_BYTES_COST = 4
+from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 
 __all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
 
@@ -80,9 +77,13 @@ class Plan(ABC):
     types: Types
     skipped: Mapping[str, str] = field(default_factory=dict)
 
-    @abstractmethod
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Streams a part's rows, in batches of bounded rows and bytes with the columns of its file.
+        """Streams a part's rows; like :meth:`read_with_keys`, without the keys."""
+        return (batch for batch, _ in self.read_with_keys(part))
+
+    @abstractmethod
+    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+        """Streams a part's rows, in batches of bounded rows and bytes with the columns of its file, and their keys.
 
         Raises:
             TypesDoNotFit: values do not fit the plan's types; start again with :meth:`widen`.
@@ -92,10 +93,6 @@ class Plan(ABC):
     def select(self, columns: Collection[str]) -> Plan:
         """Restricts the plan to some of its columns."""
         return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
-
-    def by_columns(self, processes: int) -> Sequence[Plan]:
-        """Splits the plan by columns, if there are too few parts for all processes."""
-        return [self]
 
     def dealt(self, processes: int) -> Sequence[Part]:
         """Returns the parts; if there are too few for all processes, their batches are dealt out."""
@@ -167,12 +164,15 @@ class FilePlan(Plan):
     files: Mapping[str, RawFile]
     wanted: Wanted
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
         file = self.files[part.file]
+        # Not its path, so that a copy of the files gives the same sample.
+        number = list(self.files).index(part.file)
         try:
             with explained(file.name):
                 for batch in format_of(file).read(file, part.span, self.types, self.wanted):
-                    yield as_joined(batch, self.types, file.name)
+                    rows, keys = split_keys(batch, number)
+                    yield as_joined(rows, self.types, file.name), keys
         except CorruptFile:
             raise
         except BadInput as error:
@@ -180,27 +180,7 @@ class FilePlan(Plan):
 
     def select(self, columns: Collection[str]) -> FilePlan:
         types = {name: kind for name, kind in self.types.items() if name in columns}
-        parts = self.parts
-        if self._is_read_by_column:
-            share = row_bytes(types.values()) / max(row_bytes(self.types.values()), 1)
-            parts = tuple(replace(part, size=int(part.size * share)) for part in parts)
-        return replace(self, types=types, parts=parts, wanted=self.wanted.among(columns))
-
-    def by_columns(self, processes: int) -> Sequence[FilePlan]:
-        """Splits only Parquet by columns; every process would have to parse all of a row-based format."""
-        groups = min(-(-processes // max(len(self.parts), 1)), len(self.types))
-        if groups < 2 or not self._is_read_by_column:
-            return [self]
-        # The cost of bytes relative to numbers hardly depends on their contents.
-        costs = [_BYTES_COST if "BYTES" in (kind_of(kind) or "") else 1 for kind in self.types.values()]
-        runs: list[list[str]] = [[] for _ in range(groups)]
-        for name, cost, until in zip(self.types, costs, itertools.accumulate(costs), strict=True):
-            runs[int((until - cost / 2) * groups / sum(costs))].append(name)
-        return [self.select(run) for run in runs if run]
-
-    @property
-    def _is_read_by_column(self) -> bool:
-        return all(file.format == "parquet" for file in self.files.values())
+        return replace(self, types=types, wanted=self.wanted.among(columns))
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
         """Infers the types from all rows, so that they need not be widened again."""
@@ -305,10 +285,10 @@ class TablePlan(Plan):
 
     table: pa.Table
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
         start, stop = part.span.start, part.span.stop or 0
         table = self.table.select(list(self.types))
-        yield from bounded(table.slice(start, stop - start).to_batches())
+        return map(split_keys, bounded(numbered_on(table.slice(start, stop - start).to_batches(), first=start)))
 
 
 def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
@@ -335,8 +315,9 @@ class BatchPlan(Plan):
     batches: Iterator[pa.RecordBatch]
     wanted: Wanted
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        yield from bounded(_checked_batch(batch, self.wanted) for batch in self.batches)
+    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+        batches = (_checked_batch(batch, self.wanted) for batch in self.batches)
+        return map(split_keys, bounded(numbered_on(batches)))
 
 
 def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:

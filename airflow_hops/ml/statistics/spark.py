@@ -20,6 +20,7 @@ from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
 from airflow_hops.ml.statistics.formats.layout import bounded
+from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 from airflow_hops.ml.statistics.sources import BatchPlan, Plan, TypesDoNotFit, share_out
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
             size, most = sum(part.size for part in parts), _TASKS_PER_CORE * context.defaultParallelism
             tasks = max(1, min(len(parts), most, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
             shares = share_out(parts, tasks)
-            outcomes = context.parallelize(list(enumerate(shares)), len(shares)).map(partial(_accumulate_share, job))
+            outcomes = context.parallelize(shares, len(shares)).map(partial(_accumulate_share, job))
         tasks = outcomes.getNumPartitions()
         merged = _merge_tree(outcomes, job)
         try:
@@ -209,12 +210,10 @@ def _merge(job: _Job, outcomes: Iterable[bytes]) -> Iterator[bytes]:
     yield _packed(merged)
 
 
-def _accumulate_share(job: _Job, share: tuple[int, Sequence[Any]]) -> bytes:
+def _accumulate_share(job: _Job, parts: Sequence[Any]) -> bytes:
     """Runs a task over some of the parts of a plan."""
-    number, parts = share
     plan, combiners = job.unpack()
-    batches = chain.from_iterable(plan.read(part) for part in parts)
-    return _accumulate(job, combiners, number, batches)
+    return _accumulate(job, combiners, chain.from_iterable(map(plan.read_with_keys, parts)))
 
 
 def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -222,19 +221,20 @@ def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBat
     from pyspark import TaskContext
 
     _, combiners = job.unpack()
-    number = TaskContext.get().partitionId()
     named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
-    outcome = _accumulate(job, combiners, number, bounded(named))
+    # A table's rows have no place but in their partition.
+    rows = numbered_on(bounded(named), TaskContext.get().partitionId())
+    outcome = _accumulate(job, combiners, map(split_keys, rows))
     yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
 
 
-def _accumulate(job: _Job, combiners: Combiners, number: int, batches: Iterable[pa.RecordBatch]) -> bytes:
+def _accumulate(job: _Job, combiners: Combiners, batches: Iterable[tuple[pa.RecordBatch, Keys]]) -> bytes:
     # Each task has one core.
     pa.set_cpu_count(1)
-    accumulator = combiners.create(number)
+    accumulator = combiners.create()
     try:
-        for batch in batches:
-            combiners.add(accumulator, batch)
+        for batch, keys in batches:
+            combiners.add(accumulator, batch, keys)
         outcome = _Outcome(combiners.settle(accumulator))
     except (TypesDoNotFit, BadInput) as error:
         outcome = _Outcome(failures=(error,))

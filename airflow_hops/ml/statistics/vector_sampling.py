@@ -63,8 +63,6 @@ class VectorSamples(CombinerStatsGenerator):  # type: ignore[misc]
     the same sample.
     """
 
-    is_by_column = True
-
     def __init__(self) -> None:
         super().__init__("VectorSamples")
 

@@ -96,7 +96,7 @@ def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBa
     combiners = Combiners(_sliced())
     halves = []
     for number in range(2):
-        accumulator = combiners.create(number)
+        accumulator = combiners.create()
         for batch in batches[number::2]:
             accumulator = combiners.add(accumulator, batch)
         halves.append(pickle.loads(pickle.dumps(combiners.settle(accumulator))))

@@ -23,6 +23,7 @@ from airflow_hops.ml.schemas.validation import find_anomalies
 from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics.histograms import equi_width_histogram
+from airflow_hops.ml.statistics.sample import load_sample
 from airflow_hops.ml.statistics.summary import summarize
 from tests import flights_examples
 
@@ -140,14 +141,20 @@ def test_artifact_holds_protos_a_json_twin_and_what_downstream_needs(
     folder = shared_store.local(flights_statistics)
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*")) == [
         "eval/FeatureStats.pb",
+        "eval/sample.parquet",
         "eval/statistics.json",
         "manifest.json",
         "train/FeatureStats.pb",
+        "train/sample.parquet",
         "train/statistics.json",
     ]
     assert flights_statistics.properties == {
         "splits": ["train", "eval"], "label": "late", "key": "flight_id", "time": "scheduled_at", "window": None,
     }  # fmt: skip
+    sample = load_sample(folder / "train")
+    assert sample is not None
+    assert sample.num_rows == flights_statistics.rows["train"].rows_out
+    assert set(sample.column_names) == {"late", "scheduled_at", *flights_examples.FEATURES}
     twin = json.loads((folder / "train" / "statistics.json").read_text())
     assert twin["rows"] == flights_statistics.rows["train"].rows_out > 15_000
     assert set(twin["features"]) == {"late", "scheduled_at", *flights_examples.FEATURES}

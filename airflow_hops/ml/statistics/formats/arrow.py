@@ -12,6 +12,7 @@ from pyarrow import ipc
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.statistics.formats.feature_types import Types, join, types_of
 from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES, Layout, Span, Wanted, bounded
+from airflow_hops.ml.statistics.row_keys import numbered
 
 _MAGIC = b"ARROW1"
 
@@ -43,7 +44,8 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         source.seek(0)
         reader = open_(source, options=ipc.IpcReadOptions(included_fields=fields, use_threads=pa.cpu_count() > 1))
         batches = reader if is_stream else (reader.get_batch(index) for index in range(span.start, span.stop or 0))
-        yield from bounded(wanted.of(_valid(batch)) for batch in batches)
+        numbers = enumerate(batches, span.start)
+        yield from bounded(numbered(wanted.of(_valid(batch)), number) for number, batch in numbers)
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:

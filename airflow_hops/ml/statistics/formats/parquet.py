@@ -26,6 +26,7 @@ from airflow_hops.ml.statistics.formats.layout import (
     batch_rows,
     bounded,
 )
+from airflow_hops.ml.statistics.row_keys import numbered
 
 _PROBE_ROWS = 64
 _PIECE_BYTES = 1 << 20
@@ -61,23 +62,28 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
     """Streams the rows of a span."""
     with _opened(file) as (parquet, source):
         # Parquet reads both the column "a.b" and the field "b" of a struct "a"; this selects the column.
-        yield from bounded(wanted.of(batch) for batch in _batches(parquet, source, span, types, file))
+        batches = _batches(parquet, source, span, types, file)
+        yield from bounded(numbered(wanted.of(batch), 0, row) for batch, row in batches)
 
 
-def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
+def _batches(
+    parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yields the batches of a span's share, with the number of their first row in the file."""
     row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
     names = [name for name in parquet.schema_arrow.names if name in types]
     count = itertools.count()
     for index in range(span.start, span.stop or 0):
         options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
+        group = parquet.metadata.row_group(index)
         if not names:
             if span.has(next(count)):
-                yield batch_of([], [], parquet.metadata.row_group(index).num_rows)
+                yield batch_of([], [], group.num_rows), row
+            row += group.num_rows
             continue
         most = most_rows(source, parquet.metadata, index, names, file.name)
         # The footer lacks the size of dictionary values, so a few rows are read to estimate it.
         probe = next(iter(parquet.iter_batches(min(most, _PROBE_ROWS), **options)), None)
-        group = parquet.metadata.row_group(index)
         sizes = [group.total_byte_size / max(group.num_rows, 1)]
         if probe is not None:
             sizes.append(probe.nbytes / probe.num_rows)
@@ -85,7 +91,7 @@ def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, fil
         for batch in parquet.iter_batches(rows, **options):
             if span.has(next(count)):
                 check_text(batch, file, row)
-                yield batch
+                yield batch, row
             row += batch.num_rows
 
 

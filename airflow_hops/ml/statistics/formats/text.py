@@ -15,6 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.ml.statistics.formats.feature_types import Types, join_text, without_times
 from airflow_hops.ml.statistics.formats.layout import Layout, Span, Wanted, bounded
+from airflow_hops.ml.statistics.row_keys import numbered
 
 join = join_text
 
@@ -39,8 +40,16 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         TypesDoNotFit: a value is not of its column's type, or there is another field.
         BadInput: a row cannot be read.
     """
-    batches = _reader(file).read(file, types, has_block=span.has, is_wanted=wanted)
-    yield from bounded(wanted.of(batch) for batch, _ in batches)
+    block = 0
+
+    def has_block(number: int) -> bool:
+        nonlocal block
+        block = number
+        return span.has(number)
+
+    # A reader asks for a block just before it yields it.
+    batches = _reader(file).read(file, types, has_block=has_block, is_wanted=wanted)
+    yield from bounded(numbered(wanted.of(batch), block) for batch, _ in batches)
 
 
 def _reader(file: RawFile) -> ModuleType:

@@ -20,10 +20,14 @@ from airflow_hops.ml.statistics.formats.layout import (
     Wanted,
     bounded,
 )
+from airflow_hops.ml.statistics.row_keys import numbered
 
 _DEALT_BYTES = 1 << 20
 _DECODED_ROWS = 256
 """Records decoded at a time; with ten times as many, the decoder takes 50% longer."""
+
+Chunk = tuple[int, list[bytes]]
+"""Number of a chunk in its file, and its examples."""
 
 __all__ = ["join", "lay_out", "read"]
 
@@ -32,7 +36,8 @@ def lay_out(file: RawFile) -> Layout:
     """Returns the features of the first records; later ones may have more."""
     with file.stream() as (stream, _):
         head = list(itertools.islice(records(stream, file.name), _DECODED_ROWS))
-    types = ({item.name: item.type for batch in _decoded([head], file) for item in batch.schema}) if head else {}
+    chunks = [(0, head)] if head else []
+    types = {item.name: item.type for _, batch in _decoded(chunks, file) for item in batch.schema}
     # Each process reads all of the file, so a remote file is left to one process.
     batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
     return Layout(types, (Span(file.file.size_bytes, batches=batches),))
@@ -48,11 +53,11 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
 
 
-def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _batches(chunks: Iterable[Chunk], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     types = dict(types)
     waiting: list[pa.Table] = []
     rows = size = 0
-    for decoded in _decoded(chunks, file):
+    for number, decoded in _decoded(chunks, file):
         batch = wanted.of(decoded)
         for item in batch.schema:
             known = types.get(item.name, pa.null())
@@ -63,7 +68,7 @@ def _batches(chunks: Iterable[list[bytes]], file: RawFile, types: Types, wanted:
                     "one type"
                 )
             types[item.name] = joined
-        waiting.append(pa.Table.from_batches([batch]))
+        waiting.append(pa.Table.from_batches([numbered(batch, number)]))
         rows += batch.num_rows
         size += batch.nbytes
         if rows > BATCH_ROWS - _DECODED_ROWS or size >= BATCH_BYTES:
@@ -80,8 +85,8 @@ def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
     return batch_of(columns, merged.column_names, sum(table.num_rows for table in tables))
 
 
-def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[list[bytes]]:
-    """Yields the examples of the span's share, in the chunks that are decoded at a time."""
+def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[Chunk]:
+    """Yields the examples of the span's share, in the chunks that are decoded at a time, with the chunks' numbers."""
     chunk: list[bytes] = []
     number = size = 0
     for example in examples:
@@ -89,18 +94,18 @@ def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[list[bytes]]:
         size += len(example)
         if len(chunk) == _DECODED_ROWS or size >= BATCH_BYTES:
             if span.has(number):
-                yield chunk
+                yield number, chunk
             chunk, number, size = [], number + 1, 0
     if chunk and span.has(number):
-        yield chunk
+        yield number, chunk
 
 
-def _decoded(chunks: Iterable[list[bytes]], file: RawFile) -> Iterator[pa.RecordBatch]:
+def _decoded(chunks: Iterable[Chunk], file: RawFile) -> Iterator[tuple[int, pa.RecordBatch]]:
     from tfx_bsl.coders.example_coder import ExamplesToRecordBatchDecoder
 
     decoder = ExamplesToRecordBatchDecoder(None)
-    for chunk in chunks:
+    for number, chunk in chunks:
         try:
-            yield decoder.DecodeBatch(chunk)
+            yield number, decoder.DecodeBatch(chunk)
         except RuntimeError as error:
             raise BadInput(f"{file.name}: a record cannot be read as a tf.Example ({error})") from error

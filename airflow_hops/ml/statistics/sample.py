@@ -1,0 +1,156 @@
+"""Sample of a split's rows: ``<split>/sample.parquet`` in a ``statistics`` artifact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.versions import parquet_file
+from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.statistics.formats.feature_types import Types
+from airflow_hops.ml.statistics.row_keys import Keys
+from airflow_hops.ml.statistics.sample_columns import as_type, common_type, decoded, shortened, value_bytes
+
+SAMPLE_FILE = "sample.parquet"
+SAMPLE_ROWS = 20_000
+"""Maximum rows of a sample, by default."""
+MAX_BYTES = 64 << 20
+"""Maximum bytes of a sample, without compression."""
+FEW_ROWS = 1_000
+"""Rows that may have four times as many bytes."""
+
+
+@dataclass
+class _Rows:
+    """Rows drawn: their priorities, uint64, their bytes, int64, and their columns."""
+
+    priorities: Keys
+    sizes: np.ndarray[Any, Any]
+    columns: dict[str, pa.Array]
+
+
+@dataclass
+class RowSample:
+    """Uniform sample of rows without replacement: those with the lowest priorities, which are random numbers.
+
+    It holds at most ``most_rows`` rows, and at most as many as fit in :data:`MAX_BYTES` in order of their priority
+    (the first :data:`FEW_ROWS` in four times as many bytes). A row that is among the first of all rows is among the
+    first of any part of them; therefore, samples of parts can be merged, in any order, into the sample of all.
+
+    Attributes:
+        most_rows: Maximum number of rows.
+        types: Types of all rows added, drawn or not, by column.
+    """
+
+    most_rows: int
+    types: Types = field(default_factory=dict)
+    _drawn: list[_Rows] = field(default_factory=list)
+    _limit: int = (1 << 64) - 1
+    _waiting_rows: int = 0
+    _waiting_bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch, priorities: Keys) -> None:
+        """Adds rows with their priorities (:func:`~airflow_hops.ml.statistics.row_keys.priorities_of`).
+
+        Raises:
+            BadInput: a column's type differs from that in earlier batches.
+        """
+        self._join({item.name: item.type for item in batch.schema})
+        rows = np.flatnonzero(priorities < np.uint64(self._limit))
+        if len(rows) > self.most_rows:
+            rows = rows[np.argpartition(priorities[rows], self.most_rows)[: self.most_rows]]
+        if not len(rows):
+            return
+        columns = [shortened(column.take(pa.array(rows))) for column in batch.columns]
+        sizes = sum(map(value_bytes, columns), np.zeros(len(rows), np.int64))
+        self._drawn.append(_Rows(priorities[rows], sizes, dict(zip(batch.schema.names, columns, strict=True))))
+        self._waiting_rows += len(rows)
+        self._waiting_bytes += int(sizes.sum())
+        if self._waiting_rows >= self.most_rows or self._waiting_bytes >= MAX_BYTES:
+            self.compact()
+
+    def merged(self, other: RowSample) -> RowSample:
+        """Adds the rows of a sample of other rows, which must not be used afterwards; returns this one."""
+        self._join(other.types)
+        self._limit = min(self._limit, other._limit)
+        self._drawn += other._drawn
+        return self.compact()
+
+    def compact(self) -> RowSample:
+        """Drops the rows that the sample does not need any more; returns it."""
+        if self._drawn:
+            priorities = np.concatenate([rows.priorities for rows in self._drawn])
+            sizes = np.concatenate([rows.sizes for rows in self._drawn])
+            order = np.argsort(priorities, kind="stable")
+            order = order[: np.searchsorted(priorities[order], np.uint64(self._limit))]
+            places = np.arange(len(order))
+            room = np.where(places < FEW_ROWS, 4 * MAX_BYTES, MAX_BYTES)
+            count = int(((np.cumsum(sizes[order]) <= room) & (places < self.most_rows)).sum())
+            if count < len(order):
+                self._limit = int(priorities[order[count]])
+            order = order[:count]
+            columns = {name: self._column(name).take(pa.array(order)) for name in self.types}
+            self._drawn = [_Rows(priorities[order], sizes[order], columns)]
+        self._waiting_rows = self._waiting_bytes = 0
+        return self
+
+    def table(self, types: Types) -> pa.Table:
+        """Returns the sampled rows in order of their priority, so that the first rows are a uniform sample, too.
+
+        Args:
+            types: Columns that come first, with the types of the source; a column without values is null.
+        """
+        self._join(types)
+        self.compact()
+        ordered = [*types, *sorted(self.types.keys() - types.keys())]
+        kinds = {name: common_type(decoded(types.get(name, pa.null())), self.types[name]) for name in ordered}
+        drawn = self._drawn[0].columns if self._drawn else {}
+        columns = [as_type(drawn[name], kind) if name in drawn else pa.nulls(0, kind) for name, kind in kinds.items()]
+        return pa.Table.from_arrays(columns, ordered)
+
+    def _join(self, types: Types) -> None:
+        for name, kind in types.items():
+            known = self.types.get(name, pa.null())
+            joined = common_type(known, decoded(kind))
+            if joined is None:
+                raise BadInput(f"column {name!r} is {kind}, but {known} in earlier rows; expected one type")
+            self.types[name] = joined
+
+    def _column(self, name: str) -> pa.Array:
+        kind = self.types[name]
+        parts = [rows.columns.get(name, pa.nulls(len(rows.priorities))) for rows in self._drawn]
+        try:
+            return pa.concat_arrays([as_type(part, kind) for part in parts])
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"column {name!r} is {kind} in some rows: {error}; write one type in all files") from error
+
+
+def write_sample(table: pa.Table, folder: Path) -> None:
+    """Writes ``sample.parquet``, equal bytes for equal rows; columns of objects without fields are left out."""
+    storable = [item.name for item in table.schema if not _has_empty_struct(item.type)]
+    pq.write_table(table.select(storable), folder / SAMPLE_FILE, compression="zstd")
+
+
+def load_sample(folder: Path) -> pa.Table | None:
+    """Reads the sample of a split's rows; None if there is none, as in artifacts of earlier versions.
+
+    Raises:
+        BadInput: the file cannot be read.
+    """
+    path = folder / SAMPLE_FILE
+    if not path.exists():
+        return None
+    with explained(str(path)):
+        return parquet_file(path).read()
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return not kind.num_fields or any(_has_empty_struct(item.type) for item in kind)
+    return hasattr(kind, "value_type") and _has_empty_struct(kind.value_type)

@@ -1,0 +1,123 @@
+"""Columns of a sample of rows: short values, their sizes, and a type for all batches."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.ml.readers.joined_types import widened
+from airflow_hops.ml.statistics.formats.feature_types import is_list
+
+MAX_VALUE_BYTES = 1024
+"""Longer text is replaced by its digest."""
+
+_is = pa.types
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Returns whether a type is of strings or bytes."""
+    checks = (_is.is_string, _is.is_large_string, _is.is_binary, _is.is_large_binary)
+    return any(is_of(kind) for is_of in checks)
+
+
+def decoded(kind: pa.DataType) -> pa.DataType:
+    """Returns the type of :func:`shortened` values: a dictionary's are plain ones, at any depth."""
+    if _is.is_dictionary(kind):
+        return decoded(kind.value_type)
+    if is_list(kind) and decoded(kind.value_type) != kind.value_type:
+        return (pa.large_list if _is.is_large_list(kind) else pa.list_)(decoded(kind.value_type))
+    if _is.is_struct(kind):
+        return pa.struct([(field.name, decoded(field.type)) for field in kind])
+    return kind
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Returns the type for a column whose batches have two types; None if TFDV has no statistics of such a column.
+
+    A list holds single values, too. The order of the types does not matter, but for that of a struct's fields.
+    """
+    if one == other or _is.is_null(other):
+        return one
+    if _is.is_null(one):
+        return other
+    if is_list(one) or is_list(other):
+        values = common_type(*(kind.value_type if is_list(kind) else kind for kind in (one, other)))
+        return None if values is None else pa.list_(values)
+    if _is.is_struct(one) and _is.is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            fields[field.name] = common_type(fields.get(field.name, pa.null()), field.type)
+        return None if None in fields.values() else pa.struct(list(fields.items()))
+    if is_text(one) and is_text(other):
+        return pa.binary() if _is.is_binary(one) or _is.is_binary(other) else pa.string()
+    numbers = [kind for kind in (one, other) if _is.is_integer(kind) or _is.is_floating(kind) or _is.is_boolean(kind)]
+    if len(numbers) < 2:
+        return None
+    is_float = any(_is.is_floating(kind) or _is.is_uint64(kind) for kind in numbers)
+    return pa.float64() if is_float else pa.int64()
+
+
+def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Converts a column to a type that :func:`common_type` returned; float64 rounds large integers."""
+    if is_list(kind) and not (is_list(array.type) or _is.is_null(array.type)):
+        ends = np.append(0, np.cumsum(np.asarray(array.is_valid())))
+        mask = np.append(np.asarray(array.is_null()), False)
+        array = pa.ListArray.from_arrays(pa.array(ends, pa.int32(), mask=mask), array.drop_null())
+    if _is.is_integer(array.type) and _is.is_floating(kind):
+        return array.cast(kind, safe=False)
+    return widened(array, kind)
+
+
+def shortened(array: pa.Array) -> pa.Array:
+    """Replaces text and bytes of more than :data:`MAX_VALUE_BYTES` by ``sha256:<hex> (<n> bytes)``, at any depth.
+
+    Values of dictionaries become plain ones.
+    """
+    kind = array.type
+    if _is.is_dictionary(kind):
+        return shortened(array.dictionary_decode())
+    if _is.is_struct(kind) and kind.num_fields:
+        fields = [shortened(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=array.is_null())
+    if is_list(kind):
+        values = shortened(array.flatten())
+        ends = np.append(0, np.cumsum(_lengths(array)))
+        mask = np.append(np.asarray(array.is_null()), False)
+        made, offsets = (pa.LargeListArray, pa.int64()) if _is.is_large_list(kind) else (pa.ListArray, pa.int32())
+        return made.from_arrays(pa.array(ends, offsets, mask=mask), values)
+    if not is_text(kind):
+        return array
+    is_long = pc.greater(pc.binary_length(array), MAX_VALUE_BYTES)
+    if not pc.any(is_long).as_py():
+        return array
+    digests = [_digest(value) for value in array.cast(_bytes_of(kind)).filter(is_long).to_pylist()]
+    return pc.replace_with_mask(array, pc.fill_null(is_long, False), pa.array(digests, pa.string()).cast(kind))
+
+
+def value_bytes(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Returns the bytes of each row's value, int64; a missing one has none."""
+    kind = array.type
+    if is_text(kind):
+        return np.asarray(pc.fill_null(pc.binary_length(array), 0), np.int64)
+    if is_list(kind):
+        ends = np.append(0, np.cumsum(value_bytes(array.flatten())))[np.append(0, np.cumsum(_lengths(array)))]
+        return np.diff(ends)
+    if _is.is_struct(kind):
+        return sum((value_bytes(field) for field in array.flatten()), np.zeros(len(array), np.int64))
+    return np.asarray(array.is_valid(), np.int64) * (0 if _is.is_null(kind) else max(1, kind.bit_width // 8))
+
+
+def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+    return np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
+
+
+def _bytes_of(kind: pa.DataType) -> pa.DataType:
+    return pa.large_binary() if _is.is_large_string(kind) or _is.is_large_binary(kind) else pa.binary()
+
+
+def _digest(value: bytes) -> str:
+    return f"sha256:{hashlib.sha256(value).hexdigest()} ({len(value)} bytes)"

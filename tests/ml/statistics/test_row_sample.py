@@ -1,0 +1,236 @@
+"""Sample of rows: uniform, the same for any number of processes, and bounded."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow_data_validation as tfdv
+from scipy import stats
+from written_tables import table_of, write
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.readers import csv as readers_csv
+from airflow_hops.ml.readers import jsonl as readers_jsonl
+from airflow_hops.ml.statistics import row_keys, sample
+from airflow_hops.ml.statistics.formats import arrow, layout, parquet, text, tfrecord
+from airflow_hops.ml.statistics.generate import collect_statistics
+from airflow_hops.ml.statistics.sample import SAMPLE_FILE, RowSample, load_sample, write_sample
+
+pytestmark = pytest.mark.runtime
+FORMATS = ("csv", "csv.gz", "jsonl", "parquet", "one.parquet", "feather", "arrows", "tfrecord")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has files of some kilobytes read in several parts and batches."""
+    for module in (readers_csv, readers_jsonl, text):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
+    for module in (layout, parquet, arrow):
+        monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
+    for module in (layout, parquet):
+        monkeypatch.setattr(module, "BATCH_ROWS", 200)
+    monkeypatch.setattr(tfrecord, "_DEALT_BYTES", 500)
+    monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)
+
+
+def draw(source: Any, rows: int = 300, **options: Any) -> pa.Table:
+    return collect_statistics(source, sample_rows=rows, **options).sample
+
+
+def written(table: pa.Table, folder: Path) -> bytes:
+    folder.mkdir(exist_ok=True)
+    write_sample(table, folder)
+    return (folder / SAMPLE_FILE).read_bytes()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_sample_is_equal_for_any_number_of_processes(tmp_path: Path, small_parts: None, format_: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(2):
+        path = write(table_of(700, 700 * number), folder / f"{number}.{format_}")
+        if format_ == "one.parquet":
+            pq.write_table(table_of(700, 700 * number), path)
+    one, *others = (written(draw(folder, workers=workers), tmp_path / str(workers)) for workers in (1, 2, 3))
+    assert others == [one, one]
+    ids = [_single(value) for value in load_sample(tmp_path / "1").column("id").to_pylist()]
+    assert len(set(ids)) == 300
+    assert set(ids) < set(range(1400))
+    assert 100 < sum(value >= 700 for value in ids) < 200
+
+
+def _single(value: Any) -> Any:
+    return value[0] if isinstance(value, list) else value
+
+
+def test_copy_elsewhere_has_the_same_sample(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            write(table_of(200, 200 * number), tmp_path / folder / f"{number}.parquet")
+    assert draw(tmp_path / "a", 50) == draw(tmp_path / "b", 50)
+
+
+def test_rows_are_those_of_the_source(tmp_path: Path, small_parts: None) -> None:
+    table = table_of(1000)
+    write(table, tmp_path / "t.parquet")
+    result = draw(tmp_path, 100)
+    assert result.schema.names == table.schema.names
+    assert result == table.take(result.column("id"))
+
+
+@pytest.mark.parametrize("source", ["table", "batches"])
+def test_tables_and_streams_have_samples(source: str) -> None:
+    table = table_of(1000)
+    result = draw(table if source == "table" else iter(table.to_batches(max_chunksize=90)), 100)
+    assert result == table.take(result.column("id"))
+    assert result == draw(table, 100)
+
+
+@pytest.mark.parametrize("rows", [1000, 100])
+def test_every_row_is_as_likely(rows: int) -> None:
+    drawn = Counter[int]()
+    files = 400
+    for number in range(files):
+        keys = row_keys.split_keys(row_keys.numbered(pa.record_batch([np.arange(rows)], ["x"]), 7), number)[1]
+        drawn.update(np.argsort(row_keys.priorities_of(keys))[: rows // 10].tolist())
+    counts = [drawn[row] for row in range(rows)]
+    # Without replacement, the statistic is smaller by the share that is not drawn.
+    statistic = sum((count - files / 10) ** 2 for count in counts) / (files / 10 * 0.9)
+    assert 1e-4 < stats.chi2.sf(statistic, rows - 1) < 1 - 1e-4
+
+
+def test_head_of_the_sample_is_uniform(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(100_000)}), tmp_path / "t.parquet", row_group_size=9_000)
+    values = draw(tmp_path, 20_000).column("x").to_numpy()
+    assert stats.kstest(values[:1000] / 1e5, "uniform").pvalue > 1e-3
+    assert stats.kstest(values / 1e5, "uniform").pvalue > 1e-3
+
+
+def test_repeated_rows_are_drawn_by_their_share(tmp_path: Path) -> None:
+    texts = np.repeat(["often", "seldom", "rarely"], [80_000, 15_000, 5_000])
+    pq.write_table(pa.table({"x": texts}), tmp_path / "t.parquet", row_group_size=10_000)
+    counts = Counter(draw(tmp_path, 10_000).column("x").to_pylist())
+    result = [counts[name] for name in ("often", "seldom", "rarely")]
+    assert stats.chisquare(result, [8_000, 1_500, 500]).pvalue > 1e-3
+
+
+def test_all_of_few_rows_are_retained(tmp_path: Path) -> None:
+    write(table_of(120), tmp_path / "t.csv")
+    assert sorted(draw(tmp_path, 120).column("id").to_pylist()) == list(range(120))
+    assert draw(tmp_path, 500).num_rows == 120
+
+
+def test_no_sample_if_none_is_wanted(tmp_path: Path) -> None:
+    write(table_of(20), tmp_path / "t.csv")
+    assert draw(tmp_path, 0) is None
+    assert load_sample(tmp_path) is None
+    with pytest.raises(BadInput, match="sample_rows is -1"):
+        draw(tmp_path, -1)
+
+
+def test_rate_of_the_options_draws_the_same_rows_in_any_number_of_processes(tmp_path: Path, small_parts: None) -> None:
+    write(table_of(3000), tmp_path / "t.csv")
+    options = tfdv.StatsOptions(sample_rate=0.2)
+    one, two = (collect_statistics(tmp_path, options=options, workers=workers) for workers in (1, 2))
+    assert one.sampled == two.sampled == one.sample.num_rows
+    assert 500 < one.sampled < 700
+    assert one.sample == two.sample
+
+
+def test_long_text_is_replaced_by_its_digest() -> None:
+    long, raw = "é" * 600, b"\xff" * 2000
+    columns = {
+        "text": ["x" * 1024, long, None],
+        "bytes": [raw, None, b""],
+        "list": [[long, "a"], None, []],
+        "struct": [{"a": long}, None, {"a": "b"}],
+        "coded": pa.array([long, "a", None]).dictionary_encode(),
+    }
+    result = draw(pa.table({"n": [0, 1, 2], **columns})).sort_by("n")
+    digest = f"sha256:{hashlib.sha256(long.encode()).hexdigest()} (1200 bytes)"
+    assert result.column("text").to_pylist() == ["x" * 1024, digest, None]
+    assert result.column("bytes").to_pylist() == [
+        f"sha256:{hashlib.sha256(raw).hexdigest()} (2000 bytes)".encode(), None, b"",
+    ]  # fmt: skip
+    assert result.column("list").to_pylist() == [[digest, "a"], None, []]
+    assert result.column("struct").to_pylist() == [{"a": digest}, None, {"a": "b"}]
+    assert result.column("coded").to_pylist() == [digest, "a", None]
+
+
+def test_bytes_are_bounded_the_same_way_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "MAX_BYTES", 8_000)
+    monkeypatch.setattr(sample, "FEW_ROWS", 20)
+    random = np.random.default_rng(3)
+    lists = [random.random(size).tolist() for size in random.integers(1, 100, 2000)]
+    batch = pa.record_batch([pa.array(lists), np.arange(2000)], ["list", "n"])
+    priorities = row_keys.priorities_of(row_keys.keys_of(0, 0, 2000))
+
+    def sampled(bounds: list[int]) -> RowSample:
+        result = RowSample(1000)
+        for start, stop in itertools.pairwise(bounds):
+            result.add(batch.slice(start, stop - start), priorities[start:stop])
+        return result
+
+    whole = sampled([0, 2000]).table({})
+    assert 20 < whole.num_rows < 100
+    assert whole == batch_taken(batch, priorities, whole.num_rows)
+    for seed in range(20):
+        cuts = np.sort(np.random.default_rng(seed).integers(1, 1999, 7)).tolist()
+        middle = cuts[3]
+        parts = [sampled([0, *cuts[:4]]), sampled([middle, *cuts[4:], 2000])]
+        assert parts[0].merged(parts[1]).table({}) == whole
+        assert sampled([0, *cuts, 2000]).table({}) == whole
+
+
+def batch_taken(batch: pa.RecordBatch, priorities: Any, rows: int) -> pa.Table:
+    return pa.Table.from_batches([batch]).take(np.argsort(priorities)[:rows])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([True, None], pa.array([3], pa.int32()), [1, None, 3]),
+        (["a"], [b"\xff"], [b"a", b"\xff"]),
+        ([1, None], [[2, 3], []], [[1], None, [2, 3], []]),
+        (pa.array([1], pa.uint64()), [-1], [1.0, -1.0]),
+        (pa.array([1.5], pa.float32()), [0.1], [1.5, 0.1]),
+        (pa.array(["a"]).dictionary_encode(), ["b"], ["a", "b"]),
+        ([{"a": 1}], [{"a": True, "b": "x"}], [{"a": 1, "b": None}, {"a": 1, "b": "x"}]),
+        ([None], ["x"], [None, "x"]),
+    ],
+)
+def test_batches_of_other_types_of_one_kind_are_joined(one: Any, other: Any, expected: list[Any]) -> None:
+    batches = [
+        pa.record_batch([values if isinstance(values, pa.Array) else pa.array(values)], ["x"])
+        for values in (one, other)
+    ]
+    result = RowSample(10)
+    for number, batch in enumerate(batches):
+        result.add(batch, np.arange(batch.num_rows, dtype=np.uint64) + np.uint64(10 * number))
+    assert result.table({}).column("x").to_pylist() == expected
+
+
+def test_column_without_values_and_columns_of_some_files_are_there(tmp_path: Path) -> None:
+    write(pa.table({"a": [1, 2], "none": pa.nulls(2)}), tmp_path / "a.parquet")
+    write(pa.table({"b": ["x"], "a": [3.5]}), tmp_path / "b.parquet")
+    result = draw(tmp_path)
+    assert {name: str(kind) for name, kind in zip(result.schema.names, result.schema.types, strict=True)} == {
+        "a": "double", "none": "null", "b": "string",
+    }  # fmt: skip
+    assert written(result, tmp_path / "out")
+    assert load_sample(tmp_path / "out") == result
+
+
+def test_damaged_sample_is_named(tmp_path: Path) -> None:
+    (tmp_path / SAMPLE_FILE).write_bytes(b"PAR1 damaged")
+    with pytest.raises(BadInput, match=r"sample\.parquet"):
+        load_sample(tmp_path)

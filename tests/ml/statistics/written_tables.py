@@ -1,0 +1,66 @@
+"""Tables written in the formats that statistics are computed from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import tensorflow as tf
+from tfx_bsl.coders.example_coder import RecordBatchToExamples
+
+from airflow_hops.ml.statistics.arrow_lists import as_lists
+
+
+def table_of(rows: int, start: int = 0) -> pa.Table:
+    """A table whose values every format can hold: no float that float32 has not, no text that is empty."""
+    numbers = range(start, start + rows)
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "ratio": pa.array([None if n % 5 == 0 else n / 4 + 0.5 for n in numbers], pa.float32()),
+            "text": pa.array([None if n % 7 == 0 else f'é,"{n}"' + "\nnext" * (n % 3 == 0) for n in numbers]),
+            "whole": pa.array([None if n % 11 == 0 else -n for n in numbers], pa.int64()),
+        }
+    )
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    """Writes a table in the format of the file's name."""
+    name = path.name.removesuffix(".gz")
+    plain = path if path.name == name else path.with_name(f"plain-{name}")
+    if name.endswith(".csv"):
+        pa.csv.write_csv(table, plain)
+    elif name.endswith(".jsonl"):
+        plain.write_text("".join(json.dumps(without_nulls(row)) + "\n" for row in table.to_pylist()))
+    elif name.endswith(".parquet"):
+        pq.write_table(table, plain, row_group_size=100)
+    elif name.endswith(".feather"):
+        pa.feather.write_feather(table, plain, compression="lz4", chunksize=100)
+    elif name.endswith(".arrows"):
+        with pa.ipc.new_stream(plain, table.schema) as stream:
+            stream.write_table(table, max_chunksize=100)
+    else:
+        write_examples(plain, RecordBatchToExamples(as_lists(table.combine_chunks().to_batches()[0])))
+    if path != plain:
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    return path
+
+
+def write_examples(path: Path, examples: list[bytes]) -> None:
+    """A TFRecord file, written by TensorFlow."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example)
+
+
+def without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without its missing values."""
+    return {name: value for name, value in row.items() if value is not None}
