@@ -25,9 +25,10 @@ def check(folder: str) -> Work:
     import tensorflow_data_validation  # noqa: F401
 
     from airflow_hops.core.contract.skew import SkewOptions
-    from airflow_hops.ml.monitoring.skew.captured_rows import check_columns, read_span
-    from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
-    from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
+    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
+    from airflow_hops.ml.stages.skew.compare import compare_rows
+    from airflow_hops.ml.stages.skew.fetch import Fetched, check_columns, read_span
+    from airflow_hops.ml.stages.skew.trained import Trained
     from airflow_hops.ml.statistics import load_statistics
     from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
@@ -36,13 +37,12 @@ def check(folder: str) -> Work:
     def work() -> Mapping[str, Any]:
         statistics = load_statistics(Path(folder) / "reference.pb")
         types = {name: type_name(feature) for name, feature in features_by_name(statistics).items()}
-        trained = Trained(nothing, nothing, nothing, statistics, None, types)
+        trained = Trained(nothing, "train", nothing, nothing, statistics, None, types)
         files = _captured(folder)
-        check_columns(files, types, None)
-        span = read_span(files, None)
-        compared = compare_rows(
-            nothing, trained, span, FeatureRows(files), SkewOptions(model_name=MODEL, attribute=False)
-        )
+        for file in files:
+            check_columns(file, types, None)
+        fetched = Fetched(FeatureRows(files), read_span(files, None)[0])
+        compared = compare_rows(trained, fetched, SkewOptions(model_name=MODEL, attribute=False))
         report = compared.report
         return {"rows": report.rows_current, "features": len(report.features), "drifted": len(report.drifted)}
 
@@ -53,18 +53,17 @@ def row_check(folder: str) -> Work:
     """Captured rows, value by value against those of the reference that have the same identifier."""
     import pyarrow.parquet as pq
 
-    from airflow_hops.ml.monitoring.captured.requests import RowsFile
-    from airflow_hops.ml.monitoring.skew.captured_rows import read_features
+    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
     from airflow_hops.ml.monitoring.skew.rows import detect_row_skew
 
     training = [RowsFile.at(Path(folder) / "training.parquet")]
     names = pq.ParquetFile(training[0].path).schema_arrow.names
 
     def work() -> Mapping[str, Any]:
-        files = _captured(folder)
+        before, after = FeatureRows(training, ""), FeatureRows(_captured(folder))
         found = detect_row_skew(
-            lambda columns: read_features(training, columns or names, prefix=""),
-            lambda columns: read_features(files, columns or names),
+            lambda columns: before(columns or names),
+            lambda columns: after(columns or names),
             identifiers=[IDENTIFIER],
         )
         return {"rows": found.matches.test_with_id_count, "pairs": found.pairs, "skewed": found.skewed_pairs}

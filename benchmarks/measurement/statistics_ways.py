@@ -119,9 +119,9 @@ def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
     import tensorflow_data_validation  # noqa: F401
 
+    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
     from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
     from airflow_hops.ml.monitoring.skew import detect_skew
-    from airflow_hops.ml.monitoring.skew.captured_rows import read_features
     from airflow_hops.ml.statistics import generate_statistics, load_statistics
     from airflow_hops.ml.statistics.summary import features_by_name
 
@@ -129,7 +129,7 @@ def skew(folder: str) -> Work:
         reference = load_statistics(Path(folder) / "reference.pb")
         requests = CapturedRequests(f"{folder}/captured", MODEL)
         files = requests.fetch(requests.names(), Path(folder))
-        current = generate_statistics(read_features(files, list(features_by_name(reference))))
+        current = generate_statistics(FeatureRows(files)(list(features_by_name(reference))))
         report = detect_skew(reference, current)
         return {"rows": report.rows_current, "features": len(report.features), "drifted": len(report.drifted)}
 

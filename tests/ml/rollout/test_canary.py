@@ -13,7 +13,7 @@ import pytest
 from airflow_hops.core.contract.rollout.counts import Counts, Histogram, snapshot_of
 from airflow_hops.core.contract.rollout.plan import Limits, Plan, significance_of
 from airflow_hops.core.contract.rollout.progress import Progress
-from airflow_hops.ml.stages.rollout.captured import Captured, read_labelled
+from airflow_hops.ml.stages.rollout.answers import Captured, read_labelled
 from airflow_hops.ml.stages.rollout.comparisons import (
     LabelledRows,
     binomial_at_least,

@@ -12,10 +12,10 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewOptions
-from airflow_hops.ml.monitoring.captured.requests import RowsFile
-from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan, read_features
-from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
-from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
+from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
+from airflow_hops.ml.stages.skew.compare import compare_rows
+from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
+from airflow_hops.ml.stages.skew.trained import Trained
 from airflow_hops.ml.statistics import comparable_options, generate_statistics
 from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES
 from airflow_hops.ml.statistics.summary import features_by_name
@@ -34,7 +34,7 @@ def wide(tmp_path: Path) -> RowsFile:
 
 def test_wide_rows_come_in_batches_of_bounded_size_with_the_features_in_the_order_asked_for(wide: RowsFile) -> None:
     names = [f"f{number}" for number in reversed(range(500))]
-    batches = list(read_features([wide], names))
+    batches = list(FeatureRows([wide])(names))
     assert max(batch.nbytes for batch in batches) < 1.1 * BATCH_BYTES
     assert all(batch.schema.names == names for batch in batches)
     rows = pa.Table.from_batches(batches)
@@ -52,10 +52,11 @@ def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together(tmp
     statistics = generate_statistics(before, options=comparable_options())
     types = dict.fromkeys(before.column_names, "STRING")
     compared = compare_rows(
-        nothing,
-        Trained(nothing, nothing, nothing, statistics, None, types),
-        CapturedSpan(rows=2_000, versions={"1": 2_000}),
-        FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""),
+        Trained(nothing, "train", nothing, nothing, statistics, None, types),
+        Fetched(
+            FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""),
+            CapturedSpan(rows=2_000, versions={"1": 2_000}),
+        ),
         SkewOptions(model_name="wide", attribute=False),
     )
     assert features_by_name(compared.current) == features_by_name(together)
@@ -65,4 +66,4 @@ def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together(tmp
 
 def test_missing_feature_is_named_with_those_that_are_there(wide: RowsFile) -> None:
     with pytest.raises(BadInput, match=r"rows\.parquet: there is no column 'input\.gone'; found input\.f0, input\.f1"):
-        list(read_features([wide], ["f0", "gone"]))
+        list(FeatureRows([wide])(["f0", "gone"]))

@@ -38,7 +38,7 @@ from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages.batch_predict import stage as batch_predict
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.prepare import stage as prepare
-from airflow_hops.ml.stages.rollout.captured import read_captured
+from airflow_hops.ml.stages.rollout.answers import read_captured
 from airflow_hops.ml.stages.transform import stage as transform
 from airflow_hops.ml.stages.validation import stage as validation
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
@@ -19,58 +17,11 @@ from airflow_hops.core.contract.capture_layout import folder_name, rows_file_pat
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, storage_options_of
+from airflow_hops.ml.monitoring.captured.feature_rows import RowsFile
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback
-from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.readers.raw_file import explained
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RowsFile:
-    """File of rows: Parquet, or a stream of Arrow (``.arrow``).
-
-    Attributes:
-        path: Path in its file system.
-        origin: Address for messages; ``path`` may be of a copy.
-        size_bytes: Size.
-        fs: File system of fsspec; None for this machine's.
-    """
-
-    path: str
-    origin: str
-    size_bytes: int
-    fs: Any = None
-
-    @classmethod
-    def at(cls, path: Path, origin: str | None = None) -> RowsFile:
-        """Returns a file on this machine."""
-        return cls(str(path), origin or str(path), path.stat().st_size)
-
-    @classmethod
-    def stored(cls, file: File) -> RowsFile:
-        """Returns a file of an artifact."""
-        if isinstance(file, Path):
-            return cls.at(file)
-        fs, path = open_url(str(file), file.store.storage_options)
-        return cls(path, str(file), file.entry.size_bytes, fs)
-
-    @property
-    def name(self) -> str:
-        """File name; captured files sort by time."""
-        return self.path.rpartition("/")[2]
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether it is a stream of Arrow."""
-        return self.path.endswith(".arrow")
-
-    def open(self) -> Any:
-        """Opens the file for reading; a context manager."""
-        return pa.OSFile(self.path) if self.fs is None else self.fs.open(self.path, "rb")
-
-    def __str__(self) -> str:
-        return self.origin
 
 
 class CapturedRequests:
@@ -104,22 +55,6 @@ class CapturedRequests:
         if base_path is None:
             return None
         return cls(base_path, model_name, storage_options_of(services, base_path, store))
-
-    @classmethod
-    def expected(cls, services: Mapping[str, str], store: ArtifactStore, model_name: str) -> CapturedRequests:
-        """Returns the captured requests as :meth:`of` does.
-
-        Raises:
-            BadInput: the connection names none.
-        """
-        result = cls.of(services, store, model_name)
-        if result is None:
-            raise BadInput(
-                "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
-                "as --capture_base_path; of a server that sends captured requests to a topic, ingest the topic, and "
-                "give the output of IngestOperator as captured"
-            )
-        return result
 
     @property
     def is_remote(self) -> bool:

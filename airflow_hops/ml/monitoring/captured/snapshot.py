@@ -25,7 +25,14 @@ def captured_requests(context: StepContext, model_name: str) -> CapturedRequests
     if context.has_input("captured"):
         snapshot = context.input("captured"), context.local("captured")
         return requests_of_snapshot(*snapshot, model_name, context.scratch)
-    return CapturedRequests.expected(context.spec.services, context.store, model_name)
+    requests = CapturedRequests.of(context.spec.services, context.store, model_name)
+    if requests is None:
+        raise BadInput(
+            "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
+            "--capture_base_path; of a server that sends captured requests to a topic, ingest the topic, and give the "
+            "output of IngestOperator as captured"
+        )
+    return requests
 
 
 def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scratch: Path) -> CapturedRequests:

@@ -89,7 +89,7 @@ def attribute_drift(
         model: A SavedModel whose signature ``serving_default`` takes raw features.
         reference: Rows that the model was trained on: a source as
             :func:`~airflow_hops.ml.statistics.generate_statistics` takes, a function of column names that yields Arrow
-            record batches at each call, or :class:`~airflow_hops.ml.monitoring.skew.feature_rows.FeatureRows`.
+            record batches at each call, or :class:`~airflow_hops.ml.monitoring.captured.feature_rows.FeatureRows`.
         current: The same for the current rows.
         features: Features to examine; None for all inputs of the model.
         rows: Number of rows to score for each feature.
@@ -233,7 +233,7 @@ def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> 
     import pyarrow as pa
 
     from airflow_hops.ml.features.raw_features import dense_arrays
-    from airflow_hops.ml.monitoring.skew.feature_rows import FeatureRows
+    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
     from airflow_hops.ml.monitoring.skew.rows.join import ReadAnew, Rows
 
     if isinstance(source, FeatureRows):

@@ -1,19 +1,14 @@
-"""Results of comparing two distributions, and of a step of the skew stage."""
+"""Result of comparing two distributions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow_hops.core.contract.artifacts import RowCounts
-from airflow_hops.core.contract.skew import INSUFFICIENT, Cause, SkewProperties, SkewReference, SkewVerdict
+from airflow_hops.core.contract.skew import INSUFFICIENT, Cause, SkewVerdict
 from airflow_hops.ml.monitoring.skew.causes import FAULTS, MISSING_FAULT
-
-if TYPE_CHECKING:
-    from airflow_hops.ml.monitoring.skew.attribution import Attribution
-    from airflow_hops.ml.monitoring.skew.rows import RowSkewReport
 
 
 @dataclass(frozen=True)
@@ -126,56 +121,6 @@ class SkewReport:
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([head, *lines])
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Comparison with the statistics of both sides, and the facts that the artifact records.
-
-    Attributes:
-        current: Statistics of the current rows; None if there were too few rows.
-        origin: Source of the reference.
-        facts: Properties of the current rows; at least ``window_end``.
-        rows: Row counts of the artifact.
-        attribution: Effects on predictions; None if they were not computed.
-        row_skew: Comparison of single rows; None if there was none.
-        notes: Reasons why a part is missing.
-        done: Called when the artifact is committed.
-    """
-
-    report: SkewReport
-    reference: Any
-    current: Any
-    origin: SkewReference
-    facts: Mapping[str, Any]
-    rows: Mapping[str, RowCounts]
-    attribution: Attribution | None = None
-    row_skew: RowSkewReport | None = None
-    notes: tuple[str, ...] = ()
-    done: Callable[[], None] = lambda: None
-
-    @property
-    def effects(self) -> dict[str, float]:
-        """Mean change of a prediction by each feature's drift, if computed."""
-        return {name: result.effect for name, result in self.attribution.effects.items()} if self.attribution else {}
-
-    @property
-    def properties(self) -> SkewProperties:
-        """Properties of the artifact."""
-        report, effects = self.report, self.effects
-        return SkewProperties(
-            verdict=report.verdict,
-            drifted=report.drifted,
-            lost=report.lost,
-            causes=report.causes,
-            effects={name: effects[name] for name in report.drifted if name in effects},
-            problem=self.attribution.problem if self.attribution else None,
-            skewed=tuple(self.row_skew.skewed) if self.row_skew else (),
-            reference=self.origin,
-            min_rows=report.min_rows,
-            scores={name: (skew.score, skew.threshold) for name, skew in report.features.items()},
-            **self.facts,
-        )
 
 
 def _cells(skew: FeatureSkew) -> tuple[str, ...]:

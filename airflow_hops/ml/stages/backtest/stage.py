@@ -18,14 +18,11 @@ from airflow_hops.core.contract.performance import LOWER_IS_BETTER, PerformanceO
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.skew import SkewOptions, SkewReference
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.integrity import DamagedArtifact
 from airflow_hops.ml.metrics.class_names import CANDIDATE, class_names
 from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel
-from airflow_hops.ml.monitoring.skew.captured_rows import CapturedSpan
-from airflow_hops.ml.monitoring.skew.trained import Trained, compare_rows
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import cluster_pool
 from airflow_hops.ml.stages.backtest.history import (
@@ -41,6 +38,9 @@ from airflow_hops.ml.stages.backtest.history import (
 )
 from airflow_hops.ml.stages.performance.figures import measure
 from airflow_hops.ml.stages.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
+from airflow_hops.ml.stages.skew.compare import compare_rows
+from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
+from airflow_hops.ml.stages.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def run(
     names = class_names({CANDIDATE: served}, {CANDIDATE: of}, history_of.target)
     stored, schema = context.input("statistics"), context.input("schema")
     origin = SkewReference(stored.uri, stored.fingerprint, schema.uri, values.model_name, version)
-    trained = replace(Trained.read(store, model, stored, schema, origin, values.split), served=served)
+    trained = Trained.read(store, values.split, model, stored, schema, origin, served)
     if lacking := [name for name in trained.types if name not in served.inputs]:
         takes = ", ".join(served.inputs)
         raise BadInput(f"the candidate takes no feature {lacking[0]!r}, on which it was trained; it takes {takes}")
@@ -111,7 +111,7 @@ def run(
         scored = writer.path / "scored"
         folder = pool.folder(context, writer) if pool.reads_store else OutputFolder(str(scored))
         history = score_history(pool, files, ScoringPlan(model, store, history_of, names, bounds, folder))
-        assessor = _Assessor(store, history, known, trained, values, measured_by, delays_s)
+        assessor = _Assessor(history, known, trained, replace(values, identifiers=()), measured_by, delays_s)
         periods, count = [], len(bounds) - 1
         for number in range(count):
             periods.append(assessor.period(number))
@@ -152,7 +152,6 @@ def _periods(ticks: Sequence[str], end: str) -> Array:
 class _Assessor:
     """Assesses a candidate period by period, in order, with only the data known at the time."""
 
-    store: ArtifactStore
     history: History
     version: Version
     trained: Trained
@@ -168,7 +167,7 @@ class _Assessor:
         self.waiting.append(number)
         waiting = tuple(self.waiting)
         span = self._span(self.history.between(int(self.history.bounds[waiting[0]]), end).time_us)
-        compared = compare_rows(self.store, self.trained, span, self.history.inputs(waiting), self.skew)
+        compared = compare_rows(self.trained, Fetched(self.history.inputs(waiting), span), self.skew)
         if compared.current is not None:
             self.waiting.clear()
         self.said.update(dict.fromkeys(compared.notes))

@@ -25,7 +25,7 @@ from airflow_hops.core.store.model_records import read_record, write_record
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.monitoring.captured.server import only_topic
-from airflow_hops.ml.stages.rollout.captured import read_captured, read_labelled
+from airflow_hops.ml.stages.rollout.answers import read_captured, read_labelled
 from airflow_hops.ml.stages.rollout.comparisons import (
     LabelledRows,
     compare_errors,

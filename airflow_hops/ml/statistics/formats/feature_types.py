@@ -93,6 +93,39 @@ def with_plain_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
 
 
+def as_example(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
+    """Casts a record batch to the types of a ``tf.Example``: int64, float32, bytes, and lists of those.
+
+    Raises:
+        BadInput: a column has another type.
+    """
+    columns = []
+    for item, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        wanted = _example_type(column.type)
+        if wanted is None:
+            raise BadInput(
+                f"{where}: column {item.name!r} is {item.type}, expected numbers, strings, bytes, or lists of them; "
+                "name it in 'ignore'"
+            )
+        columns.append(column if column.type == wanted else column.cast(wanted, safe=False))
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+def _example_type(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_null(kind):
+        return kind
+    if is_list(kind):
+        inner = None if is_list(kind.value_type) else _example_type(kind.value_type)
+        return None if inner is None else pa.large_list(inner)
+    if pa.types.is_dictionary(kind):
+        return _example_type(kind.value_type)
+    if pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind):
+        return None
+    return {"INT": pa.int64(), "FLOAT": pa.float32(), "BYTES": pa.large_binary()}.get(kind_of(kind) or "")
+
+
 def join(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Returns the type of a column that has two types in two files; None if no type fits both."""
     joined = join_types(one, other, of_text=False)

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.skew.rows.report import RowMatches
-from airflow_hops.ml.monitoring.skew.rows.values import canonical, hash_rows, kind_of
+from airflow_hops.ml.monitoring.skew.rows.values import hash_rows, kind_of
+from airflow_hops.ml.statistics.formats.feature_types import as_example
 
 PAIRS_AT_ONCE = 262_144
 STRETCH_ROWS = 131_072
@@ -44,7 +45,7 @@ class Rows:
         """
         for batch in self._source(columns) if callable(self._source) else self._read(columns):
             if batch.num_rows:
-                yield canonical(batch, self.side)
+                yield as_example(batch, self.side)
 
     def _read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         from airflow_hops.ml.statistics.sources import TypesDoNotFit, plan_source

@@ -1,7 +1,8 @@
 """Compares, hashes and shows values of single rows as TFDV's feature-skew detector does.
 
 The detector works on ``tf.Example``: a feature has integers, 32-bit floats, or bytes, or no value (a null, an empty
-list). Two features are equal if their encodings are: floats bit by bit, so that NaN equals NaN, and 0.0 is not -0.0.
+list): these types are called canonical (:func:`~airflow_hops.ml.statistics.formats.feature_types.as_example`). Two
+features are equal if their encodings are: floats bit by bit, so that NaN equals NaN, and 0.0 is not -0.0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pandas.util import hash_array
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.statistics.formats.feature_types import is_list
 
 _SHOWN_LENGTH = 200
 _SHOWN_VALUES = 20
@@ -49,30 +50,10 @@ class Values:
     hashes: Any
 
 
-def canonical(batch: Any, where: str) -> Any:
-    """Casts a record batch to the types of a ``tf.Example``: int64, float32, bytes, and lists of those.
-
-    Raises:
-        BadInput: a column has another type.
-    """
-    columns = []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        wanted = _canonical_type(column.type)
-        if wanted is None:
-            raise BadInput(
-                f"{where}: column {field.name!r} is {field.type}, expected numbers, strings, bytes, or lists of them; "
-                "name it in 'ignore'"
-            )
-        columns.append(column if column.type == wanted else column.cast(wanted, safe=False))
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
 def values_of(column: Any, rounding: int | None = None) -> Values:
     """Returns the values of a canonical column, floats rounded to ``rounding`` digits after the point unless None."""
     kind = kind_of(column.type)
-    if not _is_list(column.type):
+    if not is_list(column.type):
         return Values(kind, np.asarray(column.is_valid()), _hashes(column, kind, rounding))
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(lengths)
@@ -85,7 +66,7 @@ def values_of(column: Any, rounding: int | None = None) -> Values:
 
 def singles(column: Any) -> Any:
     """Returns a canonical column with one value per row, null for an empty list; None if a row has several values."""
-    if not _is_list(column.type):
+    if not is_list(column.type):
         return column
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if lengths.max(initial=0) > 1:
@@ -142,30 +123,10 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _canonical_type(kind: Any) -> Any:
-    if pa.types.is_null(kind):
-        return kind
-    if _is_list(kind):
-        inner = None if _is_list(kind.value_type) else _canonical_type(kind.value_type)
-        return None if inner is None else pa.large_list(inner)
-    if pa.types.is_dictionary(kind):
-        return _canonical_type(kind.value_type)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return pa.int64()
-    if pa.types.is_floating(kind):
-        return pa.float32()
-    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return pa.large_binary() if any(is_of(kind) for is_of in text) else None
-
-
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def kind_of(kind: Any) -> str | None:
     """Returns the kind of a canonical type, or of a list's values: "INT", "FLOAT" or "BYTES"; None for nulls."""
     kinds = {pa.int64(): "INT", pa.float32(): "FLOAT", pa.large_binary(): "BYTES"}
-    return kinds.get(kind.value_type if _is_list(kind) else kind)
+    return kinds.get(kind.value_type if is_list(kind) else kind)
 
 
 def _hashes(flat: Any, kind: str | None, rounding: int | None) -> Any:

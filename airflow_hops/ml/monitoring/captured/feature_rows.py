@@ -1,0 +1,236 @@
+"""Features in files of rows, which this process or the executors of a cluster read.
+
+Servers do not know nulls: a missing number is NaN, and a missing string is empty. Both are read as null, as is a vector
+in which a number is NaN or infinite.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.ml.readers.artifact_files import File
+from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers.vectors import finite_vectors, is_list
+from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, TaskSummary, run_tasks
+from airflow_hops.ml.statistics import comparable_options, generate_statistics
+from airflow_hops.ml.statistics.formats.feature_types import as_example
+from airflow_hops.ml.statistics.formats.layout import Span, batch_rows, bounded
+from airflow_hops.ml.statistics.generate import Engine
+from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
+from airflow_hops.ml.statistics.sources import Part, Plan
+
+INPUT = "input."
+"""Prefix of a model input's column in captured rows."""
+_CELL_BYTES = 8
+"""Approximate size of a decoded value."""
+_FEATURES_AT_ONCE = 100
+"""Features whose statistics are computed together: with more, batches have fewer rows, and each batch costs time."""
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """File of rows: Parquet, or a stream of Arrow (``.arrow``).
+
+    Attributes:
+        path: Path in its file system.
+        origin: Address for messages; ``path`` may be of a copy.
+        size_bytes: Size.
+        fs: File system of fsspec; None for this machine's.
+    """
+
+    path: str
+    origin: str
+    size_bytes: int
+    fs: Any = None
+
+    @classmethod
+    def at(cls, path: Path, origin: str | None = None) -> RowsFile:
+        """Returns a file on this machine."""
+        return cls(str(path), origin or str(path), path.stat().st_size)
+
+    @classmethod
+    def stored(cls, file: File) -> RowsFile:
+        """Returns a file of an artifact."""
+        if isinstance(file, Path):
+            return cls.at(file)
+        fs, path = open_url(str(file), file.store.storage_options)
+        return cls(path, str(file), file.entry.size_bytes, fs)
+
+    @property
+    def name(self) -> str:
+        """File name; captured files sort by time."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is a stream of Arrow."""
+        return self.path.endswith(".arrow")
+
+    def open(self) -> Any:
+        """Opens the file for reading; a context manager."""
+        return pa.OSFile(self.path) if self.fs is None else self.fs.open(self.path, "rb")
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields columns in this order, in batches of bounded size.
+
+        Raises:
+            BadInput: the file is damaged, or lacks a column.
+        """
+        with explained(self.origin), self.open() as stream:
+            opened = pa.ipc.open_stream(stream) if self.is_stream else pq.ParquetFile(stream)
+            names = (opened.schema if self.is_stream else opened.schema_arrow).names
+            if lacking := set(columns).difference(names):
+                raise BadInput(f"{self}: there is no column {min(lacking)!r}; found {', '.join(names)}")
+            rows = batch_rows(_CELL_BYTES * len(columns))
+            batches = bounded(opened) if self.is_stream else opened.iter_batches(rows, columns=list(columns))
+            for batch in batches:
+                # The file's columns may be in another order.
+                places = [batch.schema.get_field_index(name) for name in columns]
+                yield batch.from_arrays([batch.column(place) for place in places], list(columns))
+
+    def __str__(self) -> str:
+        return self.origin
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """Rows of some files; call it with names of features for their record batches, in which a missing value is null.
+
+    Attributes:
+        files: Files of rows.
+        prefix: Prefix of the columns' names.
+        pool: Runs the tasks that read the files.
+    """
+
+    files: Sequence[RowsFile]
+    prefix: str = INPUT
+    pool: Pool = IN_PROCESS
+
+    def __call__(self, features: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields record batches of features.
+
+        Raises:
+            BadInput: a file is damaged, or lacks a feature.
+        """
+        for file in self.files:
+            yield from _read(file, features, self.prefix)
+
+    def statistics(self, features: Sequence[str]) -> Any:
+        """Computes the statistics of features, some at a time, so that their number does not change the cost of each.
+
+        Raises:
+            BadInput: a file is damaged, or lacks a feature.
+        """
+        engine: Engine = "local" if self.pool.runs_here else "spark"
+        result = None
+        for start in range(0, max(len(features), 1), _FEATURES_AT_ONCE):
+            plan = _RowsPlan(
+                name=f"{len(self.files)} files of rows",
+                parts=tuple(Part(file.size_bytes, file.origin, Span(file.size_bytes)) for file in self.files),
+                types=dict.fromkeys(features[start : start + _FEATURES_AT_ONCE], pa.null()),
+                files={file.origin: file for file in self.files},
+                prefix=self.prefix,
+            )
+            statistics = generate_statistics(plan, options=comparable_options(), engine=engine, workers=1)
+            if result is None:
+                result = statistics
+            else:
+                result.datasets[0].features.extend(statistics.datasets[0].features)
+        return result
+
+    def sample(self, features: Sequence[str], most: int, random: Any) -> pa.Table:
+        """Draws an even sample of at most ``most`` rows, in random order and with the types of ``tf.Example``."""
+        numbers, places, ends = np.zeros(0), np.zeros(0, np.int64), [0]
+        for counted in run_tasks(self.pool, _count, None, self.files, _Read):
+            # Keeps the rows that draw the lowest numbers of all.
+            drawn = np.concatenate([numbers, random.random(counted.rows)])
+            lowest = np.argsort(drawn, kind="stable")[:most]
+            ends.append(ends[-1] + counted.rows)
+            numbers, places = drawn[lowest], np.concatenate([places, np.arange(*ends[-2:])])[lowest]
+        ascending = np.sort(places)
+        cuts = np.searchsorted(ascending, ends)
+        tasks = [
+            (file, (ascending[first:last] - start).tolist())
+            for file, start, first, last in zip(self.files, ends, cuts, cuts[1:], strict=False)
+            if first < last
+        ]
+        taken = run_tasks(self.pool, _take, (list(features), self.prefix), tasks, _Read)
+        tables = [pa.ipc.open_stream(base64.b64decode(each.content)).read_all() for each in taken]
+        if not tables:
+            return pa.table({name: pa.nulls(0) for name in features})
+        return pa.concat_tables(tables, promote=True).take(pa.array(np.searchsorted(ascending, places)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RowsPlan(Plan):
+    files: Mapping[str, RowsFile]
+    prefix: str
+
+    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+        number = list(self.files).index(part.file)
+        batches = _read(self.files[part.file], list(self.types), self.prefix)
+        return (split_keys(batch, number) for batch in numbered_on(batches))
+
+    def dealt(self, processes: int) -> Sequence[Part]:
+        return self.parts
+
+
+@dataclass
+class _Read(TaskSummary):
+    """Number of a file's rows, or some of its rows as an Arrow stream in base64."""
+
+    rows: int = 0
+    content: str = ""
+
+
+def _count(plan: None, file: RowsFile) -> str:
+    summary = _Read()
+    with summary.recording_errors(""), explained(file.origin), file.open() as stream:
+        if file.is_stream:
+            summary.rows = sum(batch.num_rows for batch in pa.ipc.open_stream(stream))
+        else:
+            summary.rows = pq.read_metadata(stream).num_rows
+    return summary.to_json()
+
+
+def _take(plan: tuple[list[str], str], task: tuple[RowsFile, list[int]]) -> str:
+    (features, prefix), (file, places) = plan, task
+    summary, sink, start = _Read(), pa.BufferOutputStream(), 0
+    wanted, parts = np.array(places), []
+    with summary.recording_errors(""):
+        for batch in _read(file, features, prefix):
+            first, last = np.searchsorted(wanted, [start, start + batch.num_rows])
+            rows = pa.Table.from_batches([as_example(batch, file.origin)])
+            parts.append(rows.take(pa.array(wanted[first:last] - start)))
+            start += batch.num_rows
+        table = pa.concat_tables(parts)
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        summary.content = base64.b64encode(sink.getvalue()).decode()
+    return summary.to_json()
+
+
+def _read(file: RowsFile, features: Sequence[str], prefix: str) -> Iterator[pa.RecordBatch]:
+    for batch in file.batches([f"{prefix}{name}" for name in features]):
+        yield pa.RecordBatch.from_arrays([_with_nulls(column) for column in batch.columns], list(features))
+
+
+def _with_nulls(column: Any) -> Any:
+    """Replaces the server's missing values of a column by null."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
+        return pc.if_else(pc.equal(pc.binary_length(column), 0), pa.scalar(None, kind), column)
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
+    return finite_vectors(column) if is_list(kind) and pa.types.is_floating(kind.value_type) else column

@@ -1,0 +1,100 @@
+"""Plans a run over captured rows: the files of its window, and the champion's training data to compare them with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.model_record import ServedVersion
+from airflow_hops.core.contract.skew import SkewOptions, SkewReference
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
+from airflow_hops.core.store.schema_history import schema_in_force
+from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.monitoring.captured.server import check_writes_files
+from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
+from airflow_hops.ml.stages.skew.trained import Trained
+from airflow_hops.ml.step.context import StepContext
+
+_RUNS_KEPT = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Captured rows that a run compares.
+
+    Attributes:
+        names: Names of all captured files, oldest first.
+        window: Names of those that this run compares.
+        champion: The version that the rows are compared with.
+        trained: Its training data.
+        cursor: Address of the file that holds the position up to which rows have been compared; None for a snapshot,
+            which is compared as a whole. Each task has its own, which names its models for the garbage collection
+            (:mod:`airflow_hops.core.store.captured_retention`).
+        until: Name of the file at which the window ends; None without files.
+    """
+
+    requests: CapturedRequests
+    names: Sequence[str]
+    window: Sequence[str]
+    champion: ServedVersion
+    trained: Trained
+    cursor: str | None = None
+    until: str | None = None
+
+    def commit(self) -> None:
+        """Moves the cursor behind the window, whose artifact is committed: the next run begins there."""
+        if self.cursor is not None and self.until is not None:
+            state = _read_cursor(self.trained.store, self.cursor)
+            if state["until"] is None or self.until > state["until"]:
+                state["until"] = self.until
+                self.trained.store.write_text(self.cursor, json.dumps(state, indent=1))
+
+
+def plan_run(context: StepContext, options: SkewOptions) -> Plan:
+    """Plans a run over the input ``captured``, a snapshot, or over the requests captured since the last run.
+
+    A run's window is fixed when the run first asks for it: a retry or rerun sees the same rows.
+
+    Raises:
+        BadInput: no version serves, or its statistics are gone; or there are no files to read.
+        HopsError: the store of captured requests does not answer.
+    """
+    store, producer, name = context.store, context.spec.producer, str(options.model_name)
+    check_writes_files(context)
+    requests = captured_requests(context, name)
+    champion = read_record(store, name).champion
+    if champion is None or not champion.statistics or not champion.schema:
+        raise BadInput(f"no champion of model {name!r} with statistics and schema; deploy one first")
+    stored = store.manifest(champion.statistics).reference(champion.statistics)
+    origin = SkewReference(stored.uri, stored.fingerprint, champion.schema, name, champion.version)
+    schema = schema_in_force(store, champion.schema)
+    trained = Trained.read(store, options.split, champion.model, stored, schema, origin)
+    names = requests.names()
+    if context.has_input("captured"):
+        return Plan(requests, names, names, champion, trained)
+    cursor = store.uri("_state", producer.dag_id, producer.task, "captured.json")
+    state = _read_cursor(store, cursor)
+    if producer.run_id not in state["runs"]:
+        window = {"after": state["until"], "until": max(names, default=state["until"])}
+        state["runs"] = dict([*state["runs"].items(), (producer.run_id, window)][-_RUNS_KEPT:])
+        state["models"] = sorted({*state["models"], name})
+        store.write_text(cursor, json.dumps(state, indent=1))
+    after, until = (state["runs"][producer.run_id][bound] for bound in ("after", "until"))
+    chosen = [file for file in names if (after or "") < file <= (until or "")]
+    return Plan(requests, names, chosen, champion, trained, cursor, until)
+
+
+def _read_cursor(store: ArtifactStore, uri: str) -> dict[str, Any]:
+    try:
+        state = store.read_json(uri)
+        return {"until": state["until"], "runs": dict(state["runs"]), "models": state.get("models", [])}
+    except FileNotFoundError:
+        return {"until": None, "runs": {}, "models": []}
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{uri}: not a cursor ({type(error).__name__}: {error}); delete it to look at all captured rows"
+        ) from error

@@ -1,0 +1,108 @@
+"""Compares served rows with the champion's training data, or one span of data with another."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.skew import INSUFFICIENT, STABLE, SkewOptions
+from airflow_hops.ml.monitoring.skew.picture import draw
+from airflow_hops.ml.spark.tasks import cluster_pool
+from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
+from airflow_hops.ml.stages.skew.fetch import fetch
+from airflow_hops.ml.stages.skew.plan import plan_run
+from airflow_hops.ml.statistics.vectors import drop_samples
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+REPORT_FILE = "report.json"
+REPORT_PROTO = "report.pb"
+REPORT_PICTURE = "report.svg"
+
+
+def run(context: StepContext, **options: Any) -> Artifact:
+    """Compares captured rows with the champion's training data, or one statistics artifact with another.
+
+    Args:
+        context: With ``model_name``, a step with the service ``serving_capture_path`` or the input ``captured``, a
+            snapshot of captured rows, and the optional input ``examples``, rows to compare with instead of the
+            champion's training data. Otherwise, one with the inputs ``reference`` and ``current``, and the optional
+            input ``schema`` with drift comparators.
+        options: Fields of :class:`airflow_hops.core.contract.skew.SkewOptions`.
+
+    Raises:
+        BadInput: no version serves, its statistics are gone, or captured rows lack its features; or an input is not
+            statistics with that split.
+        HopsError: the model server does not answer, or Spark failed.
+    """
+    values, plan = SkewOptions(**options), None
+    if values.model_name is None:
+        compared = compare_spans(context, replace(values, comparator="drift"))
+    else:
+        pool = cluster_pool(context)
+        plan = plan_run(context, values)
+        fetched = fetch(context, plan, values, pool)
+        examples = context.input("examples") if context.has_input("examples") else None
+        compared = compare_rows(plan.trained, fetched, values, examples)
+    _log(compared)
+    artifact = _write(context, compared)
+    if plan is not None and compared.current is not None:  # too few rows wait for the next run
+        plan.commit()
+    return artifact
+
+
+def _log(compared: Compared) -> None:
+    report = compared.report
+    for line in str(report).splitlines():
+        log.log(logging.INFO if report.verdict in (STABLE, INSUFFICIENT) else logging.WARNING, "%s", line)
+    if compared.attribution:
+        for name, effect in list(compared.attribution.effects.items())[:5]:
+            signed = "" if effect.effect_signed is None else f" ({effect.effect_signed:+.4g})"
+            log.info("%s moves a prediction by %.4g on average%s", name, effect.effect, signed)
+    if compared.row_skew:
+        for line in str(compared.row_skew).splitlines():
+            log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)
+    for note in compared.notes:
+        log.warning("%s", note)
+
+
+def _write(context: StepContext, compared: Compared) -> Artifact:
+    report, attribution, rows = compared.report, compared.attribution, compared.row_skew
+    value = {
+        **report.to_dict(),
+        "reference": compared.origin.to_dict(),
+        **compared.facts,
+        "attribution": attribution.to_dict() if attribution else None,
+        "row_skew": rows.to_dict() if rows else None,
+        "notes": list(compared.notes),
+    }
+    with context.output() as writer:
+        (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1, allow_nan=False))
+        both = _both(compared.reference, compared.current)
+        (writer.path / REPORT_PROTO).write_bytes(both.SerializeToString(deterministic=True))
+        (writer.path / REPORT_PICTURE).write_text(draw(report))
+        return writer.commit(
+            rows=compared.rows,
+            metrics={
+                "rows_reference": report.rows_reference,
+                "rows_current": report.rows_current,
+                "drifted": len(report.drifted),
+                **({"skewed_rows": rows.skewed_pairs, "joined_rows": rows.pairs} if rows else {}),
+            },
+            properties=compared.properties.to_dict(),
+        )
+
+
+def _both(reference: Any, current: Any) -> Any:
+    """Joins both statistics in one list, which ``tfdv.visualize_statistics`` shows side by side."""
+    both = type(reference)()
+    for name, statistics in (("reference", reference), ("current", current)):
+        if statistics is not None:
+            both.datasets.add().CopyFrom(statistics.datasets[0])
+            both.datasets[-1].name = name
+            drop_samples(both.datasets[-1])
+    return both
