@@ -78,7 +78,8 @@ def frame(which: AnyArtifact, split: str | None = None, *, columns: Sequence[str
     """Returns the rows of an artifact, of shape ``[rows, columns]``.
 
     Args:
-        which: An artifact with Parquet files in folders: ``examples``, ``snapshot``, ``predictions``, ….
+        which: An artifact with Parquet files in folders: ``examples``, ``snapshot``, ``predictions``, …; of
+            ``statistics``, the sample of the rows.
         split: Folder to read: a split or a table; may be None if there is only one.
         columns: Names of the columns to read; None for all.
 
@@ -147,7 +148,7 @@ def dive(data: Data, split: str | None = None, *, seed: int = 0) -> View:
     """Returns rows as dots, placed and coloured by columns that the reader selects, like Facets Dive.
 
     Args:
-        data: A frame, or an artifact with rows.
+        data: A frame, or an artifact as :func:`frame` reads it.
         split: Split of the artifact.
         seed: Seed of the sample of 2,000 rows that is drawn if there are more.
 

@@ -259,7 +259,7 @@ def test_vectors_of_a_transform_are_features_and_what_is_not_there_is_said(
     lost = open_page("plugin/hops", problems_expected=True)
     for artifact, says in {
         f"examples/{DAG}/transform/-1/{run}": "Not found",
-        f"statistics/{DAG}/statistics/-1/{run}": "No rows in this artifact",
+        f"infra_blessing/{DAG}/infra_validate/-1/{run}": "No rows in this artifact",
         "nonsense": "expected kind/dag/task/index/run",
     }.items():
         follow(lost, f"/{address(artifact=artifact)}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Producer
+from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Producer, RowCounts
 from airflow_hops.core.contract.profiles import BASE, CURRENT, profile_of
 from web.conftest import Api
 
@@ -195,6 +195,19 @@ def test_a_sample_is_repeatable_and_of_the_requested_columns(api: Api, folder_of
     np.testing.assert_array_equal(columns["size"][1], np.float32([sizes[name] for name in ids]))
 
 
+def test_statistics_show_their_sample_of_the_rows(api: Api) -> None:
+    producer = Producer("pages", api.pages.run_id, "validate")
+    with api.store.create(api.store.address(producer, "statistics"), "statistics", producer) as writer:
+        (writer.path / "train").mkdir()
+        pq.write_table(pa.table({"size": [1.5, 2.5]}), writer.path / "train" / "sample.parquet")
+        writer.commit(rows={"train": RowCounts(9, 7, {"not sampled": 2})})
+    path = api.artifact_path("validate", "statistics")
+    assert api.get(f"{path}/splits").json()["splits"]["train"]["rows"] == 2
+    header, columns = _values(api.get(f"{path}/rows?split=train").content)
+    assert (header["rows"], header["total_rows"]) == (2, 7)
+    assert columns["size"].tolist() == [1.5, 2.5]
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
@@ -228,7 +241,7 @@ def test_who_has_not_the_token_is_not_answered_by_the_ml_side(api: Api) -> None:
 
     from airflow_hops.web import queries as inspection
 
-    assert api.get(api.artifact_path("statistics", "statistics") + "/splits").json() == {"splits": {}}
+    assert api.get(api.artifact_path("statistics", "statistics") + "/splits").status_code == 200
     (server,) = inspection._servers._servers.values()
     answer = httpx.post(f"{server.address}/examples/splits", json={}, headers={"Authorization": "Bearer guess"})
     assert answer.status_code == 401

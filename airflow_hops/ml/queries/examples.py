@@ -82,8 +82,9 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
             numbers (else :func:`~airflow_hops.ml.queries.columns.encode` rounds), or null.
 
     Returns:
-        The bytes that :mod:`~airflow_hops.ml.queries.columns` describes; the header also holds ``total_rows`` and
-        ``left_out``, the columns that are not plain numbers or strings, name to type.
+        The bytes that :mod:`~airflow_hops.ml.queries.columns` describes; the header also holds ``total_rows`` (of
+        ``statistics``, those that its own sample was drawn from) and ``left_out``, the columns that are not plain
+        numbers or strings, name to type.
 
     Raises:
         BadInput: the split, column or row does not exist, or there are too many values.
@@ -107,6 +108,8 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
         raise BadInput(f"these are {cells:,} values, expected at most {_MAX_CELLS:,}: name fewer columns, or rows")
     seed = int(str(artifact["fingerprint"])[:16], 16)
     table = _draw(groups, rows, [field for field in wanted if field.name not in left_out], seed, row)
+    if artifact["kind"] == "statistics" and params["split"] in artifact["rows"]:
+        total = artifact["rows"][params["split"]]["rows_out"]
     return encode(table, {"total_rows": total, "left_out": left_out}, exact=row is not None)
 
 

@@ -18,7 +18,6 @@ export interface SourceRun {
 }
 
 const WITHOUT_ROWS = [
-  "statistics",
   "schema",
   "model",
   "evaluation",
