@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.ml.readers.joined_types import widened
 from airflow_hops.ml.statistics.formats.feature_types import is_list
 
 MAX_VALUE_BYTES = 1024
@@ -63,13 +62,18 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Converts a column to a type that :func:`common_type` returned; float64 rounds large integers."""
-    if is_list(kind) and not (is_list(array.type) or _is.is_null(array.type)):
-        ends = np.append(0, np.cumsum(np.asarray(array.is_valid())))
-        mask = np.append(np.asarray(array.is_null()), False)
-        array = pa.ListArray.from_arrays(pa.array(ends, pa.int32(), mask=mask), array.drop_null())
-    if _is.is_integer(array.type) and _is.is_floating(kind):
-        return array.cast(kind, safe=False)
-    return widened(array, kind)
+    if array.type == kind:
+        return array
+    if _is.is_null(array.type):
+        return pa.nulls(len(array), kind)
+    if is_list(kind):
+        values = array.flatten() if is_list(array.type) else array.drop_null()
+        return _lists(array, as_type(values, kind.value_type), kind)
+    if _is.is_struct(kind):
+        fields = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
+        columns = [as_type(fields.get(field.name, pa.nulls(len(array))), field.type) for field in kind]
+        return pa.StructArray.from_arrays(columns, [field.name for field in kind], mask=array.is_null())
+    return array.cast(kind, safe=not (_is.is_integer(array.type) and _is.is_floating(kind)))
 
 
 def shortened(array: pa.Array) -> pa.Array:
@@ -84,11 +88,7 @@ def shortened(array: pa.Array) -> pa.Array:
         fields = [shortened(field) for field in array.flatten()]
         return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=array.is_null())
     if is_list(kind):
-        values = shortened(array.flatten())
-        ends = np.append(0, np.cumsum(_lengths(array)))
-        mask = np.append(np.asarray(array.is_null()), False)
-        made, offsets = (pa.LargeListArray, pa.int64()) if _is.is_large_list(kind) else (pa.ListArray, pa.int32())
-        return made.from_arrays(pa.array(ends, offsets, mask=mask), values)
+        return _lists(array, shortened(array.flatten()), kind)
     if not is_text(kind):
         return array
     is_long = pc.greater(pc.binary_length(array), MAX_VALUE_BYTES)
@@ -112,7 +112,17 @@ def value_bytes(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Returns the number of values in each row; a single value counts as a list of one."""
+    if not is_list(array.type):
+        return np.asarray(array.is_valid(), np.int64)
     return np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
+
+
+def _lists(array: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns a list array of some values, with the missing rows and lengths of another array."""
+    made, offsets = (pa.LargeListArray, pa.int64()) if _is.is_large_list(kind) else (pa.ListArray, pa.int32())
+    mask = np.append(np.asarray(array.is_null()), False)
+    return made.from_arrays(pa.array(np.append(0, np.cumsum(_lengths(array))), offsets, mask=mask), values)
 
 
 def _bytes_of(kind: pa.DataType) -> pa.DataType:

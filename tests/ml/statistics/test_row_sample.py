@@ -206,6 +206,8 @@ def batch_taken(batch: pa.RecordBatch, priorities: Any, rows: int) -> pa.Table:
         (pa.array(["a"]).dictionary_encode(), ["b"], ["a", "b"]),
         ([{"a": 1}], [{"a": True, "b": "x"}], [{"a": 1, "b": None}, {"a": 1, "b": "x"}]),
         ([None], ["x"], [None, "x"]),
+        ([{"a": [1, 2]}, None], [{"a": 3.5}], [{"a": [1.0, 2.0]}, None, {"a": [3.5]}]),
+        ([[["a"]], None], [["b"]], [[["a"]], None, [["b"]]]),
     ],
 )
 def test_batches_of_other_types_of_one_kind_are_joined(one: Any, other: Any, expected: list[Any]) -> None:
