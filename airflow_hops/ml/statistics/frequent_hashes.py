@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_hops.ml.statistics.row_keys import mixed
+
 Array = np.ndarray[Any, Any]
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT, _LAST_SHIFT = np.uint64(32), np.uint64(29)
 _MOST_BITS = 20
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
@@ -77,14 +77,14 @@ def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
     Of longer values, only the length and the first ``bytes_hashed`` bytes count.
     """
     if pa.types.is_integer(values.type):
-        return _mixed(values.to_numpy().astype(np.uint64))
+        return mixed(values.to_numpy().astype(np.uint64))
     ends, data = contents(values)
     starts, lengths = ends[:-1].astype(np.int64) - ends[0], np.diff(ends).astype(np.int64)
     text = np.zeros(len(data) + 8, np.uint8)
     text[: len(data)] = data
     # The eight bytes from each position on, as a number.
     words: Array = np.ndarray((len(data) + 1,), "<u8", text, strides=(1,))
-    hashes = _mixed(lengths.astype(np.uint64))
+    hashes = mixed(lengths.astype(np.uint64))
     last = np.maximum(starts + lengths - 8, starts)
     rows: Any = slice(None)
     for at in range(0, min(int(lengths.max(initial=0)), bytes_hashed), 8):
@@ -93,7 +93,7 @@ def hashes_of(values: pa.Array, bytes_hashed: int) -> Array:
         word = words[np.minimum(starts[rows] + at, last[rows])]
         if at == 0:
             word &= _FIRST_BYTES[np.minimum(lengths[rows], 8)]
-        hashes[rows] = _mixed(hashes[rows] ^ word)
+        hashes[rows] = mixed(hashes[rows] ^ word)
     return hashes
 
 
@@ -103,11 +103,3 @@ def contents(values: pa.Array) -> tuple[Array, Array]:
     _, ends, data = values.buffers()
     ends = np.frombuffer(ends, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
     return ends, np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
-
-
-def _mixed(numbers: Array) -> Array:
-    """Spreads numbers over all 64 bits; different numbers stay different."""
-    for shift in (_SHIFT, _LAST_SHIFT):
-        numbers = numbers * _ODD
-        numbers ^= numbers >> shift
-    return numbers
