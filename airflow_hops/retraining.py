@@ -10,6 +10,7 @@ from airflow_hops.core.contract.retraining.conditions import (
     Memory,
     NewRows,
     PipelineFault,
+    PredictionDrift,
     Rejected,
     RolloutRunning,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "NewRows",
     "Performance",
     "PipelineFault",
+    "PredictionDrift",
     "Rejected",
     "Request",
     "RequestRetrainingOperator",

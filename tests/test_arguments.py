@@ -92,7 +92,7 @@ TEMPLATE = "{{ params.it }}"
         (rollout, {"on_approval_timeout": "rollback"}, "on_approval_timeout is 'rollback', .*mean 'roll_back'"),
         (search, {"direction": "max"}, "direction is 'max', expected one of 'minimize', 'maximize'"),
         (search, {"direction": "maximize", "parallel": "2"}, "parallel is '2', expected a whole number, 1 or more"),
-        (skew, {"measures": {"x": "wassertein"}}, r"measures\['x'\] is 'wassertein', .*mean 'wasserstein'"),
+        (skew, {"thresholds": {"x": 2}}, r"thresholds\['x'\] is 2, expected a share from 0 to 1"),
         (skew, {"silent_after": 3}, "silent_after is 3, expected a timedelta above 0, or None"),
         (validate, {"on_anomaly": {"eror": "fail"}}, "a key of on_anomaly is 'eror', .*mean 'error'"),
         (validate, {"assigned_users": ["ada"]}, r"assigned_users\[0\] is 'ada'"),
@@ -119,7 +119,7 @@ TEMPLATE = "{{ params.it }}"
             "version is 'v3', expected a",
         ),
         (RequestRetrainingOperator, {"task_id": "t", "skew": {}, "asset": "drifted"}, "asset is 'drifted', .* Asset"),
-        (SchemaOperator, {"task_id": "t", "statistics": {}, "jensen_shannon": 2}, "jensen_shannon is 2, .*from 0 to 1"),
+        (SchemaOperator, {"task_id": "t", "statistics": {}, "distance": 2}, "distance is 2, .*from 0 to 1"),
         (SetTrafficOperator, {"task_id": "t", "model_name": "m", "percents": {"v1": 9}}, "a key of percents is 'v1'"),
         (StatisticsOperator, {"task_id": "t", "examples": {}, "engine": "sparc"}, "engine is 'sparc', .*spark"),
         (

@@ -186,7 +186,7 @@ def test_a_schema_kept_by_hand_is_imported_and_published_again_when_it_changes(
     ("arguments", "words"),
     [
         ({}, "expected statistics to infer the schema from, or a schema's path"),
-        ({"schema": "x.pbtxt", "infinity_norm": 0.1}, "schema is given, so that infinity_norm has no effect"),
+        ({"schema": "x.pbtxt", "distance": 0.1}, "schema is given, so that distance has no effect"),
     ],
 )
 def test_arguments_that_contradict_each_other_are_refused_when_the_dag_is_parsed(

@@ -28,7 +28,7 @@ FUNCTION = "schema function"
 
 
 FreezeAt = Literal["first_run", "deployment"]
-Comparator = Literal["infinity_norm", "jensen_shannon"]
+Comparator = Literal["distance", "infinity_norm", "jensen_shannon"]
 
 
 class SchemaOperator(HopsOperator):
@@ -45,11 +45,10 @@ class SchemaOperator(HopsOperator):
         name: Name of the frozen schema; by default the task's id. (templated)
         freeze_at: When the schema stops following the data: "first_run", or "deployment". With "deployment", each run
             infers it again until a model trained with it is deployed, or a person approves or edits it.
-        infinity_norm: Threshold of the drift and skew comparators of strings, and of numbers with at most 20 different
-            values: L-infinity distance of the shares of values, 0 to 1; None for 0.05.
-        jensen_shannon: Threshold of the comparators of other numbers: Jensen-Shannon divergence, 0 to 1; None for 0.2.
-        comparators: Thresholds of individual features by measure: ``{"temp": {"jensen_shannon": 0.3}, "gate": {}}``. A
-            feature without a measure has no comparator.
+        distance: Threshold of the drift and skew comparators: the least share of the rows that would have to change, 0
+            to 1; None for 0.05.
+        comparators: Thresholds of individual features by measure: ``{"temp": {"distance": 0.1}, "gate": {}}``. A
+            feature without a measure has no comparator. "infinity_norm" and "jensen_shannon" are TFDV's measures.
         environments: The schema's environments, each with the features that it lacks; None for
             ``{"TRAINING": [], "SERVING": [label, weight]}``.
         max_domain_values: A string feature with at most this many distinct values gets a domain; None for 200.
@@ -75,8 +74,7 @@ class SchemaOperator(HopsOperator):
         schema: str | None = None,
         name: str | None = None,
         freeze_at: FreezeAt = "first_run",
-        infinity_norm: Share | None = None,
-        jensen_shannon: Share | None = None,
+        distance: Share | None = None,
         comparators: Mapping[str, Mapping[Comparator, Share]] | None = None,
         environments: Mapping[str, Collection[str]] | None = None,
         max_domain_values: Count | None = None,
@@ -147,8 +145,7 @@ class SchemaOperator(HopsOperator):
             # Sets are not JSON; the step refuses a single string.
             environments = {name: v if isinstance(v, str) else sorted(v) for name, v in environments.items()}
         arguments = {
-            "infinity_norm": self.infinity_norm,
-            "jensen_shannon": self.jensen_shannon,
+            "distance": self.distance,
             "comparators": self.comparators,
             "environments": environments,
             "max_domain_values": self.max_domain_values,

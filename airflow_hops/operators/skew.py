@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.airflow_internals.tasks import asset_exists
-from airflow_hops.arguments import Count, Length, ModelName, NotNegative, Probability, WholeNumber
+from airflow_hops.arguments import Count, Length, ModelName, Probability, Share, WholeNumber
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.skew import SkewMeasure, SkewOptions, SkewProperties
+from airflow_hops.core.contract.skew import SkewOptions, SkewProperties
 from airflow_hops.core.processes.remote_files import is_remote
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import find_record, recorded_models
@@ -51,14 +51,18 @@ class SkewOperator(SparkOperator):
         schema: Output of ``SchemaOperator``, whose drift comparators select the features and thresholds; None compares
             all. Only with ``reference`` and ``current``. (templated)
         split: The split of the statistics and examples.
-        alpha: Bound on the share of unchanged features among those reported as drifted; None uses only the schema's
+        alpha: Bound on the share of unchanged features among those reported as drifted; None uses only
             thresholds.
         min_rows: Rows needed for a verdict; None for 1,000, or 5,000 without ``alpha``.
-        measures: The measure of drift by feature: ``{"temp": "wasserstein"}``; None for the schema's.
-        thresholds: The measure's threshold by feature; None for the schema's.
+        thresholds: Distances above which single features have drifted, 0 to 1; None for the schema's, by default 0.05:
+            a twentieth of the rows would have to change.
         time_feature: The model's input that holds the row's time, in seconds since the epoch; None if it has none. A
             model can take a time that it does not use if ``extra_inputs`` of ``TransformOperator`` names it. Rows whose
             time is over a day after their request are not counted in the compared period, and are noted.
+        own_windows: Whether a feature has drifted only if it is further from the training data than the training data's
+            own windows of time, as long as that of the current rows, are. The training data needs a time.
+        predictions: With ``model_name``: whether to compare the model's predictions for the current rows with those for
+            its training data.
         attribute: Whether to report how much the drift of each feature changes the model's predictions.
         identifiers: Inputs of the model that together identify a row: captured rows are then compared value by value
             with the rows of ``examples`` that have the same identifiers.
@@ -93,9 +97,10 @@ class SkewOperator(SparkOperator):
         split: str = "train",
         alpha: Probability | None = 0.01,
         min_rows: Count | None = None,
-        measures: Mapping[str, SkewMeasure] | None = None,
-        thresholds: Mapping[str, NotNegative] | None = None,
+        thresholds: Mapping[str, Share] | None = None,
         time_feature: str | None = None,
+        own_windows: bool = False,
+        predictions: bool = True,
         attribute: bool = True,
         identifiers: Sequence[str] = (),
         examples: Any = None,
@@ -124,6 +129,7 @@ class SkewOperator(SparkOperator):
             self,
             comparator=SkewOptions.comparator,
             missing_threshold=SkewOptions.missing_threshold,
+            threshold=SkewOptions.threshold,
             seed=SkewOptions.seed,
             silent_after_s=self.silent_after.total_seconds() if self.silent_after else None,
             down_after_s=self.down_after.total_seconds() if self.down_after else None,

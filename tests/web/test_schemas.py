@@ -173,7 +173,7 @@ def test_a_schema_is_told_feature_by_feature_and_as_text(asking: Asking) -> None
     assert (features["label"]["domain"]["low"], features["label"]["domain"]["high"]) == (0, 1)
     assert features["maybe"]["required"] is False
     assert features[HOSTILE]["domain"]["size"] == 3
-    assert features[HOSTILE]["drift"] == {"infinity_norm": 0.05}
+    assert features[HOSTILE]["drift"] == {"distance": 0.05}
     now = asking.api.get(f"{DAG}/schemas/rows").json()
     assert {each["name"] for each in now["features"]} - set(features) == {"ünseen"}
     detail = asking.api.get(f"{DAG}/schemas/rows/feature", params={"feature": HOSTILE}).json()

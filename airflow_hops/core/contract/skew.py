@@ -16,17 +16,6 @@ DRIFT: SkewVerdict = "drift"
 PIPELINE_FAULT: SkewVerdict = "pipeline_fault"
 INSUFFICIENT: SkewVerdict = "insufficient"
 
-SkewMeasure = Literal[
-    "jensen_shannon",
-    "jensen_shannon_quantiles",
-    "kolmogorov_smirnov",
-    "population_stability_index",
-    "wasserstein",
-    "l_infinity",
-    "normalized_abs_difference",
-    "maximum_mean_discrepancy",
-]
-
 Cause = Literal["all_missing", "missing_rate", "constant", "unit_change", "swapped", "new_category", "covariate_shift"]
 
 
@@ -35,19 +24,15 @@ class SkewTest(StepOptions):
     """Options of the comparison of two distributions, feature by feature.
 
     Attributes:
-        alpha: Maximum share of false discoveries among the drifted features (Benjamini and Hochberg); None for fixed
-            thresholds only, as in TFDV; without a schema, those that :func:`~airflow_hops.ml.schemas.infer_schema`
-            would set.
+        alpha: Maximum share of false discoveries among the drifted features (Benjamini and Hochberg); None for
+            thresholds only, as in TFDV.
         min_rows: Number of rows below which the verdict is "insufficient"; None for 100, or, without ``alpha``, 5,000.
-        measures: Measures of features, instead of the default: for numbers "jensen_shannon",
-            "jensen_shannon_quantiles", "kolmogorov_smirnov", "population_stability_index" or "wasserstein", with few
-            different values also "l_infinity"; for strings
-            "l_infinity", "jensen_shannon", "population_stability_index" or "normalized_abs_difference". Vectors have
-            only "maximum_mean_discrepancy".
-        thresholds: Fixed thresholds of features' measures, instead of the schema's.
+        threshold: Distance above which a feature has drifted, where the schema has no other: the least share of the
+            rows that would have to change, 0 to 1. With 0, every significant change is drift.
+        thresholds: Distances of single features, instead of the schema's.
         comparator: The schema's comparators to use: ``skew_comparator`` or ``drift_comparator``.
         missing_threshold: Tolerated change of the share of missing values, 0 to 1.
-        seed: Seed of the simulated samples.
+        seed: Seed of the permutations.
 
     Raises:
         BadInput: an option is out of range.
@@ -55,7 +40,7 @@ class SkewTest(StepOptions):
 
     alpha: float | None = 0.01
     min_rows: int | None = None
-    measures: Mapping[str, SkewMeasure] | None = None
+    threshold: float = 0.05
     thresholds: Mapping[str, float] | None = None
     comparator: Literal["skew", "drift"] = "skew"
     missing_threshold: float = 0.05
@@ -64,17 +49,17 @@ class SkewTest(StepOptions):
     MIN_ROWS: ClassVar[int] = 100
     """P-values are valid for any size, but fewer rows detect little."""
     MIN_ROWS_OF_THRESHOLDS: ClassVar[int] = 5000
-    """Smaller windows exceed the schema's default thresholds by chance: of windows of 2,000 unchanged flights one in
-    twenty, of 1,000 one in three, of 5,000 none of 30.
-    """
+    """Without tests, smaller windows exceed a threshold of 0.05 by chance."""
 
     def __post_init__(self) -> None:
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise BadInput(f"alpha is {self.alpha}, expected above 0 and below 1, or None")
         if self.rows_needed < 1:
             raise BadInput(f"min_rows is {self.min_rows}, expected at least 1")
-        if not 0 <= self.missing_threshold <= 1:
-            raise BadInput(f"missing_threshold is {self.missing_threshold}, expected 0 to 1")
+        named = {f"thresholds[{name!r}]": value for name, value in (self.thresholds or {}).items()}
+        for name, value in (named | {n: getattr(self, n) for n in ("threshold", "missing_threshold")}).items():
+            if not 0 <= value <= 1:
+                raise BadInput(f"{name} is {value}, expected 0 to 1")
         if self.comparator not in ("skew", "drift"):
             raise BadInput(f"comparator is {self.comparator!r}, expected 'skew' or 'drift'")
 
@@ -97,6 +82,8 @@ class SkewOptions(SkewTest):
     split: str = "train"
     time_feature: str | None = None
     attribute: bool = True
+    predictions: bool = True
+    own_windows: bool = False
     identifiers: Sequence[str] = ()
     float_rounding: int | None = None
     silent_after_s: float | None = None
@@ -136,6 +123,7 @@ class SkewProperties(Properties):
         causes: Probable causes of drift by feature.
         effects: Mean changes of a prediction by drifted feature; in a regression, in the label's unit.
         problem: Kind of problem, if there are effects; None for two classes in artifacts of older versions.
+        prediction: Distance of the predictions from those for the training data, and its threshold, if known.
         skewed: Features that differ row by row.
         scores: Score and threshold by feature; each may be None.
         window_end: End of the compared span, ISO 8601 UTC.
@@ -156,6 +144,7 @@ class SkewProperties(Properties):
     causes: Mapping[str, Cause] = field(default_factory=dict)
     effects: Mapping[str, float] = field(default_factory=dict)
     problem: str | None = omit_if_none()
+    prediction: tuple[float, float] | None = omit_if_none()
     skewed: tuple[str, ...] = ()
     reference: SkewReference = field(default_factory=SkewReference)
     min_rows: int | None = None

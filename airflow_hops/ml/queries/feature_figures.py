@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.skew.distribution import Curve, Vectors, curve_of, distribution, join
+from airflow_hops.ml.queries.curves import Curve, curve_of, join
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
-from airflow_hops.ml.statistics.vectors import SAMPLE, vector_width
+from airflow_hops.ml.statistics.vectors import SAMPLE, sampled_vectors, vector_width
 
 BUCKETS = 20
 """Largest number of buckets of a small histogram."""
@@ -259,10 +259,10 @@ def _by_norm(feature: Any) -> Any:
 
     The number of rows with a vector, and how many of their numbers are zero or NaN, stay the same.
     """
-    result = distribution(feature)
-    if not isinstance(result, Vectors):
+    vectors = sampled_vectors(feature) if feature.WhichOneof("stats") == "num_stats" else None
+    if vectors is None or not len(vectors):
         return feature
-    norms = result.norms
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
     shown = type(feature)()
     shown.CopyFrom(feature)
     number = shown.num_stats
@@ -283,6 +283,6 @@ def _by_norm(feature: Any) -> Any:
     others = [one for one in feature.custom_stats if one.name != SAMPLE]
     del shown.custom_stats[:]
     shown.custom_stats.extend(others)
-    report = f"norms of {len(norms):,} vectors of {result.rows.shape[1]} numbers, a sample"
+    report = f"norms of {len(norms):,} vectors of {vectors.shape[1]} numbers, a sample"
     shown.custom_stats.add(name="Distribution shown").str = report
     return shown

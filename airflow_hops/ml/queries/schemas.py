@@ -14,7 +14,9 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.ml.queries.place import Place
+from airflow_hops.ml.schemas.comparators import DISTANCE, distance_of
 from airflow_hops.ml.schemas.diff import describe_schema, diff_schemas, flat_features
 from airflow_hops.ml.schemas.files import parse_schema
 
@@ -141,8 +143,8 @@ def _feature(
         "shape": [dim.size for dim in result.shape.dim] if result.HasField("shape") else None,
         "environments": [each for each in named if each not in result.not_in_environment],
         "domain": _domain(result, phrases, domains),
-        "drift": _thresholds(result.drift_comparator),
-        "skew": _thresholds(result.skew_comparator),
+        "drift": _thresholds(result, "drift_comparator"),
+        "skew": _thresholds(result, "skew_comparator"),
         "constraints": [
             {"name": aspect, "text": phrase} for aspect, phrase in phrases.items() if aspect not in _IN_COLUMNS
         ],
@@ -181,8 +183,12 @@ def _finite(value: float | None) -> float | None:
     return value if value is None or math.isfinite(value) else None
 
 
-def _thresholds(comparator: Any) -> dict[str, float]:
-    return {field.name: measure.threshold for field, measure in comparator.ListFields()}
+def _thresholds(result: Any, name: str) -> dict[str, float]:
+    if not result.HasField(name):
+        return {}
+    tfdv = {field.name: measure.threshold for field, measure in getattr(result, name).ListFields()}
+    threshold = distance_of(result)
+    return tfdv or {DISTANCE: SkewTest.threshold if threshold is None else threshold}
 
 
 def _aspect(name: str, was: Any, now: Any) -> dict[str, Any]:

@@ -11,21 +11,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
+
 from airflow_hops.core.contract.artifacts import BadInput, read_json
-from airflow_hops.ml.monitoring.skew.distribution import Distribution, Numbers, Values, Vectors, distribution
-from airflow_hops.ml.monitoring.skew.measures import OF_FEW, every_score, score
-from airflow_hops.ml.monitoring.skew.vectors import MEASURE
+from airflow_hops.core.contract.skew import SkewTest
+from airflow_hops.ml.monitoring.skew.detect import comparable_features, compare_sides
+from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.queries.feature_figures import detail, table
 from airflow_hops.ml.queries.place import Place
-from airflow_hops.ml.schemas.infer import INFINITY_NORM, JENSEN_SHANNON
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, load_statistics
-from airflow_hops.ml.statistics.summary import feature_name
+from airflow_hops.ml.statistics.sample import load_sample
+from airflow_hops.ml.statistics.summary import feature_name, features_by_name
 
 __all__ = ["datasets", "distances", "feature", "features"]
 _SIDES = ("reference", "current")
 _REPORT, _REPORT_PROTO = "report.json", "report.pb"
 _PARSED = 6
 """Number of parsed files of statistics in the cache."""
+_COMPARED_ROWS = 5_000
+"""Rows of a sample that a page compares, so that it need not wait; a report compares all."""
 
 
 def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +89,7 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns distances of the features of two data sets (:class:`airflow_hops.web.artifacts.statistics.Distances`).
 
     For the two sides of a skew report they come from the report; otherwise, and for features that the report does not
-    judge, from the measures and thresholds of an inferred schema (:mod:`airflow_hops.ml.schemas.infer`).
+    judge, from the rows of both samples or, without samples, TFDV's measures.
 
     Args:
         place: Store of the artifacts.
@@ -101,56 +105,38 @@ def distances(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     is_report = artifacts[0]["kind"] == "skew" and artifacts[0]["fingerprint"] == artifacts[1]["fingerprint"]
     if is_report and [side["dataset"] for side in sides] == [*_SIDES]:
         judged = read_json(place.folder(artifacts[0]) / _REPORT)["features"]
-    return compare(*(_dataset(place, side) for side in sides), judged=judged, name=params.get("feature"))
+    name = params.get("feature")
+    return compare(*(_side(place, side) for side in sides), judged=judged, name=name)
 
 
-def compare(reference: Any, current: Any, *, judged: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Returns the distances of the features that both ``DatasetFeatureStatistics`` have.
+def compare(reference: Side, current: Side, *, judged: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """Returns the distances of the features that both sides have.
 
     Args:
         reference: One side.
         current: The other side.
-        judged: Entries of a skew report by feature.
-        name: A feature whose measures are all computed; None for one measure of each feature.
+        judged: Entries of a skew report by feature, which are returned as they are.
+        name: A feature whose measures are all returned; None for one measure of each feature.
     """
-    others = {feature_name(feature): feature for feature in current.features}
-    shared = {
-        result: feature
-        for feature in reference.features
-        if (result := feature_name(feature)) in others and name in (None, result)
+    sides = [features_by_name(side.statistics) for side in (reference, current)]
+    shared = [each for each in sides[0] if each in sides[1] and name in (None, each)]
+    schema = schema_pb2.Schema()
+    for each in comparable_features(reference, current):
+        if each in shared and each not in judged:
+            schema.feature.add(name=each).drift_comparator.SetInParent()
+    judgements = dict(judged)
+    if schema.feature:
+        report = compare_sides(reference, current, schema, SkewTest(comparator="drift"))
+        judgements |= {each: vars(skew) for each, skew in report.features.items()}
+    columns = {"measures": "measure", "scores": "score", "thresholds": "threshold", "p_values": "p_value"}
+    named = {
+        column: [judgements[each][field] if each in judgements else None for each in shared]
+        for column, field in (columns | {"drifted": "drifted"}).items()
     }
-    report = ("measure", "score", "threshold", "p_value", "drifted")
-    lines = {result: [judged[result][column] for column in report] for result in shared if result in judged}
-    sides = {
-        name: (distribution(each), distribution(others[name])) for name, each in shared.items() if name not in lines
-    }
-    lines |= {name: _measured(*pair) for name, pair in sides.items()}
-    columns = [list(column) for column in zip(*(lines[result] for result in shared), strict=True)] or [
-        [] for _ in report
-    ]
-    every: dict[str, float] = {}
-    if name in shared:
-        one, other = distribution(shared[name]), distribution(others[name])
-        if type(one) is type(other):
-            every = {measure: round(result, 6) for measure, result in every_score(one, other).items()}
-    named = dict(zip(("measures", "scores", "thresholds", "p_values", "drifted"), columns, strict=True))
-    return {"names": list(shared), **named, "reported": bool(judged), "every": every}
-
-
-def _measured(reference: Distribution | None, current: Distribution | None) -> list[Any]:
-    """Returns measure, score, threshold, p-value and whether the score is above the threshold."""
-    measure, threshold = None, None
-    if isinstance(reference, Numbers) and isinstance(current, Numbers):
-        is_few = reference.frequent and reference.frequent.few and current.frequent
-        measure, threshold = (OF_FEW, INFINITY_NORM) if is_few else ("jensen_shannon", JENSEN_SHANNON)
-    elif isinstance(reference, Values) and isinstance(current, Values):
-        measure, threshold = "l_infinity", INFINITY_NORM
-    elif isinstance(reference, Vectors) and isinstance(current, Vectors):
-        measure = MEASURE  # only a report's p-value shows whether it is large
-    if measure is None or reference is None or current is None:
-        return [None] * 5
-    result = round(score(reference, current, measure), 6)
-    return [measure, result, threshold, None, threshold is not None and result > threshold]
+    every = {}
+    if name in judgements:
+        every = {judgements[name]["measure"]: judgements[name]["score"], **judgements[name]["scores"]}
+    return {"names": shared, **named, "reported": bool(judged), "every": every}
 
 
 def _names(place: Place, artifact: Mapping[str, Any]) -> list[str]:
@@ -171,6 +157,16 @@ def _dataset(place: Place, params: Mapping[str, Any]) -> Any:
         if each.name == params["slice"]:
             return each
     raise BadInput(f"slice is {params['slice']!r}, expected one of the {len(slices)} of {params['dataset']!r}")
+
+
+def _side(place: Place, params: Mapping[str, Any]) -> Side:
+    """Returns a data set as one side of a comparison; slices, and sides of a skew report, have no sample."""
+    dataset, artifact = _dataset(place, params), params["artifact"]
+    statistics = statistics_pb2.DatasetFeatureStatisticsList(datasets=[dataset])
+    if params.get("slice") is not None or artifact["kind"] == "skew":
+        return Side(statistics)
+    sample = load_sample(place.folder(artifact) / params["dataset"])
+    return Side(statistics, None if sample is None else sample.slice(0, _COMPARED_ROWS))
 
 
 def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:

@@ -225,7 +225,7 @@ def _bounds(message: Any) -> Aspect:
 
 def _comparator(comparator: Any) -> Aspect:
     value = {field.name: measure.threshold for field, measure in comparator.ListFields()}
-    return Aspect(value, ", ".join(f"{name} {_number(threshold)}" for name, threshold in value.items()) or "empty")
+    return Aspect(value, ", ".join(f"{name} {_number(threshold)}" for name, threshold in value.items()) or "distance")
 
 
 def _names(values: Any) -> Aspect:

@@ -6,22 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.core.contract.target import REGRESSION
-from airflow_hops.ml.statistics.frequent_numbers import FEW, has_few_numbers
+from airflow_hops.ml.schemas.comparators import DISTANCE, MEASURES, compare_by_distance
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name
 from airflow_hops.ml.statistics.vectors import vector_width
 
 TRAINING = "TRAINING"
 SERVING = "SERVING"
-INFINITY_NORM = 0.05
-"""Default threshold of strings. Windows of 5,000 unchanged flights score up to 0.016, of 1,000 up to 0.047."""
-JENSEN_SHANNON = 0.2
-"""Default threshold of numbers. Windows of 5,000 unchanged flights score up to 0.12, of 1,000 up to 0.32."""
 MAX_DOMAIN_VALUES = 200
 PRESENCE_TOLERANCE = 0.1
 _CLASS_TAG = "class:"
-MEASURES = {"infinity_norm": "infinity_norm", "jensen_shannon": "jensen_shannon_divergence"}
-"""Field names of a ``FeatureComparator``, by measure."""
+_COMPARABLE = ("num_stats", "string_stats")
 
 
 def infer_schema(
@@ -34,8 +30,7 @@ def infer_schema(
     classes: Sequence[str] | None = None,
     problem: str | None = None,
     more_labels: Mapping[str, Mapping[str, Any]] | None = None,
-    infinity_norm: float = INFINITY_NORM,
-    jensen_shannon: float = JENSEN_SHANNON,
+    distance: float = SkewTest.threshold,
     max_domain_values: int = MAX_DOMAIN_VALUES,
     presence_tolerance: float = PRESENCE_TOLERANCE,
     comparators: Mapping[str, Mapping[str, float]] | None = None,
@@ -45,7 +40,7 @@ def infer_schema(
 
     In addition to ``tfdv.infer_schema``, it sets the share of rows in which an optional feature must be present;
     environments, by default TRAINING and SERVING (without labels and weight); drift and skew comparators of every
-    feature except labels, key, time and weight (without a threshold for vectors); 0 and 1 as the only values of a label
+    feature except labels, key, time and weight; 0 and 1 as the only values of a label
     with no others; and the names of the labels' classes.
 
     Args:
@@ -57,15 +52,14 @@ def infer_schema(
         classes: Names of the label's classes, in the order of their numbers.
         problem: The kind of problem, if known: the label of a ``regression`` gets no domain.
         more_labels: ``classes`` and ``problem`` of further labels, by name, if any.
-        infinity_norm: Threshold of the comparators of string features, and of numeric ones with few different values
-            (at most 20): L-infinity distance of the shares, 0 to 1.
-        jensen_shannon: Threshold of the comparators of other numeric features: Jensen-Shannon divergence, 0 to 1.
+        distance: Threshold of the comparators: the least share of the rows that would have to change, 0 to 1
+            (:mod:`airflow_hops.ml.monitoring.skew.distances`).
         max_domain_values: A string feature with at most this many distinct values gets a domain that lists them.
         presence_tolerance: How far the share of present values of an optional feature may fall below the share in the
             statistics, 0 to 1. A feature that is never missing is required in every row.
-        comparators: Thresholds of single features by measure, ``{"temp": {"jensen_shannon": 0.3}}``, instead of the
-            defaults; a feature without a measure has no comparator. Jensen-Shannon divergence is also defined for
-            strings.
+        comparators: Thresholds of single features by measure, ``{"temp": {"distance": 0.1}}``, instead of the default;
+            a feature without a measure has no comparator. "infinity_norm" (of strings) and "jensen_shannon" are TFDV's
+            measures, which TFDV computes from histograms.
         environments: The schema's environments, each with the features that it lacks; None for TRAINING with all
             features, and SERVING without labels and weight.
 
@@ -84,7 +78,7 @@ def infer_schema(
     if environments is None:
         environments = {TRAINING: (), SERVING: (*labels, *(() if weight is None else (weight,)))}
     _check_values(
-        {"infinity_norm": infinity_norm, "jensen_shannon": jensen_shannon, "presence_tolerance": presence_tolerance},
+        {"distance": distance, "presence_tolerance": presence_tolerance},
         max_domain_values,
         comparators,
         environments,
@@ -111,8 +105,8 @@ def infer_schema(
             elif asks_for != REGRESSION and _holds_0_and_1_at_the_ends(result):
                 domain = feature.int_domain if result.type == result.INT else feature.float_domain
                 domain.min, domain.max = 0, 1
-        elif feature.name not in (key, time, weight) and feature.name not in comparators:
-            _add_default_comparators(feature, result, infinity_norm, jensen_shannon)
+        elif feature.name not in (key, time, weight, *comparators) and result.WhichOneof("stats") in _COMPARABLE:
+            compare_by_distance(feature, distance, SkewTest.threshold)
         _add_comparators(feature, result, comparators.get(feature.name, {}))
     return schema
 
@@ -164,32 +158,17 @@ def _check_known(what: str, names: Collection[str], features: Collection[str]) -
             raise BadInput(f"{what} {name!r} is not in the statistics; there are {', '.join(sorted(features))}")
 
 
-def _add_default_comparators(feature: Any, result: Any, infinity_norm: float, jensen_shannon: float) -> None:
-    kind = result.WhichOneof("stats")
-    if vector_width(result):
-        for comparator in (feature.drift_comparator, feature.skew_comparator):
-            # TFDV has no measure for vectors; the skew stage compares features that have a comparator.
-            comparator.SetInParent()
-    elif kind == "num_stats" and not has_few_numbers(result):
-        _add_comparators(feature, result, {"jensen_shannon": jensen_shannon})
-    elif kind in ("num_stats", "string_stats"):
-        _add_comparators(feature, result, {"infinity_norm": infinity_norm})
-
-
 def _add_comparators(feature: Any, result: Any, thresholds: Mapping[str, float]) -> None:
     for measure, threshold in thresholds.items():
         where = f"comparators[{feature.name!r}]"
+        if measure == DISTANCE:
+            compare_by_distance(feature, threshold, SkewTest.threshold)
+            continue
         if measure not in MEASURES:
-            raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join(MEASURES)}")
-        if measure == "infinity_norm" and result.WhichOneof("stats") != "string_stats" and not has_few_numbers(result):
-            raise BadInput(
-                f"{where}: infinity_norm is for strings, and for numbers of at most {FEW} different values; expected "
-                "jensen_shannon for a number"
-            )
+            raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join((DISTANCE, *MEASURES))}")
+        if measure == "infinity_norm" and result.WhichOneof("stats") != "string_stats":
+            raise BadInput(f"{where}: TFDV has infinity_norm for strings alone; expected distance for a number")
         if vector_width(result):
-            raise BadInput(
-                f"{where}: a vector has no such threshold; it is compared by its p-value, or by 'thresholds' of the "
-                "skew stage"
-            )
+            raise BadInput(f"{where}: TFDV has no measure of vectors; expected distance")
         for comparator in (feature.drift_comparator, feature.skew_comparator):
             getattr(comparator, MEASURES[measure]).threshold = threshold

@@ -13,6 +13,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
+from airflow_hops.ml.schemas.comparators import compared_features
 from airflow_hops.ml.stages import schema
 from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.statistics import generate_statistics
@@ -25,6 +26,7 @@ class Inferred:
     """A schema's features and domains by name."""
 
     def __init__(self, found: Any) -> None:
+        self.schema = found
         self.features = {feature.name: feature for feature in found.feature}
         self._domains = {domain.name: list(domain.value) for domain in found.string_domain}
 
@@ -85,39 +87,37 @@ def test_small_vocabularies_become_domains(inferred: Inferred) -> None:
 
 
 def test_comparators_are_in_the_schema_for_all_but_label_and_time(inferred: Inferred, flights_raw: Path) -> None:
-    winter = flights_examples.months(flights_raw, 1, 3)
-    values = winter[winter.index % 4 == 0][flights_examples.FEATURES].nunique()
-    assert values["weekday"] == 7 and values["temp"] > 20
-    for name in flights_examples.FEATURES:
-        by_shares = inferred.type(name) == "BYTES" or values[name] <= 20
-        assert (
-            inferred.thresholds(name)
-            == [("infinity_norm", 0.05) if by_shares else ("jensen_shannon_divergence", 0.2)] * 2
-        ), name
-    assert inferred.thresholds("late") == inferred.thresholds("scheduled_at") == []
+    compared = compared_features(inferred.schema, "skew")
+    assert compared == compared_features(inferred.schema, "drift") == dict.fromkeys(flights_examples.FEATURES)
 
 
 def test_thresholds_come_from_the_arguments(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_statistics: Artifact
 ) -> None:
-    params = {"infinity_norm": 0.01, "jensen_shannon": 0.3, "max_domain_values": 10}
+    comparators = {"carrier": {"infinity_norm": 0.01}, "temp": {"jensen_shannon": 0.3}, "dest": {"distance": 0.2}}
+    params = {"distance": 0.1, "comparators": comparators, "max_domain_values": 10}
     result = run_shared_stage(schema.run, kind="schema", inputs={"statistics": flights_statistics}, **params)
     inferred = Inferred(load_schema(shared_store.local(result) / SCHEMA_FILE))
     assert inferred.thresholds("carrier")[0] == ("infinity_norm", 0.01)
     assert inferred.thresholds("temp")[1] == ("jensen_shannon_divergence", 0.3)
+    thresholds = compared_features(inferred.schema, "skew")
+    assert (thresholds["origin"], thresholds["dest"], thresholds["temp"]) == (0.1, 0.2, None)
     assert inferred.domain("origin") and not inferred.domain("dest")
 
 
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"infinity_norm": 1.5}, "infinity_norm is 1.5, expected 0 to 1"),
+        ({"distance": 1.5}, "distance is 1.5, expected 0 to 1"),
         ({"presence_tolerance": -1}, "presence_tolerance is -1, expected 0 to 1"),
         ({"comparators": {"temp": {"jensen_shannon": 2}}}, r"comparators\['temp'\]\['jensen_shannon'\] is 2, expected"),
         ({"comparators": {"tmp": {}}}, "comparators: feature 'tmp' is not in the statistics; there are carrier, dest"),
-        ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of infinity_norm, jensen_sha"),
-        ({"comparators": {"temp": {"infinity_norm": 0.1}}}, r"comparators\['temp'\]: infinity_norm is for strings"),
-        ({"infinity_norm": "0.1"}, "infinity_norm is '0.1', expected 0 to 1"),
+        ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of distance, infinity_norm, j"),
+        (
+            {"comparators": {"temp": {"infinity_norm": 0.1}}},
+            r"\['temp'\]: TFDV has infinity_norm for strings",
+        ),
+        ({"distance": "0.1"}, "distance is '0.1', expected 0 to 1"),
         ({"max_domain_values": 1.5}, "max_domain_values is 1.5, expected a number of values"),
         ({"comparators": {"temp": 0.1}}, r"comparators\['temp'\] is 0.1, expected thresholds by measure"),
         ({"environments": ["SERVING"]}, r"environments is \['SERVING'\], expected a mapping"),
@@ -165,5 +165,5 @@ def test_the_step_returns_a_frozen_schema_untouched(
 ) -> None:
     step = {"kind": "schema", "inputs": {"statistics": flights_statistics}, "run_id": "frozen"}
     first = run_shared_stage(schema.run, **step)
-    again = run_shared_stage(schema.run, infinity_norm=0.9, **step)
+    again = run_shared_stage(schema.run, distance=0.9, **step)
     assert (again.uri, again.fingerprint) == (first.uri, first.fingerprint)

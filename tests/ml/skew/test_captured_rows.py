@@ -13,6 +13,7 @@ import pytest
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
+from airflow_hops.ml.monitoring.skew.detect import side_of
 from airflow_hops.ml.stages.skew.compare import compare_rows
 from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
 from airflow_hops.ml.stages.skew.trained import Trained
@@ -49,18 +50,20 @@ def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together(tmp
     pq.write_table(after, tmp_path / "after.parquet")
     together = generate_statistics(after, options=comparable_options())
     nothing: Any = None
-    statistics = generate_statistics(before, options=comparable_options())
+    reference = side_of(before)
     types = dict.fromkeys(before.column_names, "STRING")
     compared = compare_rows(
-        Trained(nothing, "train", nothing, nothing, statistics, None, types),
+        Trained(nothing, "train", nothing, nothing, reference, None, types),
         Fetched(
             FeatureRows([RowsFile.at(tmp_path / "after.parquet")], ""),
             CapturedSpan(rows=2_000, versions={"1": 2_000}),
         ),
-        SkewOptions(model_name="wide", attribute=False),
+        SkewOptions(model_name="wide", attribute=False, predictions=False),
     )
-    assert features_by_name(compared.current) == features_by_name(together)
-    assert compared.current.datasets[0].num_examples == 2_000
+    assert compared.current is not None
+    assert features_by_name(compared.current.statistics) == features_by_name(together)
+    assert compared.current.rows == 2_000 and compared.current.sample is not None
+    assert sorted(compared.current.sample.to_pylist(), key=str) == sorted(after.to_pylist(), key=str)
     assert compared.report.drifted == ("f200",)
 
 

@@ -71,7 +71,7 @@ def attributed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     pq.write_table(drifted, path, row_group_size=1000)
     results = {
         "drifted": attribute_drift(model, reference, path),
-        "again": attribute_drift(model, reference, drifted),
+        "again": attribute_drift(model, reference, path),
         "same": attribute_drift(model, reference, same),
         "two": attribute_drift(model, reference, drifted.slice(0, 50), features=["x", "y"], rows=20),
         "back": attribute_drift(model, drifted, reference, features=["x", "m"]),
@@ -154,7 +154,7 @@ def _with(name: str, values: pa.Array) -> pa.Table:
             model_rows(100, 1),
             model_rows(100, 1).drop(["y"]),
             {},
-            "current table: there is no column 'y'; there are x, m, colour, unused",
+            "current: there is no column 'y'; the columns are colour, m, unused, x",
         ),
         (model_rows(100, 1), model_rows(100, 1).slice(0, 0), {}, "current: no rows"),
         (

@@ -148,6 +148,41 @@ class Drift(Condition):
 
 
 @dataclass(frozen=True)
+class PredictionDrift(Condition):
+    """Holds if the champion's predictions for the current rows are distributed unlike those for its training data.
+
+    They are computed from samples of both (``predictions`` of ``SkewOperator``). They also move where features move
+    together, each within its bounds. The condition holds regardless of the verdict, unless that is "insufficient".
+
+    Attributes:
+        distance: Distance above which it holds (:mod:`airflow_hops.ml.monitoring.skew.distances`), 0 to 1; None for
+            that of the comparison.
+
+    Raises:
+        BadInput: ``distance`` is not above 0.
+    """
+
+    distance: float | None = None
+    kind: ClassVar[str] = "prediction_drift"
+
+    def __post_init__(self) -> None:
+        self._number(above=0, distance=self.distance)
+
+    def check(self, situation: Situation, memory: Memory) -> Finding:
+        """Returns whether the condition holds; see :meth:`Condition.check`."""
+        if situation.skew.verdict == INSUFFICIENT:
+            return self._found(False, "the verdict is 'insufficient'")
+        if situation.skew.prediction is None:
+            text = "the predictions were not compared: see the notes of the comparison"
+            return Finding(self.kind, False, text, blind=True)
+        distance, threshold = situation.skew.prediction
+        threshold = max(threshold, self.distance or 0.0)
+        held = distance > threshold
+        text = f"the distance of the predictions is {distance:.3g}, {'above' if held else 'of'} {threshold:.3g}"
+        return self._found(held, text, distance=distance, threshold=threshold)
+
+
+@dataclass(frozen=True)
 class Age(Condition):
     """Holds if the champion's newest training data is older than a limit, in the data's own time.
 

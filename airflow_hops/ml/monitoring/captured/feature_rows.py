@@ -6,27 +6,25 @@ in which a number is NaN or infinite.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, TaskSummary, run_tasks
-from airflow_hops.ml.statistics import comparable_options, generate_statistics
-from airflow_hops.ml.statistics.formats.feature_types import as_example
+from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
+from airflow_hops.ml.statistics import comparable_options
 from airflow_hops.ml.statistics.formats.layout import Span, batch_rows, bounded
-from airflow_hops.ml.statistics.generate import Engine
+from airflow_hops.ml.statistics.generate import Engine, collect_statistics
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 from airflow_hops.ml.statistics.sources import Part, Plan
 
@@ -126,14 +124,14 @@ class FeatureRows:
         for file in self.files:
             yield from _read(file, features, self.prefix)
 
-    def statistics(self, features: Sequence[str]) -> Any:
-        """Computes the statistics of features, some at a time, so that their number does not change the cost of each.
+    def collect(self, features: Sequence[str]) -> Side:
+        """Computes statistics, some features at a time, so that their number does not change the cost of each.
 
         Raises:
             BadInput: a file is damaged, or lacks a feature.
         """
         engine: Engine = "local" if self.pool.runs_here else "spark"
-        result = None
+        statistics, columns = None, dict[str, Any]()
         for start in range(0, max(len(features), 1), _FEATURES_AT_ONCE):
             plan = _RowsPlan(
                 name=f"{len(self.files)} files of rows",
@@ -142,34 +140,15 @@ class FeatureRows:
                 files={file.origin: file for file in self.files},
                 prefix=self.prefix,
             )
-            statistics = generate_statistics(plan, options=comparable_options(), engine=engine, workers=1)
-            if result is None:
-                result = statistics
+            part = collect_statistics(plan, options=comparable_options(), engine=engine, workers=1)
+            if statistics is None:
+                statistics = part.statistics
             else:
-                result.datasets[0].features.extend(statistics.datasets[0].features)
-        return result
-
-    def sample(self, features: Sequence[str], most: int, random: Any) -> pa.Table:
-        """Draws an even sample of at most ``most`` rows, in random order and with the types of ``tf.Example``."""
-        numbers, places, ends = np.zeros(0), np.zeros(0, np.int64), [0]
-        for counted in run_tasks(self.pool, _count, None, self.files, _Read):
-            # Keeps the rows that draw the lowest numbers of all.
-            drawn = np.concatenate([numbers, random.random(counted.rows)])
-            lowest = np.argsort(drawn, kind="stable")[:most]
-            ends.append(ends[-1] + counted.rows)
-            numbers, places = drawn[lowest], np.concatenate([places, np.arange(*ends[-2:])])[lowest]
-        ascending = np.sort(places)
-        cuts = np.searchsorted(ascending, ends)
-        tasks = [
-            (file, (ascending[first:last] - start).tolist())
-            for file, start, first, last in zip(self.files, ends, cuts, cuts[1:], strict=False)
-            if first < last
-        ]
-        taken = run_tasks(self.pool, _take, (list(features), self.prefix), tasks, _Read)
-        tables = [pa.ipc.open_stream(base64.b64decode(each.content)).read_all() for each in taken]
-        if not tables:
-            return pa.table({name: pa.nulls(0) for name in features})
-        return pa.concat_tables(tables, promote=True).take(pa.array(np.searchsorted(ascending, places)))
+                statistics.datasets[0].features.extend(part.statistics.datasets[0].features)
+            columns |= {name: part.sample[name] for name in part.sample.column_names}
+        # The samples are of the same rows in the same order; one of large values may be shorter.
+        rows = min(map(len, columns.values()), default=0)
+        return Side(statistics, pa.table({name: column.slice(0, rows) for name, column in columns.items()}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,41 +163,6 @@ class _RowsPlan(Plan):
 
     def dealt(self, processes: int) -> Sequence[Part]:
         return self.parts
-
-
-@dataclass
-class _Read(TaskSummary):
-    """Number of a file's rows, or some of its rows as an Arrow stream in base64."""
-
-    rows: int = 0
-    content: str = ""
-
-
-def _count(plan: None, file: RowsFile) -> str:
-    summary = _Read()
-    with summary.recording_errors(""), explained(file.origin), file.open() as stream:
-        if file.is_stream:
-            summary.rows = sum(batch.num_rows for batch in pa.ipc.open_stream(stream))
-        else:
-            summary.rows = pq.read_metadata(stream).num_rows
-    return summary.to_json()
-
-
-def _take(plan: tuple[list[str], str], task: tuple[RowsFile, list[int]]) -> str:
-    (features, prefix), (file, places) = plan, task
-    summary, sink, start = _Read(), pa.BufferOutputStream(), 0
-    wanted, parts = np.array(places), []
-    with summary.recording_errors(""):
-        for batch in _read(file, features, prefix):
-            first, last = np.searchsorted(wanted, [start, start + batch.num_rows])
-            rows = pa.Table.from_batches([as_example(batch, file.origin)])
-            parts.append(rows.take(pa.array(wanted[first:last] - start)))
-            start += batch.num_rows
-        table = pa.concat_tables(parts)
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        summary.content = base64.b64encode(sink.getvalue()).decode()
-    return summary.to_json()
 
 
 def _read(file: RowsFile, features: Sequence[str], prefix: str) -> Iterator[pa.RecordBatch]:

@@ -87,9 +87,8 @@ def attribute_drift(
 
     Args:
         model: A SavedModel whose signature ``serving_default`` takes raw features.
-        reference: Rows that the model was trained on: a source as
-            :func:`~airflow_hops.ml.statistics.generate_statistics` takes, a function of column names that yields Arrow
-            record batches at each call, or :class:`~airflow_hops.ml.monitoring.captured.feature_rows.FeatureRows`.
+        reference: Rows that the model was trained on, or a uniform sample of them: a source as
+            :func:`~airflow_hops.ml.statistics.generate_statistics` takes.
         current: The same for the current rows.
         features: Features to examine; None for all inputs of the model.
         rows: Number of rows to score for each feature.
@@ -113,11 +112,11 @@ def attribute_drift(
     before = _sampled(reference, model.inputs, "reference", random)
     after = _sampled(current, model.inputs, "current", random)
     scored = {name: values[:rows] for name, values in after.items()}
-    predicted = _predict(model, scored)
+    predicted = predict(model, scored)
     effects = {}
     for name in names:
         restored = restore(after[name], before[name], random)[:rows]
-        change = predicted - _predict(model, {**scored, name: restored})
+        change = predicted - predict(model, {**scored, name: restored})
         size = np.abs(change) if change.ndim == 1 else np.abs(change).sum(axis=1) / 2
         error = float(size.std(ddof=1) / len(size) ** 0.5) if len(size) > 1 else 0.0
         mean, moved = float(size.mean()), change.mean(axis=0)
@@ -126,7 +125,7 @@ def attribute_drift(
             if change.ndim == 1
             else Effect(mean, None, error, dict(zip(classes, moved.tolist(), strict=True)))
         )
-    means = [p.mean(axis=0) for p in (_predict(model, {name: v[:rows] for name, v in before.items()}), predicted)]
+    means = [p.mean(axis=0) for p in (predict(model, {name: v[:rows] for name, v in before.items()}), predicted)]
     several = predicted.ndim == 2
     return Attribution(
         effects=dict(sorted(effects.items(), key=lambda item: -item[1].effect)),
@@ -227,39 +226,39 @@ def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
     return result
 
 
-def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> dict[str, Any]:
-    """Draws an even sample of rows in random order, as dense arrays."""
-    import numpy as np
+def dense_rows(sample: Any, inputs: Mapping[str, str], side: str) -> dict[str, Any]:
+    """Returns the inputs of a model in a table of rows as dense arrays.
+
+    Raises:
+        BadInput: there are no rows, an input is missing, or a row has several values of one.
+    """
     import pyarrow as pa
 
     from airflow_hops.ml.features.raw_features import dense_arrays
-    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-    from airflow_hops.ml.monitoring.skew.rows.join import ReadAnew, Rows
+    from airflow_hops.ml.statistics.formats.feature_types import as_example
 
-    if isinstance(source, FeatureRows):
-        sample = source.sample(list(inputs), SAMPLE_ROWS, random)
-        if not sample.num_rows:
-            raise BadInput(f"{side}: no rows")
-        columns = {n: _single(sample[n].combine_chunks(), n, dtype, side) for n, dtype in inputs.items()}
-        return dense_arrays(pa.table(columns), inputs, side)
-    rows = Rows(source, side)
-    while True:
-        retained, numbers = None, np.zeros(0)
-        try:
-            for batch in rows.batches(list(inputs)):
-                # Keeps the rows that draw the lowest numbers of all.
-                drawn = np.concatenate([numbers, random.random(batch.num_rows)])
-                lowest = np.argsort(drawn, kind="stable")[:SAMPLE_ROWS]
-                names = [name for name in batch.schema.names if name in inputs]
-                table = pa.table({n: _single(batch[n], n, inputs[n], side) for n in names})
-                joined = table if retained is None else pa.concat_tables([retained, table], promote=True)
-                retained, numbers = joined.take(pa.array(lowest)), drawn[lowest]
-            break
-        except ReadAnew:
-            continue
-    if retained is None:
+    if not sample.num_rows:
         raise BadInput(f"{side}: no rows")
-    return dense_arrays(retained, inputs, side)
+    table = sample.select([name for name in inputs if name in sample.column_names]).combine_chunks()
+    columns = as_example(table.to_batches()[0], side)
+    single = {n: _single(columns.column(n), n, inputs[n], side) for n in columns.schema.names}
+    return dense_arrays(pa.table(single), inputs, side)
+
+
+def _sampled(source: Any, inputs: Mapping[str, str], side: str, random: Any) -> dict[str, Any]:
+    """Draws a uniform sample of rows in random order, as dense arrays."""
+    import pyarrow as pa
+
+    table = source if isinstance(source, pa.Table) else _rows_of(source, inputs)
+    return dense_rows(table.take(pa.array(random.permutation(table.num_rows)[:SAMPLE_ROWS])), inputs, side)
+
+
+def _rows_of(source: Any, inputs: Mapping[str, str]) -> Any:
+    import tensorflow_data_validation as tfdv
+
+    from airflow_hops.ml.statistics.generate import collect_statistics
+
+    return collect_statistics(source, options=tfdv.StatsOptions(feature_allowlist=list(inputs))).sample
 
 
 def _single(column: Any, name: str, dtype: str, side: str) -> Any:
@@ -275,7 +274,8 @@ def _single(column: Any, name: str, dtype: str, side: str) -> Any:
     return values
 
 
-def _predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
+def predict(model: ServedModel, arrays: Mapping[str, Any]) -> Any:
+    """Returns predictions for dense arrays, ``[rows]`` or ``[rows, classes]``; raises ``BadInput`` if not finite."""
     import numpy as np
 
     from airflow_hops.ml.metrics.scoring import BATCH_ROWS

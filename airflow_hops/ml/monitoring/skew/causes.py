@@ -1,6 +1,6 @@
 """Likely causes of a feature's drift: a fault of the pipeline, or a change of the world.
 
-Causes are derived from the two distributions alone, so they are likely, not proven. A fault is only reported if real
+Causes are derived from the values of both sides alone, so they are likely, not proven. A fault is only reported if real
 changes hardly ever look like it: many values that were never seen, or all quantiles moved by a conversion of units.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from airflow_hops.core.contract.skew import Cause
-from airflow_hops.ml.monitoring.skew.distribution import Array, Curve, Distribution, Numbers, Values, Vectors
-from airflow_hops.ml.monitoring.skew.measures import overflows
+from airflow_hops.ml.monitoring.skew.sides import Array, Distribution, Kinds, Numbers, Vectors
 
 FAULTS: frozenset[Cause] = frozenset({"all_missing", "constant", "unit_change", "swapped", "new_category"})
 """Causes that are faults of a pipeline. A missing rate is one if it moved by :data:`MISSING_FAULT`."""
@@ -22,6 +21,8 @@ NEW_CATEGORY_SHARE = 0.1
 """Largest share of current values, never seen in the reference, that is not a fault."""
 CONSTANT_SHARE = 0.5
 """Share of the reference from which a value may be the only one of a window by chance."""
+USUAL_SHARE = 0.5
+"""Share from which a feature's most frequent number is left out where the others are compared by themselves."""
 
 _FACTORS = {
     "ten": 10.0, "hundred": 100.0, "thousand": 1e3, "million": 1e6, "billion": 1e9,
@@ -37,6 +38,10 @@ _SHIFTS = {
     "Celsius to kelvin": (1.0, 273.15), "opposite sign": (-1.0, 0.0),
 }  # fmt: skip
 _Conversion = tuple[str, float, float]
+_CONVERSIONS: tuple[_Conversion, ...] = (
+    *((name, factor, 0.0) for name, factor in _FACTORS.items()),
+    *((name, factor, shift) for name, (factor, shift) in _SHIFTS.items()),
+)
 _LEVELS = np.linspace(0.1, 0.9, 9)
 _FAR = 8.0
 _ANY_FACTOR = 4.0
@@ -49,7 +54,7 @@ _NOISES, _UNEXPLAINED, _SEASON = 5.0, 0.12, 0.28
 The third is the part that it may leave of what a move and a stretch leave: fortnights of weather compared with earlier
 quarters leave at least 0.295, half of a month's rows in another unit mostly less than 0.25.
 """
-_PERCENTILES = np.linspace(0.01, 0.99, 99)
+_PERCENTILES = np.linspace(0.005, 0.995, 199)
 _SWAPPED = 50
 """Largest number of drifted features that are compared with each other."""
 
@@ -60,22 +65,42 @@ def cause_of(
     """Returns the likely cause of a feature's drift, and the evidence in words.
 
     Args:
-        reference: Distribution in the reference; None without values.
-        current: Distribution in the current rows.
-        values_moved: Whether the distribution of the values has drifted.
+        reference: Values of the reference; None without values.
+        current: Values of the current rows.
+        values_moved: Whether the values have drifted.
         missing_moved: Whether the share of missing values has drifted.
     """
     if current is None:
         return "all_missing", None
-    if values_moved and reference is not None and not overflows(reference, current):
+    if values_moved and reference is not None:
         if (value := _only_value(reference, current)) is not None:
             return "constant", value
-        if isinstance(reference, Numbers) and isinstance(current, Numbers):
-            if (conversion := unit_change(reference, current)) is not None:
+        one, other = as_numbers(reference), as_numbers(current)
+        if one is not None and other is not None:
+            if (conversion := unit_change(one, other)) is not None:
                 return "unit_change", conversion
-        elif isinstance(reference, Values) and isinstance(current, Values) and (new := _new_values(reference, current)):
+        elif isinstance(reference, Kinds) and isinstance(current, Kinds) and (new := _new_values(reference, current)):
             return "new_category", new
     return ("missing_rate" if missing_moved else "covariate_shift"), None
+
+
+def as_numbers(values: Distribution | None) -> Numbers | None:
+    """Returns numbers, also those of few kinds, as numbers; None for others."""
+    if isinstance(values, Kinds) and not isinstance(next(iter(values.counts)), str | bytes):
+        kinds = sorted(values.counts)
+        return Numbers(np.repeat(np.array(kinds, float), [values.counts[kind] for kind in kinds]))
+    return values if isinstance(values, Numbers) else None
+
+
+def unusual(reference: Numbers, current: Numbers) -> tuple[Numbers, Numbers] | None:
+    """Returns the numbers other than the most frequent one, if it is the same and holds half of both sides, or more.
+
+    Changes of the others, such as the positive ones among zeros, hardly show among all.
+    """
+    (value, share), (other, current_share) = reference.usual, current.usual
+    if value != other or min(share, current_share) < USUAL_SHARE or max(share, current_share) == 1:
+        return None
+    return reference.without(value), current.without(value)
 
 
 def unit_change(reference: Numbers, current: Numbers) -> str | None:
@@ -84,24 +109,28 @@ def unit_change(reference: Numbers, current: Numbers) -> str | None:
     All nine deciles must lie where the conversion puts the reference's, up to 5% of the distance from the first to the
     last plus the sampling error, and the conversion must move at least one decile by three times this limit.
     """
-    before, now = (_deciles(sample) for sample in (reference, current))
-    conversions = [(name, factor, 0.0) for name, factor in _FACTORS.items()]
-    conversions += [(name, factor, shift) for name, (factor, shift) in _SHIFTS.items()]
+    if (others := unusual(reference, current)) is not None:
+        reference, current = others
+    before, now = (np.quantile(side.values, _LEVELS) for side in (reference, current))
     if len(np.unique(before)) < 5:
-        return _far_factor(reference, current) or _partial_change(reference, current, conversions)
-    noise = 1.0 / min(reference.count, current.count) ** 0.5
-    ratio = float((now[-1] - now[0]) / (before[-1] - before[0]))
-    if ratio > 0 and max(ratio, 1 / ratio) >= _ANY_FACTOR:
-        conversions.append((f"a factor of {ratio:.3g}", ratio, 0.0))
-    best, nearest = None, 0.05 + noise
-    for name, factor, shift in _both_ways(conversions):
-        converted = np.sort(factor * before + shift)
-        spread = converted[-1] - converted[0]
-        apart = float(np.abs(now - converted).max()) / spread
-        moved = float(np.abs(converted - before).max()) / max(spread, before[-1] - before[0])
-        if apart < nearest and moved > 3 * nearest:
-            best, nearest = name, apart
-    return best or _partial_change(reference, current, conversions)
+        return _far_factor(reference, current) or _partial_change(reference, current)
+    noise = 1.0 / min(len(reference), len(current)) ** 0.5
+    with np.errstate(all="ignore"):  # the range of numbers may be too large for float64
+        ratio = float((now[-1] - now[0]) / (before[-1] - before[0]))
+        is_far = ratio > 0 and np.isfinite(ratio) and max(ratio, 1 / ratio) >= _ANY_FACTOR
+        any_factor = ((f"a factor of {ratio:.3g}", ratio, 0.0),) if is_far else ()
+        for conversions in (_CONVERSIONS, any_factor):
+            best, nearest = None, 0.05 + noise
+            for name, factor, shift in _both_ways(conversions):
+                converted = np.sort(factor * before + shift)
+                spread = converted[-1] - converted[0]
+                apart = float(np.abs(now - converted).max() / spread)
+                moved = float(np.abs(converted - before).max() / max(spread, before[-1] - before[0]))
+                if apart < nearest and moved > 3 * nearest:
+                    best, nearest = name, apart
+            if best is not None:
+                return best
+    return _partial_change(reference, current)
 
 
 def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | None]]) -> dict[str, str]:
@@ -111,7 +140,7 @@ def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | Non
     names.
     """
     sources: dict[str, tuple[str, float]] = {}
-    some = [(name, of) for name, of in features.items() if not overflows(*of)][:_SWAPPED]
+    some = list(features.items())[:_SWAPPED]
     for name, (before, now) in some:
         shares = [(share, other) for other, (source, _) in some if (share := _mixed_share(before, now, source))]
         if shares:
@@ -129,54 +158,56 @@ def _both_ways(conversions: Iterable[_Conversion]) -> Iterator[_Conversion]:
         yield f"{name}, backwards", 1 / factor, -shift / factor
 
 
-def _partial_change(reference: Numbers, current: Numbers, conversions: Iterable[_Conversion]) -> str | None:
+def _partial_change(reference: Numbers, current: Numbers) -> str | None:
     """Returns the conversion that some of the rows have had.
 
     Other seasons can look like such a mixture, but are nearer to a reference that was moved and stretched.
     """
-    one, other, noise = reference.curve, current.curve, _noise(reference.count, current.count)
-    before, now = (np.interp(_PERCENTILES, curve.f[0], curve.x[0]) for curve in (one, other))
-    if before[0] == before[-1]:
+    before, now = (np.quantile(side.values, _PERCENTILES) for side in (reference, current))
+    if before[0] == before[-1] or not np.isfinite([before[-1] - before[0], now[-1] - now[0]]).all():
         return None
     # The reference moved and stretched by least squares; divided first, as squares may be 0 or infinite
     x_unit, y_unit = float(np.abs(before).max()), float(np.abs(now).max()) or 1.0
     x, y = before / x_unit, now / y_unit
     centred = x - x.mean()
     slope = float(centred @ (y - y.mean()) / (centred @ centred))
-    line = _converted(Curve(one.x / x_unit, one.f, one.infinite), slope, float(y.mean() - slope * x.mean()))
-    moved = Curve(line.x * y_unit, line.f, line.infinite)
-    points = _points(other, moved)
-    nearest = _SEASON * float(np.abs(other.at(points) - moved.at(points)).max())
-    best = None
-    for name, factor, shift in _both_ways(conversions):
-        converted = _converted(one, factor, shift)
-        points = _points(one, other, converted)
-        share, left = _mixture(one.at(points)[0], other.at(points)[0], converted.at(points)[0], noise)
+    moved = _converted(reference, slope * y_unit / x_unit, float(y.mean() - slope * x.mean()) * y_unit)
+    points = np.unique(np.concatenate([now, np.quantile(moved.values, _PERCENTILES)]))
+    nearest = _SEASON * float(np.abs(current.cdf(points) - moved.cdf(points)).max())
+    best, noise = None, _noise(len(reference), len(current))
+    for name, factor, shift in _both_ways(_CONVERSIONS):
+        shares = _at_points(reference, current, _converted(reference, factor, shift))
+        share, left = _mixture(shares[0], shares[1], shares[2], noise)
         if share and left < nearest:
             best, nearest = f"{name}{_of_rows(share)}", left
     return best
 
 
-def _converted(curve: Curve, factor: float, shift: float) -> Curve:
-    x = factor * curve.x + shift
-    return Curve(x, curve.f, curve.infinite) if factor >= 0 else Curve(x[:, ::-1], 1 - curve.f[:, ::-1], curve.infinite)
+def _converted(numbers: Numbers, factor: float, shift: float) -> Numbers:
+    with np.errstate(over="ignore"):
+        values = factor * numbers.values + shift
+    return Numbers(values if factor >= 0 else values[::-1])
 
 
-def _points(*curves: Curve) -> Array:
-    return np.unique(np.concatenate([curve.x for curve in curves], 1))[None]
+def _at_points(*sides: Numbers) -> tuple[Array, ...]:
+    """Returns each side's cumulative shares at the percentiles of all."""
+    points = np.unique(np.concatenate([np.quantile(side.values, _PERCENTILES, method="lower") for side in sides]))
+    return tuple(side.cdf(points) for side in sides)
 
 
 def _mixed_share(before: Distribution | None, now: Distribution | None, other: Distribution | None) -> float:
     """Returns the share of the current values that another feature's distribution explains."""
-    if isinstance(before, Numbers) and isinstance(now, Numbers) and isinstance(other, Numbers):
-        points = _points(before.curve, now.curve, other.curve)
-        values = [side.curve.at(points)[0] for side in (before, now, other)]
-        return _mixture(values[0], values[1], values[2], _noise(before.count, now.count))[0]
-    if isinstance(before, Values) and isinstance(now, Values) and isinstance(other, Values):
-        labels = dict.fromkeys([*before.counts, *now.counts, *other.counts])
-        values = [np.array([s.counts.get(v, 0.0) for v in labels]) / s.total for s in (before, now, other)]
-        return _mixture(values[0], values[1], values[2], _noise(before.total, now.total))[0]
-    return 0.0
+    if before is None or now is None or other is None or isinstance(before, Vectors):
+        return 0.0
+    numbers = [as_numbers(side) for side in (before, now, other)]
+    if all(side is not None for side in numbers):
+        shares = _at_points(*(side for side in numbers if side is not None))
+    elif isinstance(before, Kinds) and isinstance(now, Kinds) and isinstance(other, Kinds):
+        values = dict.fromkeys([*before.counts, *now.counts, *other.counts])
+        shares = tuple(np.array([side.share(value) for value in values]) for side in (before, now, other))
+    else:
+        return 0.0
+    return _mixture(shares[0], shares[1], shares[2], _noise(len(before), len(now)))[0]
 
 
 def _mixture(before: Array, now: Array, other: Array, noise: float) -> tuple[float, float]:
@@ -201,15 +232,12 @@ def _noise(reference_rows: float, current_rows: float) -> float:
     return float((1 / reference_rows + 1 / current_rows) ** 0.5)
 
 
-def _deciles(sample: Numbers) -> Array:
-    quantiles = sample.quantiles.x[0]
-    return np.interp(_LEVELS, np.linspace(0.0, 1.0, len(quantiles)), quantiles)
-
-
 def _far_factor(reference: Numbers, current: Numbers) -> str | None:
     """Finds a large factor for a feature with few different deciles, by mean, deviation and largest absolute value."""
-    before, now = (np.array([s.mean, s.std, max(abs(s.low), abs(s.high))]) for s in (reference, current))
-    if (before == 0).any() or (now == 0).any():
+    sides = (reference.values, current.values)
+    with np.errstate(over="ignore"):
+        before, now = (np.array([side.mean(), side.std(), np.abs(side).max()]) for side in sides)
+    if (before == 0).any() or (now == 0).any() or not np.isfinite([before, now]).all():
         return None
     ratios = now / before
     for name, factor in _FACTORS.items():
@@ -222,28 +250,34 @@ def _far_factor(reference: Numbers, current: Numbers) -> str | None:
 def _only_value(reference: Distribution, current: Distribution) -> str | None:
     """Returns the only value of the current rows, if the reference varies."""
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
-        is_one = (current.rows == current.rows[0]).all() and len(current.rows) > 1
-        is_new = float((reference.rows == current.rows[0]).all(axis=1).mean()) < CONSTANT_SHARE
+        is_one = (current.values == current.values[0]).all() and len(current) > 1
+        is_new = float((reference.values == current.values[0]).all(axis=1).mean()) < CONSTANT_SHARE
         return f"a vector of norm {current.norms[0]:g}" if is_one and is_new else None
-    if isinstance(current, Values) and isinstance(reference, Values):
+    if isinstance(reference, Kinds) and isinstance(current, Kinds):
         value = next(iter(current.counts))
-        share = reference.counts.get(value, 0.0) / reference.total
-        return value if current.unique == 1 and share < CONSTANT_SHARE and reference.unique > 1 else None
+        if len(current.counts) > 1 or len(reference.counts) == 1 or reference.share(value) >= CONSTANT_SHARE:
+            return None
+        return in_text(value)
     assert isinstance(reference, Numbers) and isinstance(current, Numbers)
-    if current.low != current.high or current.standard.infinite[0] or reference.low == reference.high:
+    low, high = current.values[0], current.values[-1]
+    if low != high or reference.values[0] == reference.values[-1]:
         return None
-    at = np.array([[current.low]])
-    share = float((reference.curve.at(at) - reference.curve.at(at, "left"))[0, 0])
-    if current.low == 0:
-        share = max(share, reference.zeros / reference.count)
-    return f"{current.low:g}" if share < CONSTANT_SHARE else None
+    return f"{low:g}" if float((reference.values == low).mean()) < CONSTANT_SHARE else None
 
 
-def _new_values(reference: Values, current: Values) -> str | None:
-    """Returns the most frequent values that the reference lacks, if many current values are among them."""
+def _new_values(reference: Kinds, current: Kinds) -> str | None:
+    """Returns the most frequent values that the reference lacks, if many current values are among them.
+
+    Where the reference's own values are mostly rare, other rows of it would have new ones, too: as many as are there
+    once, of all (Good, "The population frequencies of species and the estimation of population parameters", 1953).
+    """
     new = {value: count for value, count in current.counts.items() if value not in reference.counts}
-    # Unlisted values of the reference may be among them.
-    unlisted = max(0.0, 1.0 - sum(reference.counts.values()) / reference.total)
-    if sum(new.values()) / current.total - unlisted <= NEW_CATEGORY_SHARE:
+    unseen = sum(count == 1 for count in reference.counts.values()) / len(reference)
+    if sum(new.values()) / len(current) - unseen <= NEW_CATEGORY_SHARE:
         return None
-    return ", ".join(sorted(new, key=lambda value: -new[value])[:5])
+    return ", ".join(in_text(value) for value in sorted(new, key=lambda value: -new[value])[:5])
+
+
+def in_text(value: object) -> str:
+    """Returns a value of few kinds as text."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else f"{value:g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_hops.core.contract.skew import INSUFFICIENT, Cause, SkewVerdict
@@ -16,24 +16,24 @@ class FeatureSkew:
     """Drift of a feature.
 
     Attributes:
-        measure: Name of a :data:`~airflow_hops.ml.monitoring.skew.measures.NUMERIC` or
-            :data:`~airflow_hops.ml.monitoring.skew.measures.CATEGORICAL` measure.
+        measure: "distance" (:mod:`~airflow_hops.ml.monitoring.skew.distances`), or TFDV's measure if the schema has a
+            threshold for one.
         score: The measure's value, without missing values; None if one side has no values.
-        threshold: The score above which there is drift: the schema's threshold or, without one, the score that
-            unchanged samples of these sizes rarely exceed; None if neither is known.
-        drifted: Whether the values have drifted, or the share of missing ones.
-        missing_reference: Share of the reference's rows in which the feature is missing; NaN counts as missing.
+        threshold: The score above which there is drift: the schema's or, if it is higher, what unchanged samples of
+            these sizes exceed too rarely to be called chance.
+        drifted: Whether the values have drifted, or the share of missing or infinite ones, or the lengths of lists.
+        missing_reference: Share of the reference's rows in which the feature is missing; NaN and empty lists count.
         missing_current: The same for the current rows.
-        p_value: Probability that unchanged samples of these sizes score as high, corrected for the number of tests;
-            None without a score, or without ``alpha``.
+        p_value: Probability that unchanged samples of these sizes are as far apart, corrected for the number of tests;
+            None without rows of both sides, or without ``alpha``.
         missing_p_value: The same for the share of missing values.
         cause: Probable cause of the drift; None without drift.
         detail: Evidence for the cause, in words: the new values, the conversion of units.
-        scores: All measures of the feature by name.
-        effect: How much the drift moves a prediction on average; None if unknown.
-        histogram_reference: Buckets of the reference: ``[low, high, count]`` or ``[value, count]``.
-        histogram_current: Buckets of the current rows.
-        common_histogram: Both on the same buckets, as shares: ``[low, high, reference, current]`` or ``[value,
+        summary: The change in words; None without rows of both sides.
+        scores: Other measures of the feature by name.
+        effect: How much the drift moves a prediction on average, regardless of the direction; None if unknown.
+        effect_signed: How much it moves the mean prediction; None if unknown, or with several classes.
+        common_histogram: Both sides on the same buckets, as shares: ``[low, high, reference, current]`` or ``[value,
             reference, current]``.
     """
 
@@ -47,10 +47,10 @@ class FeatureSkew:
     missing_p_value: float | None = None
     cause: Cause | None = None
     detail: str | None = None
+    summary: str | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     effect: float | None = None
-    histogram_reference: list[list[Any]] = field(default_factory=list)
-    histogram_current: list[list[Any]] = field(default_factory=list)
+    effect_signed: float | None = None
     common_histogram: list[list[Any]] = field(default_factory=list)
 
     @property
@@ -66,6 +66,16 @@ class FeatureSkew:
             return 0.0
         return self.score / self.threshold if self.threshold else math.inf if self.score else 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON value."""
+        value: dict[str, Any] = _strict(asdict(self))
+        return value
+
+    @property
+    def rank(self) -> tuple[bool, bool, float, float]:
+        """Sorts features by how much they matter: drifted ones, faults, and those that move predictions first."""
+        return not self.drifted, not self.fault, -(self.effect or 0.0), -self.excess
+
 
 @dataclass(frozen=True)
 class SkewReport:
@@ -74,22 +84,35 @@ class SkewReport:
     Attributes:
         verdict: "insufficient" if there are too few rows; "pipeline_fault" if a drifted feature looks like a broken
             pipeline, on which a model should not be trained; "drift" if a feature has drifted; otherwise "stable".
-        drifted: Names of the drifted features: first those that look like faults, then by score relative to the
-            threshold.
-        features: Every compared feature by name.
+        features: Every compared feature by name: drifted ones first, and of those the likely faults, then by effect on
+            predictions, if known, then by score relative to the threshold.
         min_rows: Number of rows that a verdict requires.
         alpha: Share of false discoveries among the drifted features; None if only thresholds decide.
         unmatched: Without a schema, names of features on one side only, which were not compared.
+        notes: What was not compared, or not as usual, with reasons.
     """
 
     verdict: SkewVerdict
-    drifted: tuple[str, ...]
     features: Mapping[str, FeatureSkew]
     rows_reference: int
     rows_current: int
     min_rows: int
     alpha: float | None = None
     unmatched: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def drifted(self) -> tuple[str, ...]:
+        """Names of the drifted features, in the order of ``features``."""
+        return tuple(name for name, skew in self.features.items() if skew.drifted)
+
+    def with_effects(self, effects: Mapping[str, tuple[float, float | None]]) -> SkewReport:
+        """Adds the effects on predictions, mean absolute and mean, and orders the features anew."""
+        features = {
+            name: replace(skew, effect=effects[name][0], effect_signed=effects[name][1]) if name in effects else skew
+            for name, skew in self.features.items()
+        }
+        return replace(self, features=dict(sorted(features.items(), key=lambda item: item[1].rank)))
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -103,7 +126,9 @@ class SkewReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON value; infinities and NaN, which JSON lacks, become None."""
-        value: dict[str, Any] = _strict({**asdict(self), "lost": list(self.lost), "causes": self.causes})
+        value: dict[str, Any] = _strict(
+            {**asdict(self), "drifted": list(self.drifted), "lost": list(self.lost), "causes": self.causes}
+        )
         return value
 
     def __str__(self) -> str:
@@ -114,10 +139,8 @@ class SkewReport:
             head += f"; only on one side: {', '.join(self.unmatched)}"
         if not self.features:
             return head
-        rank = {name: place for place, name in enumerate(self.drifted)}
-        names = sorted(self.features, key=lambda n: (rank.get(n, len(rank)), -self.features[n].excess))
         rows: list[tuple[str, ...]] = [("feature", "measure", "score", "threshold", "p", "missing", "drifted")]
-        rows += [(name, *_cells(self.features[name])) for name in names]
+        rows += [(name, *_cells(self.features[name])) for name in self.features]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([head, *lines])
@@ -130,6 +153,7 @@ def _cells(skew: FeatureSkew) -> tuple[str, ...]:
     missing = f"{100 * skew.missing_reference:.1f}% -> {100 * skew.missing_current:.1f}%"
     what = f"{skew.cause} ({skew.detail})" if skew.detail else skew.cause or ""
     p = number(skew.p_value, ".2g")
+    what = f"{what}: {skew.summary}" if skew.summary else what
     return skew.measure, number(skew.score), number(skew.threshold), p, missing, what if skew.drifted else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.ml.monitoring.skew.distribution import Array, Vectors
+from airflow_hops.ml.monitoring.skew.sides import Array, Vectors
 
 MEASURE = "maximum_mean_discrepancy"
 
@@ -31,7 +31,7 @@ class KernelMatrix:
         Each dimension is divided by its standard deviation over both samples, so that units do not matter; the kernel
         is as wide as the median distance between two vectors.
         """
-        pooled = np.concatenate([reference.rows, current.rows]).astype(np.float64)
+        pooled = np.concatenate([reference.values, current.values]).astype(np.float64)
         deviations = pooled.std(axis=0)
         scaled = (pooled - pooled.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0)
         squares = (scaled**2).sum(axis=1)
@@ -40,7 +40,7 @@ class KernelMatrix:
         width = float(np.median(apart)) or float(apart.mean()) or 1.0
         values = np.exp(-distances / (2 * width))
         np.fill_diagonal(values, 0.0)
-        return cls(values, len(reference.rows))
+        return cls(values, len(reference))
 
     def score(self) -> float:
         """Returns the discrepancy; below 0 if the samples are nearer than most samples of one population."""

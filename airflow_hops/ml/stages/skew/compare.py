@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
+from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.skew import (
     DRIFT,
     INSUFFICIENT,
@@ -17,16 +19,18 @@ from airflow_hops.core.contract.skew import (
     SkewProperties,
     SkewReference,
 )
-from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.skew.attribution import Attribution, attribute_drift
-from airflow_hops.ml.monitoring.skew.detect import compare_statistics
-from airflow_hops.ml.monitoring.skew.report import SkewReport
+from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
+from airflow_hops.ml.monitoring.skew.predictions import compare_predictions
+from airflow_hops.ml.monitoring.skew.report import FeatureSkew, SkewReport
 from airflow_hops.ml.monitoring.skew.rows import RowSkewReport, detect_row_skew
+from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.ml.monitoring.skew.windows import OwnWindows
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.stages.skew.fetch import Fetched
 from airflow_hops.ml.stages.skew.trained import Trained
-from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -34,31 +38,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Compared:
-    """Comparison with the statistics of both sides, and the facts that the artifact records.
+    """Comparison of two sides, and the facts that the artifact records.
 
     Attributes:
-        current: Statistics of the current rows; None if there were too few rows.
+        current: The current rows; None if there were too few rows.
         origin: Source of the reference.
         facts: Properties of the current rows; at least ``window_end``.
+        prediction: Comparison of predictions; None if there was none.
         attribution: Effects on predictions; None if they were not computed.
         row_skew: Comparison of single rows; None if there was none.
         notes: Reasons why a part is missing.
     """
 
     report: SkewReport
-    reference: Any
-    current: Any
+    reference: Side
+    current: Side | None
     origin: SkewReference
     facts: Mapping[str, Any]
+    prediction: FeatureSkew | None = None
     attribution: Attribution | None = None
     row_skew: RowSkewReport | None = None
     notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, reference: Any, current: Any, schema: Any, options: SkewOptions, **known: Any) -> Compared:
-        """Compares two ``DatasetFeatureStatisticsList`` by a schema; ``known`` are further attributes."""
-        report = compare_statistics(reference, current, schema, options)
-        return cls(report=report, reference=reference, current=current, **known)
 
     @property
     def rows(self) -> dict[str, RowCounts]:
@@ -69,8 +69,11 @@ class Compared:
     @property
     def properties(self) -> SkewProperties:
         """Properties of the artifact."""
-        report, features = self.report, self.report.features
+        report, features, prediction = self.report, self.report.features, self.prediction
         effects = {name: features[name].effect for name in report.drifted}
+        distance = None
+        if prediction is not None and prediction.score is not None and prediction.threshold is not None:
+            distance = prediction.score, prediction.threshold
         return SkewProperties(
             verdict=report.verdict,
             drifted=report.drifted,
@@ -78,6 +81,7 @@ class Compared:
             causes=report.causes,
             effects={name: effect for name, effect in effects.items() if effect is not None},
             problem=self.attribution.problem if self.attribution else None,
+            prediction=distance,
             skewed=tuple(self.row_skew.skewed) if self.row_skew else (),
             reference=self.origin,
             min_rows=report.min_rows,
@@ -101,21 +105,23 @@ def compare_rows(
         BadInput: a feature is missing from the rows, or is of another type; there is nothing to compare; or there are
             no ``examples`` of the split.
     """
-    span, rows = fetched.span, fetched.rows
+    span, rows, reference = fetched.span, fetched.rows, trained.reference
     facts = {**vars(span), "unwell": fetched.unwell}
     del facts["rows"]
     notes = [*fetched.notes, *fetched.unwell]
     if span.rows < options.rows_needed:
-        reference_rows = int(trained.statistics.datasets[0].num_examples)
-        report = SkewReport(INSUFFICIENT, (), {}, reference_rows, span.rows, options.rows_needed)
-        return Compared(report, trained.statistics, None, trained.origin, facts, notes=tuple(notes))
-    current = rows.statistics(list(trained.types))
-    compared = Compared.of(trained.statistics, current, trained.schema, options, origin=trained.origin, facts=facts)
-    if options.attribute and compared.report.verdict in (DRIFT, PIPELINE_FAULT):
+        report = SkewReport(INSUFFICIENT, {}, reference.rows, span.rows, options.rows_needed)
+        return Compared(report, reference, None, trained.origin, facts, notes=tuple(notes))
+    current = _collected(rows, trained)
+    windows = _windows(options, trained.time, span.window_start or span.captured_from, span.window_end)
+    report = compare_sides(reference, current, trained.schema, options, windows)
+    compared = Compared(report, reference, current, trained.origin, facts)
+    is_wanted = options.predictions or (options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT))
+    if is_wanted:
         try:
-            compared = _with_effects(compared, trained, rows)
+            compared = _with_predictions(compared, trained, options, windows)
         except BadInput as error:
-            notes.append(f"Effects on predictions are not known: {error}")
+            notes.append(f"Predictions, and effects on them, are not known: {error}")
     if options.identifiers:
         if not rows.pool.runs_here:
             log.info("Rows with the same identifiers are compared on this machine, which reads all of them")
@@ -134,21 +140,48 @@ def compare_rows(
                 float_rounding=options.float_rounding,
             )
             compared = replace(compared, row_skew=row_skew)
-    return replace(compared, notes=tuple(notes))
+    return replace(compared, notes=(*notes, *report.notes))
 
 
-def _with_effects(compared: Compared, trained: Trained, rows: FeatureRows) -> Compared:
-    """Adds effects on predictions; raises ``BadInput`` if the model or its examples are gone."""
-    attribution = attribute_drift(
-        trained.served or model_folder(trained.store, trained.model),
-        trained.rows(rows.pool),
-        rows,
-        features=compared.report.features,
-        classes=ModelProperties.of(trained.model).classes,
-    )
-    effects = {name: result.effect for name, result in attribution.effects.items()}
-    features = {name: replace(skew, effect=effects.get(name)) for name, skew in compared.report.features.items()}
-    return replace(compared, report=replace(compared.report, features=features), attribution=attribution)
+def _collected(rows: FeatureRows, trained: Trained) -> Side:
+    """Returns statistics and sample of the compared features, and of what else the model takes, if it was captured."""
+    others = [name for name in trained.inputs if name not in trained.types]
+    if others:
+        with suppress(BadInput):
+            return rows.collect([*trained.types, *others])
+    return rows.collect(list(trained.types))
+
+
+def _windows(options: SkewOptions, time: str | None, start: str | None, end: str | None) -> OwnWindows | None:
+    if not options.own_windows:
+        return None
+    if time is None:
+        raise BadInput(
+            "own_windows is True, but the training data has no time column; name it as the examples' time, or leave "
+            "own_windows out"
+        )
+    if start is None or end is None:
+        raise BadInput("own_windows is True, but the period of the current rows is not known; set time_feature")
+    return OwnWindows(time, (as_utc(end) - as_utc(start)).total_seconds())
+
+
+def _with_predictions(
+    compared: Compared, trained: Trained, options: SkewOptions, windows: OwnWindows | None
+) -> Compared:
+    """Compares predictions, and adds the effects on them; raises ``BadInput`` if the model or a sample is gone."""
+    reference, current = compared.reference.sample, compared.current.sample if compared.current else None
+    if reference is None or current is None:
+        raise BadInput("the statistics of the training data hold no sample of rows")
+    served, classes = trained.model_served(), ModelProperties.of(trained.model).classes
+    if options.predictions:
+        prediction = compare_predictions(served, reference, current, options, windows=windows, classes=classes)
+        compared = replace(compared, prediction=prediction)
+    report = compared.report
+    if not options.attribute or report.verdict not in (DRIFT, PIPELINE_FAULT):
+        return compared
+    attribution = attribute_drift(served, reference, current, features=report.features, classes=classes)
+    effects = {name: (result.effect, result.effect_signed) for name, result in attribution.effects.items()}
+    return replace(compared, report=report.with_effects(effects), attribution=attribution)
 
 
 def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
@@ -168,7 +201,7 @@ def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
             aside.add(label)
             listed = "; ".join(", ".join(each or ("no names",)) for each in names)
             notes.append(f"The label {label!r} was not compared: its numbers stand for other classes ({listed})")
-    statistics = []
+    compared = []
     for role, side, of in zip(("reference", "current"), sides, known, strict=True):
         if side.kind != "statistics":
             raise BadInput(f"input {role!r} ({side.uri}) is {side.kind!r}, expected statistics")
@@ -176,27 +209,33 @@ def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
         if not path.is_file():
             listed = ", ".join(of.splits)
             raise BadInput(f"{side.uri}: there are no statistics of split {options.split!r}; there are {listed}")
-        loaded = load_statistics(path)
+        loaded = side_of(path)
         # Times and keys always differ between spans, and weights are not data: they do not indicate a change.
-        left_out, features = aside | {of.time, of.key, of.weight}, loaded.datasets[0].features
-        compared = [feature for feature in features if ".".join(feature.path.step) not in left_out]
+        left_out, features = aside | {of.time, of.key, of.weight}, loaded.statistics.datasets[0].features
+        retained = [feature for feature in features if ".".join(feature.path.step) not in left_out]
         del features[:]
-        features.extend(compared)
-        statistics.append(loaded)
+        features.extend(retained)
+        compared.append(loaded)
     schema = context.input("schema") if context.has_input("schema") else None
-    window_end = known[1].window[1] if known[1].window else None
-    reference, current = statistics
-    return Compared.of(
+    start, end = known[1].window or (None, None)
+    reference, current = compared
+    report = compare_sides(
         reference,
         current,
         load_schema(context.store.local(schema) / SCHEMA_FILE) if schema else None,
         options,
-        origin=SkewReference(sides[0].uri, sides[0].fingerprint, schema.uri if schema else None),
+        _windows(options, known[0].time, start, end),
+    )
+    return Compared(
+        report,
+        reference,
+        current,
+        SkewReference(sides[0].uri, sides[0].fingerprint, schema.uri if schema else None),
         facts={
             "current": sides[1].uri,
             "split": options.split,
             "windows": {"reference": known[0].window, "current": known[1].window},
-            "window_end": window_end,
+            "window_end": end,
         },
-        notes=tuple(notes),
+        notes=(*notes, *report.notes),
     )

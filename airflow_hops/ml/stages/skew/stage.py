@@ -10,6 +10,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.skew import INSUFFICIENT, STABLE, SkewOptions
 from airflow_hops.ml.monitoring.skew.picture import draw
+from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.spark.tasks import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
 from airflow_hops.ml.stages.skew.fetch import fetch
@@ -63,6 +64,8 @@ def _log(compared: Compared) -> None:
         for name, effect in list(compared.attribution.effects.items())[:5]:
             signed = "" if effect.effect_signed is None else f" ({effect.effect_signed:+.4g})"
             log.info("%s moves a prediction by %.4g on average%s", name, effect.effect, signed)
+    if compared.prediction:
+        log.info("Predictions: distance %s of %s allowed", compared.prediction.score, compared.prediction.threshold)
     if compared.row_skew:
         for line in str(compared.row_skew).splitlines():
             log.log(logging.WARNING if compared.row_skew.skewed else logging.INFO, "%s", line)
@@ -76,6 +79,7 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
         **report.to_dict(),
         "reference": compared.origin.to_dict(),
         **compared.facts,
+        "prediction": compared.prediction.to_dict() if compared.prediction else None,
         "attribution": attribution.to_dict() if attribution else None,
         "row_skew": rows.to_dict() if rows else None,
         "notes": list(compared.notes),
@@ -97,12 +101,12 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
         )
 
 
-def _both(reference: Any, current: Any) -> Any:
+def _both(reference: Side, current: Side | None) -> Any:
     """Joins both statistics in one list, which ``tfdv.visualize_statistics`` shows side by side."""
-    both = type(reference)()
-    for name, statistics in (("reference", reference), ("current", current)):
-        if statistics is not None:
-            both.datasets.add().CopyFrom(statistics.datasets[0])
+    both = type(reference.statistics)()
+    for name, side in (("reference", reference), ("current", current)):
+        if side is not None:
+            both.datasets.add().CopyFrom(side.statistics.datasets[0])
             both.datasets[-1].name = name
             drop_samples(both.datasets[-1])
     return both

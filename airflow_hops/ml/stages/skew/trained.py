@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.contract.properties import ModelProperties, StatisticsProperties
 from airflow_hops.core.contract.skew import SkewReference
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
+from airflow_hops.ml.monitoring.skew.detect import side_of
+from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.readers.artifact_files import example_files, files_below
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
-from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
 if TYPE_CHECKING:
@@ -29,7 +32,9 @@ class Trained:
         store: Store of the model and its training data.
         split: The split that rows are compared with.
         origin: Name of the training data's statistics in artifacts.
-        statistics: Statistics of the split.
+        reference: Statistics of the split, with a sample of its rows.
+        time: Column of the rows' times; None if there is none.
+        inputs: Features that the model takes.
         schema: The schema; only features that the model takes have skew comparators.
         types: TFDV's type (INT, FLOAT, STRING) by name of the compared features.
         served: The model as a server loads it, if it is loaded already.
@@ -39,9 +44,11 @@ class Trained:
     split: str
     model: Artifact
     origin: SkewReference
-    statistics: Any
+    reference: Side
     schema: Any
     types: Mapping[str, str]
+    time: str | None = None
+    inputs: Sequence[str] = ()
     served: ServedModel | None = None
 
     @classmethod
@@ -68,15 +75,22 @@ class Trained:
                 f"was trained on (fingerprint {stored.fingerprint[:12]}…, expected {trained_on[:12]}…): their task has "
                 "run again since. Deploy a model that was trained on the new ones"
             )
-        statistics = load_statistics(store.local(stored) / split / STATISTICS_FILE)
+        reference = side_of(store.local(stored) / split / STATISTICS_FILE)
         loaded = load_schema(store.local(schema) / SCHEMA_FILE)
-        known, types = features_by_name(statistics), {}
+        known, types = features_by_name(reference.statistics), {}
         for feature in loaded.feature:
             if of.features and feature.name not in of.features:
                 feature.ClearField("skew_comparator")  # the server never sees it
             elif feature.HasField("skew_comparator") and feature.name in known:
                 types[feature.name] = type_name(known[feature.name])
-        return cls(store, split, model, origin, statistics, loaded, types, served)
+        time = StatisticsProperties.of(stored).time
+        return cls(store, split, model, origin, reference, loaded, types, time, of.features or (), served)
+
+    def model_served(self) -> ServedModel:
+        """Returns the model as a server loads it; raises ``BadInput`` if it is gone, or does not load."""
+        from airflow_hops.ml.metrics.scoring import ServedModel
+
+        return self.served or ServedModel(model_folder(self.store, self.model))
 
     def rows(self, pool: Pool = IN_PROCESS) -> FeatureRows:
         """Returns the rows that the statistics were computed from, to be read by tasks of ``pool``.

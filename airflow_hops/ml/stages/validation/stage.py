@@ -11,8 +11,11 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import AnomaliesProperties, StatisticsProperties
+from airflow_hops.ml.monitoring.skew.detect import side_of
+from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.schemas import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.ml.stages.validation.champion import compare_with_champion
+from airflow_hops.ml.stages.validation.drift import add_drift
 from airflow_hops.ml.stages.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.ml.stages.validation.quarantine import RowSplit, split_anomalous
 from airflow_hops.ml.stages.validation.validate import (
@@ -25,7 +28,7 @@ from airflow_hops.ml.stages.validation.validate import (
     validate_statistics,
 )
 from airflow_hops.ml.stages.validation.validate import to_text as anomalies_to_text
-from airflow_hops.ml.statistics import STATISTICS_FILE, load_statistics
+from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -63,8 +66,10 @@ def run(
     of = StatisticsProperties.of(statistics)
     target = None if of.label is None else of.target
     names = list(splits or of.splits or sorted(p.name for p in folder.iterdir() if p.is_dir()))
-    current = {split: load_statistics(folder / split / STATISTICS_FILE) for split in names}
+    sides = {split: side_of(folder / split / STATISTICS_FILE) for split in names}
+    current = {split: side.statistics for split, side in sides.items()}
     previous = _previous(context, names)
+    earlier = {split: side.statistics for split, side in previous.items()}
     with context.output() as writer:
         rows = {split: int(results.datasets[0].num_examples) for split, results in current.items()}
         counts = {split: RowCounts(counted, counted) for split, counted in rows.items()}
@@ -83,8 +88,10 @@ def run(
         reported: list[Anomaly] = []
         for split in names:
             anomalies = validate_statistics(
-                current[split], schema, environment=environment, previous=previous.get(split), target=target
+                current[split], schema, environment=environment, previous=earlier.get(split), target=target
             )
+            if split in previous:
+                add_drift(anomalies, previous[split], sides[split], schema)
             if split in row_splits:
                 relax(anomalies, row_splits[split].by_feature, FEW * row_splits[split].rows)
             drifted: list[Anomaly] = []
@@ -92,7 +99,7 @@ def run(
                 labels = [each.label for each in target.all] if target else []
                 trained_on = _trained_on(context, split)
                 compared[split], drifted = compare_with_champion(
-                    anomalies, current[split], trained_on, schema, labels, champion, split
+                    anomalies, sides[split], trained_on, schema, labels, champion, split
                 )
             results += list_anomalies(anomalies, split)
             for each in drifted:
@@ -111,7 +118,7 @@ def run(
             log.warning("%s", sentence)
         proposal = None
         if results:
-            proposal = propose(schema, current, environment=environment, previous=previous, target=target)
+            proposal = propose(schema, current, environment=environment, previous=earlier, target=target)
         if proposal is not None:
             (writer.path / PROPOSAL_FILE).write_text(to_markdown(results, proposal), encoding="utf-8")
             if proposal.schema is not None:
@@ -142,18 +149,18 @@ def run(
         return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
 
 
-def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Any]:
-    """Returns the earlier span's statistics of the splits that it has."""
+def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Side]:
+    """Returns the earlier span of the splits that it has."""
     if not context.has_input("previous"):
         return {}
     paths = {split: context.local("previous") / split / STATISTICS_FILE for split in splits}
-    return {split: load_statistics(path) for split, path in paths.items() if path.exists()}
+    return {split: side_of(path) for split, path in paths.items() if path.exists()}
 
 
-def _trained_on(context: StepContext, split: str) -> Any:
-    """Returns statistics of the champion's training data.
+def _trained_on(context: StepContext, split: str) -> Side:
+    """Returns the champion's training data.
 
-    They are those of its ``train``, as in the skew monitor, or of the same split if it has none. A short split such as
+    It is that of its ``train``, as in the skew monitor, or of the same split if it has none. A short split such as
     ``newest`` is not a reference: two fortnights of different seasons can differ by the factor between two units.
     """
     folder = context.local("champion")
@@ -161,7 +168,7 @@ def _trained_on(context: StepContext, split: str) -> Any:
     path = next((path for path in paths if path.exists()), None)
     if path is None:
         raise BadInput(f"{context.input('champion').uri}: no statistics of 'train', nor of the split {split!r}")
-    return load_statistics(path)
+    return side_of(path)
 
 
 def _split_examples(

@@ -79,7 +79,7 @@ def validate_statistics(
         statistics: ``DatasetFeatureStatisticsList`` of the rows to validate.
         schema: ``Schema``.
         environment: One of the schema's environments; ignored if it has none.
-        previous: Statistics of an earlier span, for the schema's drift comparators.
+        previous: Statistics of an earlier span, for TFDV's measures in the schema's drift comparators.
         target: The labels, which must have two values, and their classes, which must be the schema's.
 
     Returns:
@@ -88,8 +88,6 @@ def validate_statistics(
     environment = known_environment(schema, environment)
     anomalies = find_anomalies(statistics, schema, environment=environment, previous=previous)
     features = features_by_name(statistics)
-    if previous is not None:
-        _measure_few_numbers(anomalies, features_by_name(previous), features)
     rows = statistics.datasets[0].num_examples
     labels = {each.label: each for each in target.all} if target else {}
     for key, info in anomalies.anomaly_info.items():
@@ -175,35 +173,6 @@ def to_text(anomalies: Any) -> str:
     bare.CopyFrom(anomalies)
     bare.ClearField("baseline")
     return str(text_format.MessageToString(bare))
-
-
-def _measure_few_numbers(anomalies: Any, previous: Mapping[str, Any], features: Mapping[str, Any]) -> None:
-    """Measures the drift of numbers compared by their shares, for which TFDV reports 0 (it knows only strings' shares).
-
-    Adds the scores to the anomalies, and the features above their threshold.
-    """
-    from airflow_hops.ml.monitoring.skew.distribution import Numbers, distribution
-    from airflow_hops.ml.monitoring.skew.measures import OF_FEW, measurable, score
-
-    for info in anomalies.drift_skew_info:
-        name = ".".join(info.path.step)
-        for measurement in info.drift_measurements:
-            if measurement.type != measurement.L_INFTY or not {name} <= previous.keys() & features.keys():
-                continue
-            before, now = distribution(previous[name]), distribution(features[name])
-            if not isinstance(before, Numbers) or not isinstance(now, Numbers):
-                continue
-            measure = measurable(OF_FEW, before, now)
-            measurement.value, distance = score(before, now, measure), f"{measure.replace('_', ' ')} distance"
-            if measurement.value > measurement.threshold:
-                add_reason(
-                    anomalies,
-                    name,
-                    "COMPARATOR_L_INFTY_HIGH",
-                    f"High {distance} between current and previous",
-                    f"The {distance} between current and previous is {measurement.value:.6g}, above the threshold "
-                    f"{measurement.threshold:.6g}.",
-                )
 
 
 def _is_error(reason: Any, name: str, feature: Any, schema: Any, rows: float) -> bool:

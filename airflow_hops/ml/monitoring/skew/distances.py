@@ -1,0 +1,254 @@
+"""Distances of two samples, 0 to 1, and what chance makes of them.
+
+A distance is the least share of the rows that would have to change before the difference is gone. It does not depend on
+units: no outlier, scale or monotone transformation moves it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from airflow_hops.ml.monitoring.skew.sides import Array, Distribution, Kinds, Numbers, Vectors
+from airflow_hops.ml.monitoring.skew.vectors import KernelMatrix
+
+DISTANCE = "distance"
+"""Name of the measure in reports."""
+
+_FIRST_DRAWS, _DRAWS = 200, 2_000
+"""Permutations where the answer is clear, and where it is not."""
+_TAIL = 0.025
+_FEW_ROWS = 10
+
+
+class Comparison(ABC):
+    """A distance of two samples, and its test."""
+
+    distance: float
+
+    @property
+    @abstractmethod
+    def p_value(self) -> float:
+        """Probability that two samples of one population, of these sizes, are at least as far apart."""
+
+    @abstractmethod
+    def by_chance(self, p: float) -> float:
+        """Returns the distance that two samples of one population exceed with probability ``p``."""
+
+
+@dataclass(frozen=True)
+class Ranked(Comparison):
+    """Kolmogorov-Smirnov distance: the largest difference of the two cumulative shares.
+
+    Its distribution under the null hypothesis is known for any population (Kolmogorov 1933, Smirnov 1939); with
+    repeated values it is an upper bound. It finds shifts, stretches and other shapes alike, and is the distance itself,
+    unlike the statistic of Anderson and Darling, which weighs the tails more, but is no share of the rows.
+    """
+
+    distance: float
+    sizes: tuple[int, int]
+
+    @classmethod
+    def of(cls, reference: Numbers, current: Numbers) -> Ranked:
+        """Compares two samples of numbers."""
+        points = np.concatenate([reference.values, current.values])
+        return cls(float(np.abs(reference.cdf(points) - current.cdf(points)).max()), (len(reference), len(current)))
+
+    @property
+    def _effective(self) -> int:
+        return max(1, round(self.sizes[0] * self.sizes[1] / sum(self.sizes)))
+
+    @cached_property
+    def p_value(self) -> float:
+        """p-value of the two-sided test."""
+        return float(stats.kstwo.sf(self.distance, self._effective)) if self.distance > 0 else 1.0
+
+    def by_chance(self, p: float) -> float:
+        """Returns the distance exceeded with probability ``p``."""
+        return float(stats.kstwo.isf(p, self._effective))
+
+
+@dataclass(frozen=True)
+class Permuted(Comparison):
+    """A distance with the distances of random divisions of all values into samples of the same sizes.
+
+    Attributes:
+        distance: The distance, less what random divisions have on average.
+        null: Those of the divisions, ascending.
+        least: Least p-value: where the distance is due to few rows, that of the number of divisions.
+    """
+
+    distance: float
+    null: Array
+    least: float = 0.0
+
+    @property
+    def p_value(self) -> float:
+        """Share of the divisions that are as far apart.
+
+        Beyond them it is an exponential tail through the farthest, which is conservative for sums of shares
+        (Knijnenburg and others, "Fewer permutations, more accurate P-values", 2009).
+        """
+        above = len(self.null) - int(np.searchsorted(self.null, self.distance - 1e-9))
+        counted = (1 + above) / (1 + len(self.null))
+        start, share, excess = self._tail
+        if above >= 10 or excess <= 0 or self.distance <= start:
+            return counted
+        return max(min(counted, share * float(np.exp(-(self.distance - start) / excess))), self.least, 1e-300)
+
+    def by_chance(self, p: float) -> float:
+        """Returns the distance exceeded with probability ``p``."""
+        if p * len(self.null) >= 10:
+            return float(np.quantile(self.null, 1 - p))
+        start, share, excess = self._tail
+        return start + excess * max(0.0, float(np.log(share / p)))
+
+    @cached_property
+    def _tail(self) -> tuple[float, float, float]:
+        """Start of the null's tail, its share, and the mean excess of what lies beyond."""
+        highest = max(5, round(_TAIL * len(self.null)))
+        start = float(self.null[-highest - 1])
+        return start, highest / len(self.null), float((self.null[-highest:] - start).mean())
+
+
+@dataclass(frozen=True)
+class Share(Comparison):
+    """Difference of a share of rows, by Fisher's exact test."""
+
+    reference: tuple[int, int]
+    """Rows that it concerns, and all rows."""
+    current: tuple[int, int]
+    of: int = 1
+    """Number of shares among which this one was chosen, for Bonferroni's correction."""
+
+    @property
+    def distance(self) -> float:  # type: ignore[override]
+        """Difference of the shares."""
+        return abs(self.reference[0] / self.reference[1] - self.current[0] / self.current[1])
+
+    @cached_property
+    def p_value(self) -> float:
+        """p-value of the two-sided test."""
+        if not self.distance:
+            return 1.0
+        p = stats.fisher_exact([[one, rows - one] for one, rows in (self.reference, self.current)]).pvalue
+        return min(1.0, self.of * float(p))
+
+    def by_chance(self, p: float) -> float:
+        """Returns the distance exceeded with probability ``p``, by a normal approximation."""
+        share = (self.reference[0] + self.current[0]) / (self.reference[1] + self.current[1])
+        return float(
+            stats.norm.isf(p / 2) * (share * (1 - share) * sum(1 / n for _, n in (self.reference, self.current))) ** 0.5
+        )
+
+
+def compare(reference: Distribution, current: Distribution, random: np.random.Generator) -> Comparison:
+    """Compares two samples of a feature's values.
+
+    Numbers by their Kolmogorov-Smirnov distance; values of few kinds by half of the sum of the differences of their
+    shares (total variation); vectors by the maximum mean discrepancy. The last two, which chance alone makes positive,
+    are tested by permutations and reduced by what chance makes of them, so that 0 is no difference and 1 the largest.
+    """
+    if isinstance(reference, Numbers) and isinstance(current, Numbers):
+        return Ranked.of(reference, current)
+    if isinstance(reference, Kinds) and isinstance(current, Kinds):
+        return _kinds(reference, current, random)
+    assert isinstance(reference, Vectors) and isinstance(current, Vectors)
+    kernel = KernelMatrix.of(reference, current)
+    return _permuted(kernel.score(), lambda draws: kernel.permuted(draws, random), 0.0)
+
+
+def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> Share:
+    """Returns the share of the single value that has moved most, by the number of standard deviations.
+
+    It shows a rare value, or a placeholder among many numbers, which the distance of all values does not.
+    """
+    if isinstance(reference, Kinds) and isinstance(current, Kinds):
+        before, now = _counts(reference, current)
+    else:
+        assert isinstance(reference, Numbers) and isinstance(current, Numbers)
+        places = np.unique(np.concatenate([reference.values, current.values]), return_inverse=True)[1]
+        before, now = (np.bincount(p, minlength=places.max() + 1) for p in np.split(places, [len(reference)]))
+    n, m = len(reference), len(current)
+    pooled = (before + now) / (n + m)
+    deviation = (pooled * (1 - pooled) * (1 / n + 1 / m)) ** 0.5
+    most = int(np.argmax(np.abs(before / n - now / m) / np.maximum(deviation, 1e-300)))
+    return Share((int(before[most]), n), (int(now[most]), m), len(before))
+
+
+def plain_distance(reference: Distribution, current: Distribution) -> float:
+    """Returns the distance without a test, not reduced by what chance makes of it."""
+    if isinstance(reference, Numbers) and isinstance(current, Numbers):
+        return Ranked.of(reference, current).distance
+    if isinstance(reference, Vectors) and isinstance(current, Vectors):
+        return max(0.0, KernelMatrix.of(reference, current).score())
+    assert isinstance(reference, Kinds) and isinstance(current, Kinds)
+    before, now = _counts(reference, current)
+    return float(np.abs(before / before.sum() - now / now.sum()).sum() / 2)
+
+
+def _counts(reference: Kinds, current: Kinds) -> tuple[Array, Array]:
+    values = {**reference.counts, **current.counts}
+    before, now = (np.array([side.counts.get(value, 0) for value in values]) for side in (reference, current))
+    return before, now
+
+
+def _kinds(reference: Kinds, current: Kinds, random: np.random.Generator) -> Permuted:
+    before, now = _counts(reference, current)
+    both, sizes = before + now, (int(before.sum()), int(now.sum()))
+
+    def draw(draws: int) -> Array:
+        drawn = random.multivariate_hypergeometric(both, sizes[1], draws, method="marginals")
+        variation: Array = np.abs((both - drawn) / sizes[0] - drawn / sizes[1]).sum(axis=1) / 2
+        return variation
+
+    observed = plain_distance(reference, current)
+    return _permuted(observed, draw, 1 / (1 + _DRAWS) if observed * min(sizes) < _FEW_ROWS else 0.0, of_chance=True)
+
+
+def _permuted(observed: float, draw: Any, least: float, *, of_chance: bool = False) -> Permuted:
+    null = draw(_FIRST_DRAWS)
+    expected = float(null.mean()) if of_chance else 0.0
+
+    def reduced(distances: Any) -> Any:
+        return (distances - expected) / (1 - expected) if expected < 1 else distances * 0
+
+    first = Permuted(float(reduced(observed)), np.sort(reduced(null)), least)
+    if not 1e-6 < first.p_value < 0.1:
+        return first
+    return Permuted(first.distance, np.sort(np.append(first.null, reduced(draw(_DRAWS - _FIRST_DRAWS)))), least)
+
+
+def other_scores(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
+    """Returns other measures that people know, which judge nothing.
+
+    The population stability index over the reference's deciles, or the values, with half a row added to each; of
+    numbers, the Wasserstein distance in their own units, and divided by the reference's standard deviation.
+    """
+    if isinstance(reference, Numbers) and isinstance(current, Numbers):
+        bounds = np.unique(np.quantile(reference.values, np.linspace(0.1, 0.9, 9)))
+        counts = [
+            np.bincount(np.searchsorted(bounds, s.values), minlength=len(bounds) + 1) for s in (reference, current)
+        ]
+        scores = {"population_stability_index": _stability_index(*counts)}
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart, deviation = stats.wasserstein_distance(reference.values, current.values), reference.values.std()
+        if np.isfinite([apart, deviation]).all():
+            scores["wasserstein"] = float(apart)
+            if deviation > 0:
+                scores["wasserstein_normalized"] = float(apart / deviation)
+    elif isinstance(reference, Kinds) and isinstance(current, Kinds):
+        scores = {"population_stability_index": _stability_index(*_counts(reference, current))}
+    else:
+        return {}
+    return {name: round(value, 6) for name, value in scores.items()}
+
+
+def _stability_index(reference: Array, current: Array) -> float:
+    p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (reference, current))
+    return float(((q - p) * np.log(q / p)).sum())

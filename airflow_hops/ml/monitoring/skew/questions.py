@@ -1,0 +1,52 @@
+"""Questions about a feature, each with a distance and a test of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airflow_hops.ml.monitoring.skew.causes import as_numbers, unusual
+from airflow_hops.ml.monitoring.skew.distances import Comparison, Ranked, Share, compare, most_moved, plain_distance
+from airflow_hops.ml.monitoring.skew.sides import Feature, Numbers, Vectors
+
+VALUES = "values"
+OTHERS = "others"
+"""The numbers other than the most frequent one, where it holds half of the rows or more."""
+SINGLE = "single"
+"""The share of the value that has moved most."""
+MISSING = "missing"
+INFINITE = "infinite"
+LENGTHS = "lengths"
+"""The numbers of values per row."""
+
+
+def answers(one: Feature, other: Feature, seed: int) -> dict[str, Comparison]:
+    """Compares both sides in each question that there is about a feature."""
+    if not (one.rows and other.rows):
+        return {}
+    answers: dict[str, Comparison] = {MISSING: Share((one.missing, one.rows), (other.missing, other.rows))}
+    if one.infinite or other.infinite:
+        answers[INFINITE] = Share((one.infinite, one.rows), (other.infinite, other.rows))
+    if len(one.lengths) and len(other.lengths) and len(np.unique([one.lengths[[0, -1]], other.lengths[[0, -1]]])) > 1:
+        answers[LENGTHS] = Ranked.of(Numbers(one.lengths), Numbers(other.lengths))
+    if one.distribution is not None and other.distribution is not None:
+        answers[VALUES] = compare(one.distribution, other.distribution, np.random.default_rng(seed))
+        if not isinstance(one.distribution, Vectors) and not isinstance(other.distribution, Vectors):
+            answers[SINGLE] = most_moved(one.distribution, other.distribution)
+        before, now = as_numbers(one.distribution), as_numbers(other.distribution)
+        if before is not None and now is not None and (rest := unusual(before, now)) is not None and all(rest):
+            answers[OTHERS] = Ranked.of(*rest)
+    return answers
+
+
+def plain_distances(one: Feature, other: Feature) -> dict[str, float]:
+    """Returns the distances in each question without tests, not reduced by what chance makes of them."""
+    distances = {MISSING: abs(one.missing / one.rows - other.missing / other.rows)}
+    distances[INFINITE] = abs(one.infinite / one.rows - other.infinite / other.rows)
+    if len(one.lengths) and len(other.lengths):
+        distances[LENGTHS] = Ranked.of(Numbers(one.lengths), Numbers(other.lengths)).distance
+    if one.distribution is not None and other.distribution is not None:
+        distances[VALUES] = plain_distance(one.distribution, other.distribution)
+        before, now = as_numbers(one.distribution), as_numbers(other.distribution)
+        if before is not None and now is not None and (rest := unusual(before, now)) is not None and all(rest):
+            distances[OTHERS] = Ranked.of(*rest).distance
+    return distances

@@ -1,0 +1,220 @@
+"""The two sides of a comparison, and a feature's values on both, made comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from airflow_hops.ml.readers.vectors import finite_vectors, is_list, plain_lists
+
+Array: TypeAlias = NDArray[Any]
+FEW = 20
+"""Largest number of different numbers of both sides that are compared value by value, like text."""
+VECTORS = 1_000
+"""Largest number of vectors of a side that are compared: a test of some thousand permutations takes a second."""
+_VECTOR_NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        statistics: ``DatasetFeatureStatisticsList``.
+        sample: Uniform sample of the rows; None for statistics without one, such as TFDV's own.
+    """
+
+    statistics: Any
+    sample: pa.Table | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the statistics were computed from."""
+        return int(self.statistics.datasets[0].num_examples)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Finite numbers, ascending, ``[values]``."""
+
+    values: Array
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def cdf(self, points: Array, side: Any = "right") -> Array:
+        """Returns the share of the values up to each point, or below it if ``side`` is "left"."""
+        return np.searchsorted(self.values, points, side) / len(self.values)
+
+    @cached_property
+    def usual(self) -> tuple[float, float]:
+        """The most frequent value, and its share."""
+        starts = np.flatnonzero(np.append(True, self.values[1:] != self.values[:-1]))
+        counts = np.diff(np.append(starts, len(self.values)))
+        most = int(counts.argmax())
+        return float(self.values[starts[most]]), float(counts[most] / len(self.values))
+
+    def without(self, value: float) -> Numbers:
+        """Returns the numbers other than a value."""
+        return Numbers(self.values[self.values != value])
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Values of few kinds, or text: the number of times each occurs."""
+
+    counts: dict[Any, int]
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    def share(self, value: Any) -> float:
+        """Returns a value's share."""
+        return self.counts.get(value, 0) / len(self)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of finite numbers, ``[rows, width]``."""
+
+    values: Array
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def norms(self) -> Array:
+        """Euclidean norms, ``[rows]``."""
+        return np.linalg.norm(self.values.astype(np.float64), axis=1)
+
+
+Distribution: TypeAlias = Numbers | Kinds | Vectors
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature's values in a sample.
+
+    Attributes:
+        rows: Number of rows.
+        missing: Rows without a value: null, NaN or an empty list; of vectors, also with a number that is not finite.
+        infinite: Rows with an infinite value.
+        lengths: Number of values of each row that is not null, ``[rows]``, ascending.
+        distribution: The finite values; None if there are none.
+    """
+
+    rows: int
+    missing: int
+    infinite: int
+    lengths: Array
+    distribution: Distribution | None
+
+
+def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: int) -> list[Feature]:
+    """Returns a feature's values in several samples in the same form.
+
+    Floats have the coarsest precision of all, and 0.0 equals -0.0. A row with several values counts by one of them,
+    drawn by ``seed``, since values of the same row are not independent.
+
+    Args:
+        samples: Samples of rows.
+        name: Name of the feature; the steps of a path into structs are joined by dots.
+        width: Length of its vectors; None if it is not a vector.
+        seed: Seed of the draws.
+    """
+    columns = [_column(sample, name) for sample in samples]
+    if width is not None:
+        return [_vectors(column, width) for column in columns]
+    read = [_read(column, np.random.default_rng(seed)) for column in columns]
+    if not any(isinstance(each.values, np.ndarray) for each in read):
+        return [each.of_kinds() for each in read]
+    numbers = [each.values if isinstance(each.values, np.ndarray) else np.zeros(0) for each in read]
+    if any(values.dtype in (np.float16, np.float32) or _is_float32(values) for values in numbers):
+        numbers = [values.astype(np.float32) for values in numbers]
+    numbers = [values.astype(np.float64) + 0.0 for values in numbers]
+    few = len(np.unique(np.concatenate([values[np.isfinite(values)] for values in numbers]))) <= FEW
+    return [each.of_numbers(values, few=few) for each, values in zip(read, numbers, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A column's number of rows, the lengths of rows that are not null, and one value of each row that has any."""
+
+    rows: int
+    lengths: Array
+    values: Any
+
+    def of_numbers(self, values: Array, *, few: bool) -> Feature:
+        finite = np.sort(values[np.isfinite(values)])
+        distribution: Distribution | None = Numbers(finite) if len(finite) else None
+        if few and len(finite):
+            distribution = Kinds(
+                dict(zip(*(each.tolist() for each in np.unique(finite, return_counts=True)), strict=True))
+            )
+        return Feature(self.rows, self.rows - len(values), len(values) - len(finite), self.lengths, distribution)
+
+    def of_kinds(self) -> Feature:
+        counted = pc.value_counts(self.values)
+        counts = dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True))
+        distribution = Kinds(counts) if counts else None
+        return Feature(self.rows, self.rows - len(self.values), 0, self.lengths, distribution)
+
+
+def _read(column: pa.Array, random: np.random.Generator) -> _Read:
+    rows = len(column)
+    lengths = np.ones(rows - column.null_count, np.int64)
+    if is_list(column.type):
+        column = plain_lists(column).drop_null()
+        lengths = np.diff(np.asarray(column.offsets))
+        starts = np.asarray(column.offsets)[:-1][lengths > 0]
+        column = column.values.take(pa.array(starts + (random.random(len(starts)) * lengths[lengths > 0]).astype(int)))
+    column, kind = column.drop_null(), column.type
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        numbers = column.to_numpy(zero_copy_only=False)
+        return _Read(rows, np.sort(lengths), numbers[~np.isnan(numbers)])
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return _Read(rows, np.sort(lengths), column.cast(pa.large_binary()) if is_text else column)
+
+
+def _vectors(column: pa.Array, width: int) -> Feature:
+    rows, column = len(column), finite_vectors(column).drop_null()
+    values = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    most = max(100, min(VECTORS, _VECTOR_NUMBERS // width))
+    distribution = Vectors(values[:most]) if len(values) else None
+    return Feature(rows, rows - len(values), 0, np.full(len(values), width), distribution)
+
+
+def _is_float32(values: Array) -> bool:
+    """Returns whether values that are not all integers have only the precision of float32."""
+    finite = values[np.isfinite(values)] if values.dtype == np.float64 else values[:0]
+    fractions = finite[finite % 1 != 0]
+    with np.errstate(over="ignore"):
+        return bool(len(fractions) and (fractions.astype(np.float32) == fractions).all())
+
+
+def _column(sample: pa.Table, name: str) -> pa.Array:
+    """Returns a column, or a field of a column of structs; null in each row if the sample lacks it."""
+    if name in sample.column_names:
+        column = sample[name]
+    else:
+        outer, *fields = name.split(".")
+        if outer not in sample.column_names:
+            return pa.nulls(sample.num_rows)
+        column = sample[outer]
+        for field in fields:
+            column = pc.struct_field(column, [column.type.get_field_index(field)])
+    column = column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

@@ -1,0 +1,134 @@
+"""Windows of the reference, which show what no change looks like where rows depend on time.
+
+Windows of one population need not look alike: a week of winter differs from a year, and from a week of summer. The
+current rows are therefore compared with the most similar window of the reference, and that distance with those of the
+reference's own windows to the most similar one of the others (a conformal test with the nearest neighbour as its
+measure of strangeness; Laxhammar and Falkman, "Conformal prediction for distribution-independent anomaly detection in
+streaming vessel data", 2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.skew.questions import plain_distances
+from airflow_hops.ml.monitoring.skew.sides import Feature, alike
+
+MARGIN = 1.5
+"""Factor above the largest distance of the reference's own windows from which a distance is drift."""
+LEAST_WINDOWS = 4
+_LEAST_ROWS, _MOST_WINDOWS = 50, 60
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Distance to the most similar window of the reference, and the largest that is no drift."""
+
+    distance: float
+    allowed: float
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is further away than any window of the reference."""
+        return self.distance > self.allowed
+
+
+@dataclass(frozen=True)
+class OwnWindows:
+    """Windows of the reference that are as long as that of the current rows.
+
+    Attributes:
+        time: Column of the reference's times: seconds since the epoch, timestamps, dates, or text in ISO 8601.
+        length_s: Length of a window in seconds.
+    """
+
+    time: str
+    length_s: float
+
+    @classmethod
+    def as_long_as(cls, sample: pa.Table, time: str) -> OwnWindows:
+        """Returns windows as long as a sample's span.
+
+        Raises:
+            BadInput: the sample lacks the column, or it has no times.
+        """
+        seconds = _seconds(sample, time)
+        return cls(time, float(np.nanmax(seconds) - np.nanmin(seconds)))
+
+    def distances(
+        self, reference: pa.Table, current: pa.Table, widths: Mapping[str, int | None]
+    ) -> tuple[dict[str, dict[str, Nearest]], str]:
+        """Compares the current rows, and each window of the reference, with the most similar window.
+
+        Args:
+            reference: Sample of the reference's rows.
+            current: Sample of the current rows.
+            widths: The features, with the lengths of vectors.
+
+        Returns:
+            Distances by feature and question (:mod:`airflow_hops.ml.monitoring.skew.questions`), empty if there are
+            fewer than :data:`LEAST_WINDOWS` windows; and what was done, in words.
+
+        Raises:
+            BadInput: the sample lacks the column, or it has no times.
+        """
+        seconds = _seconds(reference, self.time)
+        number = (seconds - np.nanmin(seconds)) // max(self.length_s, 1.0)
+        numbers, rows = np.unique(number[np.isfinite(number)], return_counts=True)
+        full = numbers[rows >= _LEAST_ROWS]
+        days = self.length_s / 86_400
+        length = f"{days:.3g} days" if days >= 2 else f"{24 * days:.3g} hours"
+        if len(full) < LEAST_WINDOWS:
+            return {}, (
+                f"The reference has {len(full)} windows of {length} with at least {_LEAST_ROWS} sampled rows, expected "
+                f"{LEAST_WINDOWS}: changes with the time are not told from drift"
+            )
+        full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
+        samples = [*(reference.filter(pa.array(number == each)) for each in full), current]
+        return {name: _nearest(alike(samples, name, width=width, seed=0)) for name, width in widths.items()}, (
+            f"Compared with the most similar of {len(full)} windows of {length} of the reference: drift is what is "
+            f"{MARGIN} times further away than any of them is from the others"
+        )
+
+
+def _nearest(features: list[Feature]) -> dict[str, Nearest]:
+    """Compares each of the windows, of which the current one is last, with the most similar of the others."""
+    apart: dict[str, Any] = {}
+    for i, j in combinations(range(len(features)), 2):
+        for question, distance in plain_distances(features[i], features[j]).items():
+            matrix = apart.setdefault(question, np.full((len(features), len(features)), np.nan))
+            matrix[i, j] = matrix[j, i] = distance
+    nearest = {}
+    for question, matrix in apart.items():
+        np.fill_diagonal(matrix, np.nan)
+        own, current = matrix[:-1, :-1], matrix[-1, :-1]
+        known = np.isfinite(own).any(axis=1)
+        if known.any() and np.isfinite(current).any():
+            allowed = MARGIN * float(np.nanmin(own[known], axis=1).max())
+            nearest[question] = Nearest(float(np.nanmin(current)), min(1.0, allowed))
+    return nearest
+
+
+def _seconds(sample: pa.Table, time: str) -> Any:
+    if time not in sample.column_names:
+        raise BadInput(f"there is no column {time!r} of times; found {', '.join(sample.column_names)}")
+    column = sample[time]
+    try:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = column.cast(pa.timestamp("us"))
+        if pa.types.is_temporal(column.type):
+            column = pc.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(pa.float64()), 1e6)
+        seconds = column.cast(pa.float64()).to_numpy()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadInput(f"column {time!r} is {column.type}, expected times ({error})") from error
+    if not np.isfinite(seconds).any():
+        raise BadInput(f"column {time!r} has no times")
+    return seconds

@@ -1,0 +1,475 @@
+"""Reports of comparisons: of unchanged, changed and broken data, of few rows, odd columns, and other options."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from random_tables import random_table
+from tensorflow_metadata.proto.v0 import schema_pb2
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.monitoring.skew import detect_skew
+from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
+from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.stages.validation import list_anomalies, validate_statistics
+from airflow_hops.ml.stages.validation.drift import add_drift
+from airflow_hops.ml.statistics import generate_statistics
+from tests import flights_examples
+
+pytestmark = pytest.mark.runtime
+
+
+class Flights:
+    """Four thousand flights of a winter, which may be broken, against the others."""
+
+    def __init__(self, raw: Path) -> None:
+        winter = flights_examples.months(raw, 1, 3)[flights_examples.FEATURES]
+        table = flights_examples.to_arrow(winter[winter.index % 3 == 0])
+        order = np.random.default_rng(5).permutation(table.num_rows)
+        self.now, self.reference = table.take(pa.array(order[:4000])), table.take(pa.array(order[4000:]))
+
+    def report(self, name: str | None = None, values: Any = None) -> Any:
+        """The report on the flights with other values in one column."""
+        now = self.now if name is None else self.now.set_column(self.now.column_names.index(name), name, values)
+        return detect_skew(self.reference, now)
+
+    def missing(self, name: str, share: float) -> pa.Array:
+        random = np.random.default_rng(6)
+        return pa.array([None if random.random() < share else value for value in self.now[name].to_pylist()])
+
+    def elsewhere(self, every: int) -> pa.Array:
+        """Destinations, of which some are an airport that there was not."""
+        return pa.array(["XXX" if i % every == 0 else name for i, name in enumerate(self.now["dest"].to_pylist())])
+
+
+@pytest.fixture(scope="module")
+def flights(flights_raw: Path) -> Flights:
+    return Flights(flights_raw)
+
+
+def test_unchanged_flights_are_stable_and_a_single_outlier_changes_nothing(flights: Flights) -> None:
+    speeds = pa.array([1e6, *flights.now["wind_speed"].to_pylist()[1:]])
+    plain, outlier = flights.report(), flights.report("wind_speed", speeds)
+    for report in (plain, outlier):
+        assert (report.verdict, report.drifted) == ("stable", ())
+        assert all(skew.cause is None and skew.score <= skew.threshold for skew in report.features.values())
+    assert outlier.features["wind_speed"].score == pytest.approx(plain.features["wind_speed"].score, abs=1e-3)
+
+
+BROKEN = {
+    "celsius": lambda f: pc.divide(pc.subtract(f.now["temp"], 32.0), 1.8),
+    "thousandth": lambda f: pc.divide(f.now["distance"], 1000.0),
+    "lower_case": lambda f: pc.utf8_lower(f.now["carrier"]),
+    "new_airports": lambda f: f.elsewhere(5),
+    "constant": lambda f: pa.array(["JFK"] * 4000),
+    "constant_number": lambda f: pa.array([1013.0] * 4000),
+    "gone": lambda f: pa.array([float("nan")] * 4000),
+    "most_missing": lambda f: f.missing("humid", 0.7),
+    "hundredfold": lambda f: pc.multiply(f.now["precip"], 100.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("broken", "feature", "cause", "detail", "words"),
+    [
+        ("celsius", "temp", "unit_change", "Fahrenheit to Celsius", r"median [\d.]+, [\d.]+ in the reference"),
+        ("thousandth", "distance", "unit_change", "thousand, backwards", "about 99.9% smaller than in the reference"),
+        ("lower_case", "carrier", "new_category", None, r"'\w\w' in \d+% of the rows, \d+% in the reference"),
+        ("new_airports", "dest", "new_category", "XXX", "'XXX' in 20% of the rows, 0% in the reference"),
+        ("constant", "origin", "constant", "JFK", r"'JFK' in 100% of the rows, \d+% in the reference"),
+        ("constant_number", "pressure", "constant", "1013", r"median 1013, [\d.]+ in the reference"),
+        ("gone", "temp", "all_missing", None, "no values"),
+        ("most_missing", "humid", "missing_rate", None, r"missing in (69|70|71)% of the rows, 0.08% in the reference"),
+        # Most flights have no rain: few rows have changed, and those in another unit
+        ("hundredfold", "precip", "unit_change", None, "values other than 0: "),
+    ],
+)
+def test_a_broken_pipeline_is_told_from_a_changing_world(
+    flights: Flights, broken: str, feature: str, cause: str, detail: str | None, words: str
+) -> None:
+    report = flights.report(feature, BROKEN[broken](flights))
+    value = report.to_dict()
+    assert value["verdict"] == "pipeline_fault"
+    assert value["drifted"] == [feature] == [next(iter(value["features"]))]
+    assert value["causes"] == {feature: cause}
+    if detail:
+        assert value["features"][feature]["detail"] == detail
+    assert re.match(words, value["features"][feature]["summary"])
+    assert (f"{cause} ({detail})" if detail else cause) in str(report)
+    assert value["lost"] == ([feature] if cause == "all_missing" else [])
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e-300, 1e200, 1e300])
+def test_causes_do_not_depend_on_the_size_of_values(size: float) -> None:
+    random = np.random.default_rng(0)
+    reference, current = random.gamma(9, 1, 3000), random.gamma(9, 1, 3000)
+    in_feet = np.where(random.random(3000) < 0.4, current * 3.28084, current)
+
+    def skew_of(values: Any) -> Any:
+        return detect_skew(pa.table({"x": reference * size}), pa.table({"x": values * size})).features["x"]
+
+    larger = skew_of(current * 1.5)
+    assert (larger.cause, larger.detail) == ("covariate_shift", None)
+    assert re.fullmatch(r"about (4\d|5\d)% larger than in the reference", larger.summary)
+    feet = skew_of(in_feet)
+    assert feet.cause == "unit_change"
+    assert re.fullmatch(r"metre to foot, in about (3[7-9]|4[0-3])% of the rows", feet.detail)
+
+
+def test_one_new_airport_and_a_few_missing_values_are_no_fault(flights: Flights) -> None:
+    airport = flights.report("dest", flights.elsewhere(200)).to_dict()
+    assert airport["verdict"] in ("stable", "drift")
+    assert "new_category" not in airport["causes"].values()
+    some = flights.report("humid", flights.missing("humid", 0.2)).to_dict()
+    assert (some["verdict"], some["causes"]) == ("drift", {"humid": "missing_rate"})
+    humid = some["features"]["humid"]
+    assert humid["missing_current"] == pytest.approx(0.2, abs=0.02)
+    assert humid["missing_p_value"] < 1e-6 < 0.01 < humid["p_value"]
+
+
+def test_seasons_are_no_faults(flights_raw: Path) -> None:
+    winter, july, spring = (
+        flights_examples.to_arrow(flights_examples.months(flights_raw, *months)[flights_examples.FEATURES])
+        for months in ((1, 3), (7, 7), (4, 6))
+    )
+    reference = side_of(winter)
+    schema = infer_schema(reference.statistics)
+    for current in (july, spring):
+        (report,) = (detect_skew(winter, current, schema=schema),)
+        assert report.verdict == "drift" and {"temp", "dewp"} <= set(report.drifted)
+        assert set(report.causes.values()) == {"covariate_shift"}
+
+
+@pytest.mark.parametrize("rows", [100, 1000])
+def test_random_windows_of_flights_are_stable(flights_raw: Path, rows: int) -> None:
+    winter = flights_examples.months(flights_raw, 1, 3)[flights_examples.FEATURES]
+    table, random = flights_examples.to_arrow(winter.iloc[::4]), np.random.default_rng(4)
+    for _ in range(6):
+        order = random.permutation(table.num_rows)
+        report = detect_skew(table.take(pa.array(order[rows:])), table.take(pa.array(order[:rows])))
+        assert report.verdict == "stable", report.drifted
+
+
+@cache
+def _sides() -> tuple[Side, Side]:
+    """A table, and a smaller one that has moved."""
+    random = np.random.default_rng(6)
+    return side_of(random_table(20_000, random)), side_of(random_table(2_000, random, 0.25))
+
+
+def _tables() -> tuple[pa.Table, pa.Table]:
+    one, other = (side.sample for side in _sides())
+    assert one is not None and other is not None
+    return one, other
+
+
+def _report(**arguments: Any) -> Any:
+    return detect_skew(*_tables(), **arguments).to_dict()
+
+
+def test_too_few_rows_are_insufficient(flights: Flights) -> None:
+    few = detect_skew(flights.reference, flights.now.slice(0, 50))
+    assert (few.verdict, few.min_rows, few.rows_current) == ("insufficient", 100, 50)
+    fixed = _report(alpha=None)
+    assert (fixed["verdict"], fixed["min_rows"]) == ("insufficient", 5000)
+
+
+def test_reports_are_strict_json_with_both_sides_on_the_same_buckets(flights: Flights) -> None:
+    report = flights.report("temp", BROKEN["celsius"](flights))
+    value = report.to_dict()
+    assert json.loads(json.dumps(value, allow_nan=False)) == value
+    temp = value["features"]["temp"]["common_histogram"]
+    for side in (2, 3):
+        assert math.fsum(row[side] for row in temp) == pytest.approx(1, abs=1e-4)
+    assert all(row[1] == following[0] for row, following in pairwise(temp))
+    carrier = value["features"]["carrier"]["common_histogram"]
+    assert carrier[0][0] in ("UA", "B6", "EV") and sum(row[1] for row in carrier) == pytest.approx(1, abs=1e-4)
+    first, header, *rows = str(report).splitlines()
+    assert first.startswith("pipeline_fault: 4,000 rows against ")
+    assert header.split() == ["feature", "measure", "score", "threshold", "p", "missing", "drifted"]
+    assert len(rows) == len(value["features"]) and rows[0].startswith("temp ")
+
+
+def test_thresholds_of_the_schema_the_feature_and_all_are_followed_and_results_repeat() -> None:
+    by_default = _report()["features"]
+    assert {skew["measure"] for skew in by_default.values()} == {"distance"}
+    assert by_default["normal"]["drifted"] and by_default["normal"]["score"] == pytest.approx(0.1, abs=0.04)
+    assert list(by_default) == [
+        *(n for n, s in by_default.items() if s["drifted"]),
+        *(n for n, s in by_default.items() if not s["drifted"]),
+    ]
+    normal = _report(thresholds={"normal": 0.9})["features"]["normal"]
+    assert not normal["drifted"] and normal["p_value"] < 0.01 and normal["threshold"] == 0.9
+    assert not _report(threshold=0.9)["drifted"]
+    schema = infer_schema(_sides()[0].statistics, comparators={"normal": {"distance": 0.3}, "three": {}})
+    features = _report(schema=schema)["features"]
+    assert (features["normal"]["threshold"], features["normal"]["drifted"]) == (0.3, False)
+    assert "three" not in features and features["lognormal"]["threshold"] < 0.06
+    tag = next(feature for feature in schema.feature if feature.name == "normal").annotation.tag
+    tag[0] = "distance:much"
+    with pytest.raises(BadInput, match="feature 'normal' has the tag 'distance:much', expected distance:<0 to 1>"):
+        _report(schema=schema)
+    assert _report() == _report()
+
+
+def test_thresholds_of_tfdvs_measures_are_judged_by_tfdv_and_by_the_test() -> None:
+    comparators = {
+        "normal": {"jensen_shannon": 0.0001},
+        "few_floats": {"jensen_shannon": 0.0},
+        "three": {"infinity_norm": 0.5},
+    }
+    schema = infer_schema(_sides()[0].statistics, comparators=comparators)
+    features = _report(schema=schema)["features"]
+    for name, measure, drifted in (
+        ("normal", "jensen_shannon", True),
+        ("few_floats", "jensen_shannon", False),  # above its threshold by chance
+        ("three", "l_infinity", False),
+        ("lognormal", "distance", True),
+    ):
+        assert (features[name]["measure"], features[name]["drifted"]) == (measure, drifted), name
+    assert features["few_floats"]["score"] > features["few_floats"]["threshold"] == 0.0
+
+
+def test_statistics_without_rows_are_judged_by_tfdvs_thresholds_and_the_report_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "FeatureStats.pb"
+    path.write_bytes(_sides()[0].statistics.SerializeToString())
+    report = detect_skew(path, random_table(6_000, np.random.default_rng(1), 2.0))
+    assert "The statistics of the reference hold no sample of rows" in report.notes[0]
+    assert report.features["normal"].measure == "jensen_shannon" and report.features["normal"].p_value is None
+    assert report.features["three"].threshold == 0.05 and "normal" in report.drifted
+    vectors = pa.table({"v": pa.array([[1.0, 2.0]] * 300, pa.list_(pa.float32())), "x": np.arange(300.0)})
+    alone = detect_skew(generate_statistics(vectors), vectors)
+    assert list(alone.features) == ["x"] and alone.notes[1] == "Not compared, as TFDV has no measure of them: v"
+
+
+def test_fixed_thresholds_alone_decide_without_alpha() -> None:
+    fixed = _report(alpha=None, min_rows=100)
+    assert fixed["alpha"] is None
+    for name, skew in fixed["features"].items():
+        assert (skew["p_value"], skew["missing_p_value"], skew["threshold"]) == (None, None, 0.05), name
+        assert skew["drifted"] == (skew["score"] > 0.05), name
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ({"alpha": 2.0}, "alpha is 2.0, expected above 0 and below 1, or None"),
+        ({"min_rows": 0}, "min_rows is 0, expected at least 1"),
+        ({"missing_threshold": -1}, "missing_threshold is -1, expected 0 to 1"),
+        ({"threshold": 5}, "threshold is 5, expected 0 to 1"),
+        ({"thresholds": {"normal": 2}}, "thresholds['normal'] is 2, expected 0 to 1"),
+        ({"comparator": "both"}, "comparator is 'both', expected 'skew' or 'drift'"),
+        ({"thresholds": {"nobody": 0.1}}, "thresholds names feature 'nobody', which is not compared"),
+        ({"schema": schema_pb2.Schema()}, "nothing to compare: the schema has no skew_comparator for a feature of the"),
+        ({"time": "when"}, "there is no column 'when' of times; found normal, "),
+        ({"time": "three"}, "column 'three' is string, expected times"),
+    ],
+)
+def test_a_bad_argument_is_named(argument: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        detect_skew(*_tables(), **argument)
+    assert words in str(refused.value)
+
+
+def test_what_both_tables_have_is_compared_and_what_a_schema_misses_is_refused() -> None:
+    reference, now = _tables()
+    schema = infer_schema(_sides()[0].statistics)
+    with pytest.raises(BadInput, match="feature 'normal' is STRING in the current rows, but is FLOAT in the reference"):
+        detect_skew(reference, now.set_column(0, "normal", pa.array(["x"] * 2000)), schema=schema)
+    with pytest.raises(BadInput, match="feature 'three' is not among the current rows"):
+        detect_skew(reference, now.drop(["three"]), schema=schema)
+    both = detect_skew(reference.drop(["integers"]), now.drop(["three"])).to_dict()
+    assert both["unmatched"] == ["integers", "three"]
+    assert set(both["features"]) == set(now.column_names) - {"integers", "three"}
+    with pytest.raises(BadInput, match="thousands, three, those of the current rows are other"):
+        detect_skew(reference, pa.table({"other": [1, 2]}))
+
+
+def _odd_table(rows: int, random: np.random.Generator) -> pa.Table:
+    extremes = random.integers(-5, 5, rows)
+    extremes[:2] = [np.iinfo(np.int64).min, np.iinfo(np.int64).max][: min(rows, 2)]
+    normal = random.normal(size=rows)
+    return pa.table(
+        {
+            "constant": np.full(rows, 3.0),
+            "extremes": extremes,
+            "infinite": np.where(random.random(rows) < 0.3, np.inf, normal),
+            "only_infinite": np.full(rows, np.inf),
+            "only_nan": np.full(rows, np.nan),
+            "overflowing": normal * 1e308,
+            "denormal": normal * 1e-310,
+            "bits": random.integers(0, 2, rows),
+            "cauchy": random.standard_cauchy(rows),
+            "large_integers": random.integers(10**15, 10**16, rows),
+            "identifiers": [f"x{value}" for value in random.integers(0, 10**9, rows)],
+            "no_strings": pa.nulls(rows, pa.string()),
+            "empty_strings": [""] * rows,
+            "lists": [[value] * (index % 3) for index, value in enumerate(normal)],
+        }
+    )
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (2, 3), (50, 7), (3000, 1), (3000, 150), (150, 3000)], ids=str)
+def test_awkward_columns_and_samples_of_any_size_are_judged(rows: tuple[int, int]) -> None:
+    random = np.random.default_rng(7)
+    report = detect_skew(*(_odd_table(n, random) for n in rows), min_rows=1).to_dict()
+    assert (report["verdict"], report["drifted"]) == ("stable", [])
+    assert len(report["features"]) == 14
+    for skew in report["features"].values():
+        assert (skew["p_value"] is None) == (skew["score"] is None)
+        assert skew["p_value"] is None or 0 < skew["p_value"] <= 1
+
+
+def test_values_that_are_missing_infinite_or_overflow_are_told_apart() -> None:
+    random = np.random.default_rng(4)
+
+    def column(rows: int, infinite: float) -> pa.Table:
+        return pa.table({"x": np.where(random.random(rows) < infinite, np.inf, random.normal(size=rows))})
+
+    reference, some = column(4000, 0.0), column(4000, 0.1)
+    more = detect_skew(reference, column(1000, 0.1))
+    assert more.verdict == "drift"
+    assert re.fullmatch("infinite in 1?[0-9]% of the rows, 0% in the reference", more.features["x"].summary or "")
+    assert detect_skew(some, column(1000, 0.1)).verdict == "stable"
+    all_ = detect_skew(reference, column(1000, 1.0)).to_dict()
+    assert (all_["verdict"], all_["causes"]) == ("pipeline_fault", {"x": "all_missing"})
+    one, same, other = (1.7e308 * random.uniform(-1, 1, rows) for rows in (3000, 1000, 1000))
+    assert detect_skew(pa.table({"x": one}), pa.table({"x": same})).verdict == "stable"
+    for values in (np.abs(same), other * 0.1):
+        (skew,) = detect_skew(pa.table({"x": one}), pa.table({"x": values})).features.values()
+        assert (skew.drifted, skew.cause) == (True, "covariate_shift")
+
+
+def lists(seed: int, *, empty: float = 0.1, least: int = 1, rows: int = 2000) -> pa.Table:
+    """Lists of text and of numbers, of ``least`` to ``least + 3`` values, and a share of empty ones."""
+    random = np.random.default_rng(seed)
+    sizes = np.where(random.random(rows) < empty, 0, random.integers(least, least + 4, rows))
+    columns = {"text": [list(random.choice(["a", "b", "c"], n)) for n in sizes]}
+    columns["numbers"] = [random.normal(size=n).tolist() for n in sizes]
+    return pa.table(columns, pa.schema({"text": pa.list_(pa.string()), "numbers": pa.list_(pa.float64())}.items()))
+
+
+@pytest.mark.parametrize(("empty", "missing"), [(0.95, 0.9), (1.0, 1.0)])
+def test_lists_that_become_empty_are_a_fault(empty: float, missing: float) -> None:
+    report = detect_skew(lists(1), lists(2, empty=empty))
+    assert (report.verdict, set(report.drifted)) == ("pipeline_fault", {"text", "numbers"})
+    assert set(report.causes.values()) == {"missing_rate" if empty < 1 else "all_missing"}
+    assert all(skew.missing_current >= missing for skew in report.features.values())
+
+
+@pytest.mark.parametrize("alpha", [0.01, None])
+def test_lists_that_become_longer_are_drift(alpha: float | None) -> None:
+    report = detect_skew(lists(1), lists(2, least=3), alpha=alpha, threshold=0.5, min_rows=100)
+    assert (report.verdict, set(report.drifted)) == ("drift", {"text", "numbers"})
+    assert report.features["text"].summary == "4.11 values per row, 2.23 in the reference"
+
+
+def test_unchanged_lists_are_stable() -> None:
+    for seed in range(10):
+        assert detect_skew(lists(seed), lists(seed + 100, rows=300)).verdict == "stable", seed
+
+
+def few(seed: int, *, frequent: float = 0.3, rare: float = 0.0015, rows: int = 20_000) -> pa.Table:
+    """Columns of few values, and columns with a rare value."""
+    random = np.random.default_rng(seed)
+    is_frequent, is_rare = random.random(rows) < frequent, random.random(rows) < rare
+    grade = np.where(is_frequent, 5, random.integers(1, 5, rows))
+    normal = random.normal(size=rows)
+    return pa.table(
+        {
+            "flag": pa.array(is_frequent),
+            "flag_as_integer": is_frequent.astype(int),
+            "flag_as_float": pa.array(is_frequent.astype(float), mask=random.random(rows) < 0.1),
+            "grade": grade,
+            "grade_as_float": grade.astype(float),
+            "grade_as_text": [f"grade {value}" for value in grade],
+            "rare_flag": is_rare.astype(int),
+            "rare_category": np.where(is_rare, "rare", np.where(normal > 0, "common", "usual")),
+            "placeholder": np.where(is_rare, -999.0, normal),
+            "mostly_zero": np.where(is_rare, np.exp(normal), 0.0),
+            "normal": random.normal(size=rows),
+        }
+    )
+
+
+FEW = ("flag", "flag_as_integer", "flag_as_float", "grade", "grade_as_float", "grade_as_text")
+
+
+def test_columns_of_few_values_drift_like_text() -> None:
+    reference, current = side_of(few(1)), side_of(few(2, frequent=0.7))
+    schema = infer_schema(reference.statistics)
+    for report in (detect_skew(few(1), few(2, frequent=0.7)), detect_skew(few(1), few(2, frequent=0.7), schema=schema)):
+        assert set(report.drifted) == set(FEW)
+        assert all(report.features[name].score == pytest.approx(0.4, abs=0.02) for name in FEW)
+    anomalies = validate_statistics(current.statistics, schema, previous=reference.statistics)
+    add_drift(anomalies, reference, current, schema)
+    moved = {each.feature: (each.types, each.severity) for each in list_anomalies(anomalies, "train")}
+    assert moved == dict.fromkeys(FEW, (("COMPARATOR_L_INFTY_HIGH",), "warning"))
+    scores = {info.path.step[0]: info.drift_measurements[0].value for info in anomalies.drift_skew_info}
+    assert scores["grade"] == pytest.approx(scores["grade_as_text"], abs=1e-3)
+
+
+def test_a_rare_value_that_becomes_more_frequent_is_found_where_no_change_is_too_small() -> None:
+    reference, current = few(1), few(2, rare=0.0126)
+    assert detect_skew(reference, current).verdict == "stable"
+    report = detect_skew(reference, current, threshold=0)
+    assert set(report.drifted) == {"rare_flag", "rare_category", "mostly_zero", "placeholder"}
+    for seed in range(5):
+        assert detect_skew(reference, few(100 + seed, rows=1000), threshold=0).verdict == "stable", seed
+
+
+def test_numbers_that_fill_a_gap_between_few_are_drift() -> None:
+    random = np.random.default_rng(3)
+    whole, fractions = random.integers(1, 6, 5000).astype(float), random.uniform(1, 5, 5000)
+    assert detect_skew(pa.table({"x": whole}), pa.table({"x": fractions})).drifted == ("x",)
+
+
+def weeks(first: int, count: int, *, warmer: float = 0.0) -> pa.Table:
+    """Hours of weeks, with a daily rhythm, weekends and a season: no week is like a year."""
+    hours = np.arange(first * 168, (first + count) * 168)
+    random = np.random.default_rng(first)
+    season, day = np.sin(2 * np.pi * hours / 8760), np.sin(2 * np.pi * hours / 24)
+    spell = np.repeat(random.normal(0, 2, count * 7), 24)
+    return pa.table(
+        {
+            "hour": hours * 3600,
+            "degrees": 10 + warmer - 8 * season + 3 * day + spell,
+            "weekend": (hours // 24 % 7 >= 5).astype(int),
+        }
+    )
+
+
+def test_weeks_that_differ_as_those_of_the_reference_do_are_stable() -> None:
+    year = weeks(0, 52)
+    for week in (55, 68, 80):
+        assert "degrees" in detect_skew(year, weeks(week, 1)).drifted
+        own = detect_skew(year, weeks(week, 1), time="hour")
+        assert own.verdict == "stable", str(own)
+        assert own.notes[0].startswith("Compared with the most similar of 53 windows of 6.96 days of the reference")
+    heated = detect_skew(year, weeks(80, 1, warmer=25.0), time="hour")
+    assert heated.verdict != "stable" and heated.drifted == ("degrees",)
+    short = detect_skew(weeks(0, 2), weeks(55, 1), time="hour")
+    assert "expected 4: changes with the time are not told from drift" in short.notes[0]
+
+
+def test_a_side_of_other_rows_than_its_statistics_is_judged_by_its_sample() -> None:
+    statistics, now = _sides()[0].statistics, _sides()[1]
+    report = compare_sides(Side(statistics, _tables()[1]), now, None, _test())
+    assert report.verdict == "stable" and report.rows_reference == 20_000
+
+
+def _test() -> Any:
+    from airflow_hops.core.contract.skew import SkewTest
+
+    return SkewTest()

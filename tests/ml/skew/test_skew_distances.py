@@ -1,0 +1,149 @@
+"""Distances of two samples: SciPy's and TFDV's, moved by no outlier, scale or rounding, and rarely by chance."""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow_data_validation as tfdv
+from random_tables import random_table
+from scipy import stats
+
+from airflow_hops.ml.monitoring.skew.distances import Ranked, compare, other_scores
+from airflow_hops.ml.monitoring.skew.sides import Kinds, Numbers, alike
+from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
+from airflow_hops.ml.schemas import infer_schema
+from airflow_hops.ml.statistics import generate_statistics
+
+pytestmark = pytest.mark.runtime
+
+
+def distance(reference: Any, current: Any, **options: Any) -> Any:
+    """Compares two columns."""
+    sides = pa.table({"x": reference}), pa.table({"x": current})
+    one, other = alike(sides, "x", width=None, seed=0, **options)
+    assert one.distribution is not None and other.distribution is not None
+    return compare(one.distribution, other.distribution, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.3, 1.0), (0.0, 1.5), (6.0, 1.0)])
+def test_numbers_have_the_distance_and_p_value_of_scipy(shift: float, scale: float) -> None:
+    random = np.random.default_rng(1)
+    before, after = random.normal(50, 10, 2_000), random.normal(50 + 10 * shift, 10 * scale, 1_500)
+    result, expected = distance(before, after), stats.ks_2samp(before, after, method="exact")
+    assert result.distance == pytest.approx(expected.statistic, abs=1e-12)
+    assert result.p_value == pytest.approx(expected.pvalue, rel=0.2)
+    assert stats.kstwo.sf(result.by_chance(0.001), round(2_000 * 1_500 / 3_500)) == pytest.approx(0.001)
+    scores = other_scores(Numbers(np.sort(before)), Numbers(np.sort(after)))
+    assert scores["wasserstein"] == pytest.approx(stats.wasserstein_distance(before, after), abs=1e-6)
+    edges = [-np.inf, *np.quantile(before, np.linspace(0.1, 0.9, 9)), np.inf]
+    shares = [(count + 0.5) / (count + 0.5).sum() for count in (np.histogram(v, edges)[0] for v in (before, after))]
+    index = ((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum()
+    assert scores["population_stability_index"] == pytest.approx(index, abs=1e-6)
+
+
+def test_no_monotone_transformation_outlier_or_rounding_moves_a_distance() -> None:
+    random = np.random.default_rng(2)
+    before, after = random.lognormal(size=3_000), random.lognormal(0.2, size=1_000)
+    plain = distance(before, after).distance
+    assert 0.05 < plain < 0.2
+    for change in (np.log, np.sqrt, lambda v: 1e200 * v, lambda v: 1e-300 * v, lambda v: -1 / v):
+        assert distance(change(before), change(after)).distance == pytest.approx(plain, abs=1e-12)
+    assert distance(np.append(before, 1e300), after).distance == pytest.approx(plain, abs=1e-3)
+    assert distance(before, before[:1_000].astype(np.float32)).p_value > 0.5
+    assert distance(before, pa.array(before.astype(np.float32).astype(np.float64))).distance == 0.0
+    assert distance(np.zeros(500), np.full(500, -0.0)).distance == 0.0
+    assert distance([1, 2, 3] * 100, [True, False] * 100).distance > 0.5  # numbers of any width are numbers
+
+
+def test_kinds_have_the_total_variation_less_what_chance_makes_of_it() -> None:
+    random = np.random.default_rng(3)
+
+    def drawn(rows: int, **shares: float) -> list[str]:
+        return list(random.choice(list(shares), rows, p=list(shares.values())))
+
+    moved = distance(drawn(20_000, a=0.5, b=0.3, c=0.2), drawn(20_000, a=0.4, b=0.3, c=0.3))
+    assert moved.distance == pytest.approx(0.1, abs=0.015) and moved.p_value < 1e-6
+    many = [f"v{value}" for value in random.integers(0, 5_000, 3_000)]
+    same = distance(many[:2_000], many[2_000:])
+    assert same.distance < 0.03 and same.p_value > 0.01
+    rewritten = distance(many[:2_000], [value.upper() for value in many[2_000:]])
+    assert rewritten.distance == 1.0 and rewritten.p_value < 1e-6
+    assert compare(Kinds({b"a": 5}), Kinds({b"b": 7}), random).distance == 1.0
+    assert compare(Kinds({b"a": 5}), Kinds({b"a": 7}), random).p_value == 1.0
+
+
+@pytest.mark.parametrize("rows", [60, 1_000])
+def test_unchanged_samples_have_p_values_as_small_as_promised(rows: int) -> None:
+    p_values: dict[str, list[float]] = {}
+    for seed in range(30):
+        random = np.random.default_rng([seed, rows])
+        sides = random_table(3_000, random), random_table(rows, random)
+        for name in sides[0].column_names:
+            one, other = alike(sides, name, width=None, seed=0)
+            assert one.distribution is not None and other.distribution is not None
+            p_values.setdefault(name, []).append(compare(one.distribution, other.distribution, random).p_value)
+    every = [p for values in p_values.values() for p in values]
+    # Of 270, with probability 0.999: at most 10 at 0.01, 44 at 0.1
+    assert sum(p <= 0.01 for p in every) <= 10 and sum(p <= 0.1 for p in every) <= 44
+    for name in ("normal", "three", "hundred"):  # where nothing makes the test careful, they are no larger either
+        assert 0.2 < median(p_values[name]) < 0.8, name
+
+
+def test_p_value_of_few_odd_rows_is_not_too_small() -> None:
+    rare = {
+        n: compare(Kinds({b"usual": 20_000}), Kinds({b"usual": 1_500 - n, b"odd": n}), np.random.default_rng(0))
+        for n in (1, 2, 3)
+    }
+    for number, result in rare.items():
+        exact = stats.fisher_exact([[0, 20_000], [number, 1_500 - number]]).pvalue
+        assert result.p_value >= 0.3 * exact, number
+
+
+def test_real_changes_are_found() -> None:
+    random, result = np.random.default_rng(4), []
+    for _ in range(20):
+        before, after = random.normal(size=20_000), random.normal(0.3, size=1_500)
+        result.append(distance(before, after))
+    assert fmean(each.p_value < 1e-5 for each in result) == 1.0
+    assert median(each.distance for each in result) == pytest.approx(2 * stats.norm.cdf(0.15) - 1, abs=0.02)
+
+
+def test_a_list_counts_by_one_of_its_values_and_by_its_length() -> None:
+    random = np.random.default_rng(5)
+    rows = [[float(i)] * int(n) for i, n in enumerate(random.integers(0, 4, 1_000))]
+    one, _ = alike([pa.table({"x": rows}), pa.table({"x": rows})], "x", width=None, seed=0)
+    assert isinstance(one.distribution, Numbers)
+    assert one.distribution.values.tolist() == [row[0] for row in rows if row]
+    assert one.missing == sum(not row for row in rows) and one.lengths.tolist() == sorted(map(len, rows))
+    struct = pa.table({"s": pa.array([{"x": [1, 2]}, None, {"x": []}], pa.struct([("x", pa.list_(pa.int64()))]))})
+    nested, _ = alike([struct, struct], "s.x", width=None, seed=0)
+    assert (nested.rows, nested.missing) == (3, 2)
+    absent, _ = alike([struct, struct], "nobody", width=None, seed=0)
+    assert (absent.missing, absent.distribution) == (3, None)
+
+
+def test_measures_of_tfdv_are_tfdvs_own() -> None:
+    random = np.random.default_rng(6)
+    before, now = (generate_statistics(random_table(rows, random, shift)) for rows, shift in ((3_000, 0), (900, 0.4)))
+    schema = infer_schema(
+        before,
+        comparators={"normal": {"jensen_shannon": 0.01}, "three": {"infinity_norm": 0.01}, "hundred": {}},
+    )
+    result = measured_by_tfdv(before, now, schema, "skew", ())
+    info = tfdv.validate_statistics(before, schema, serving_statistics=now).drift_skew_info
+    theirs = {each.path.step[0]: each.skew_measurements[0] for each in info}
+    assert result.keys() == theirs.keys() == {"normal", "three"}
+    assert all((result[name].score, result[name].threshold) == (each.value, 0.01) for name, each in theirs.items())
+    assert result["normal"].measure == "jensen_shannon" and result["three"].measure == "l_infinity"
+    by_default = measured_by_tfdv(before, now, None, "drift", ["lognormal", "hundred"])
+    assert {name: each.threshold for name, each in by_default.items()} == {"lognormal": 0.2, "hundred": 0.05}
+
+
+def test_distance_is_symmetric_in_its_sides() -> None:
+    random = np.random.default_rng(7)
+    one, other = (Numbers(np.sort(random.normal(shift, size=300))) for shift in (0, 0.2))
+    assert Ranked.of(one, other).distance == Ranked.of(other, one).distance
