@@ -21,6 +21,7 @@ from airflow_hops.core.contract.retraining.conditions import (
     Drift,
     NewRows,
     PipelineFault,
+    PredictionDrift,
     Rejected,
     RolloutRunning,
 )
@@ -61,6 +62,12 @@ def situation(day: float, *drifted: str, verdict: str = "", reference: str = "v1
 
 def of_spans(of: Situation) -> Situation:
     return replace(of, skew=replace(of.skew, reference=replace(of.skew.reference, model=None, version=None)))
+
+
+def predicted(day: float, *prediction: float, **known: Any) -> Situation:
+    """A comparison in which the predictions have a distance and its threshold, or were not compared."""
+    of = situation(day, **known)
+    return replace(of, skew=replace(of.skew, prediction=prediction or None))
 
 
 def unwell(of: Situation) -> Situation:
@@ -128,6 +135,12 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
          "temp drifted from the training data of version 1; budget 1 of 1 trainings spent in 9 days"),
         (on(budget=Budget(1, 9 * DAY)), [situation(1, "temp"), situation(10, "temp")], "", "budget 0 of 1"),
         (on(when=Drift("dewp")), [situation(1, "temp")], "verdict", "only temp drifted"),
+        (on(when=PredictionDrift()), [predicted(1, 0.2, 0.05)], "", "distance of the predictions is 0.2, above 0.05"),
+        (on(when=PredictionDrift()), [predicted(1, 0.04, 0.05)], "verdict", "predictions is 0.04, of 0.05"),
+        (on(when=PredictionDrift(0.3)), [predicted(1, 0.2, 0.05)], "verdict", "predictions is 0.2, of 0.3"),
+        (on(when=PredictionDrift()), [predicted(1, 0.2, 0.05, verdict="insufficient")], "verdict", "'insufficient'"),
+        (on(when=PredictionDrift()), [predicted(1)], "monitor", "the predictions were not compared: see the notes"),
+        (on(when=PredictionDrift()), [predicted(1, 0.2, 0.05, verdict="pipeline_fault")], "pipeline_fault", ""),
         (on(when=Drift(min_effect=0.01)), [situation(1, "dewp")], "verdict", "with effects below 0.01"),
         (on(when=Drift(min_effect=0.01)), [situation(1, "temp")], "", ""),
         (on(when=Drift(consecutive=2)), [situation(1, "temp")], "verdict", "1 of 2 comparisons in a row"),

@@ -48,9 +48,7 @@ def measured_by_tfdv(
 
     # TFDV would compare the single numbers of vectors.
     known = {feature_name(each): each for each in reference.datasets[0].features if vector_width(each) is None}
-    chosen = (
-        {} if schema is None else {each.name: getattr(each, f"{comparator}_comparator") for each in schema.feature}
-    )
+    chosen = {} if schema is None else {each.name: getattr(each, f"{comparator}_comparator") for each in schema.feature}
     asked, measures = schema_pb2.Schema(), {}
     for name, feature in known.items():
         fields = [field for field in _FIELDS if name in chosen and chosen[name].HasField(field)]

@@ -89,7 +89,8 @@ class OwnWindows:
         if len(full) < LEAST_WINDOWS:
             return {}, (
                 f"The reference has {len(full)} windows of {length} with at least {_LEAST_ROWS} sampled rows, expected "
-                f"{LEAST_WINDOWS}: changes with the time are not told from drift"
+                f"{LEAST_WINDOWS}: changes with the time are not told from drift; compare longer windows, or raise "
+                "sample_rows of StatisticsOperator"
             )
         full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
         samples = [*(reference.filter(pa.array(number == each)) for each in full), current]

@@ -113,7 +113,8 @@ def compare_rows(
         report = SkewReport(INSUFFICIENT, {}, reference.rows, span.rows, options.rows_needed)
         return Compared(report, reference, None, trained.origin, facts, notes=tuple(notes))
     current = _collected(rows, trained)
-    windows = _windows(options, trained.time, span.window_start or span.captured_from, span.window_end)
+    period = (span.window_start, span.window_end) if span.window_start else (span.captured_from, span.captured_until)
+    windows = _windows(options, trained.time, *period)
     report = compare_sides(reference, current, trained.schema, options, windows)
     compared = Compared(report, reference, current, trained.origin, facts)
     is_wanted = options.predictions or (options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT))
@@ -161,7 +162,7 @@ def _windows(options: SkewOptions, time: str | None, start: str | None, end: str
             "own_windows out"
         )
     if start is None or end is None:
-        raise BadInput("own_windows is True, but the period of the current rows is not known; set time_feature")
+        raise BadInput("own_windows is True, but the period of the current rows is not known: they have no window")
     return OwnWindows(time, (as_utc(end) - as_utc(start)).total_seconds())
 
 
