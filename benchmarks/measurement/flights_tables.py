@@ -60,13 +60,16 @@ def write_window_frames(raw: Path, folder: Path, rows: int) -> None:
 
 
 def capture_window(folder: Path) -> None:
-    """The window as the model server captures it (``captured/``), and the reference's statistics (``reference.pb``)."""
+    """The window as the model server captures it (``captured/``), and the reference's statistics (``reference/``)."""
     import pandas as pd
 
-    from airflow_hops.ml.statistics import generate_statistics
+    from airflow_hops.ml.statistics.generate import collect_statistics
+    from airflow_hops.ml.statistics.sample import write_sample
 
-    statistics = generate_statistics(folder / "reference.parquet")
-    (folder / "reference.pb").write_bytes(statistics.SerializeToString())
+    collected = collect_statistics(folder / "reference.parquet")
+    (folder / "reference").mkdir()
+    (folder / "reference" / "FeatureStats.pb").write_bytes(collected.statistics.SerializeToString())
+    write_sample(collected.sample, folder / "reference")
     capture_rows(folder / "captured", [pd.read_parquet(folder / "current.parquet")])
 
 

@@ -26,23 +26,23 @@ def check(folder: str) -> Work:
 
     from airflow_hops.core.contract.skew import SkewOptions
     from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
+    from airflow_hops.ml.monitoring.skew.detect import side_of
     from airflow_hops.ml.stages.skew.compare import compare_rows
     from airflow_hops.ml.stages.skew.fetch import Fetched, check_columns, read_span
     from airflow_hops.ml.stages.skew.trained import Trained
-    from airflow_hops.ml.statistics import load_statistics
     from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
     nothing: Any = None
 
     def work() -> Mapping[str, Any]:
-        statistics = load_statistics(Path(folder) / "reference.pb")
-        types = {name: type_name(feature) for name, feature in features_by_name(statistics).items()}
-        trained = Trained(nothing, "train", nothing, nothing, statistics, None, types)
+        reference = side_of(Path(folder) / "reference" / "FeatureStats.pb")
+        types = {name: type_name(feature) for name, feature in features_by_name(reference.statistics).items()}
+        trained = Trained(nothing, "train", nothing, nothing, reference, None, types)
         files = _captured(folder)
         for file in files:
             check_columns(file, types, None)
         fetched = Fetched(FeatureRows(files), read_span(files, None)[0])
-        compared = compare_rows(trained, fetched, SkewOptions(model_name=MODEL, attribute=False))
+        compared = compare_rows(trained, fetched, SkewOptions(model_name=MODEL, attribute=False, predictions=False))
         report = compared.report
         return {"rows": report.rows_current, "features": len(report.features), "drifted": len(report.drifted)}
 
@@ -72,16 +72,19 @@ def row_check(folder: str) -> Work:
 
 
 def write(folder: Path, rows: int, features: int) -> None:
-    """The reference's statistics, and as many rows as the model server captures them; every tenth feature has drifted.
+    """The reference, and as many rows as the model server captures them; every tenth feature has drifted.
 
+    ``reference``: statistics, and a sample of the rows.
     ``training.parquet``: as many rows as are captured, every second of which has the identifier of a captured one.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_hops.ml.statistics import comparable_options, generate_statistics
+    from airflow_hops.ml.statistics import comparable_options
+    from airflow_hops.ml.statistics.generate import collect_statistics
+    from airflow_hops.ml.statistics.sample import write_sample
 
-    folder.mkdir(parents=True)
+    (folder / "reference").mkdir(parents=True)
     parts = range(0, rows, _PART_ROWS)
 
     def made(start: int, moved: bool, step: int = 1) -> Any:
@@ -93,15 +96,16 @@ def write(folder: Path, rows: int, features: int) -> None:
         for start in parts:
             writer.write_table(pa.Table.from_pandas(made(start, False, step=2), schema, preserve_index=False))
     reference = pa.Table.from_pandas(_frame(0, REFERENCE_ROWS, features, False), preserve_index=False)
-    statistics = generate_statistics(reference, options=comparable_options(), exclude=[IDENTIFIER])
-    (folder / "reference.pb").write_bytes(statistics.SerializeToString())
+    collected = collect_statistics(reference, options=comparable_options(), exclude=[IDENTIFIER])
+    (folder / "reference" / "FeatureStats.pb").write_bytes(collected.statistics.SerializeToString())
+    write_sample(collected.sample, folder / "reference")
 
 
 def _frame(start: int, rows: int, features: int, moved: bool, step: int = 1) -> Any:
     """Rows of five kinds of features in turn: few integers, many, normal, skewed with gaps, and strings.
 
     After :data:`_DIFFERENT` features they come again. A feature that has not drifted and whose p-value is below 0.1 by
-    chance takes ten times as many simulated samples: a wide table shall not have more than its share of those.
+    chance takes ten times as many permutations: a wide table shall not have more than its share of those.
     """
     import numpy as np
     import pandas as pd

@@ -119,18 +119,18 @@ def skew(folder: str) -> Work:
     """Captured rows against stored statistics, as the skew stage does it."""
     import tensorflow_data_validation  # noqa: F401
 
+    from airflow_hops.core.contract.skew import SkewTest
     from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
     from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
-    from airflow_hops.ml.monitoring.skew import detect_skew
-    from airflow_hops.ml.statistics import generate_statistics, load_statistics
+    from airflow_hops.ml.monitoring.skew.detect import compare_sides, side_of
     from airflow_hops.ml.statistics.summary import features_by_name
 
     def check() -> Mapping[str, Any]:
-        reference = load_statistics(Path(folder) / "reference.pb")
+        reference = side_of(Path(folder) / "reference" / "FeatureStats.pb")
         requests = CapturedRequests(f"{folder}/captured", MODEL)
         files = requests.fetch(requests.names(), Path(folder))
-        current = generate_statistics(FeatureRows(files)(list(features_by_name(reference))))
-        report = detect_skew(reference, current)
+        current = FeatureRows(files).collect(list(features_by_name(reference.statistics)))
+        report = compare_sides(reference, current, None, SkewTest())
         return {"rows": report.rows_current, "features": len(report.features), "drifted": len(report.drifted)}
 
     return twice(check)

@@ -111,7 +111,7 @@ def unit_change(reference: Numbers, current: Numbers) -> str | None:
     """
     if (others := unusual(reference, current)) is not None:
         reference, current = others
-    before, now = (np.quantile(side.values, _LEVELS) for side in (reference, current))
+    before, now = (side.quantiles(_LEVELS) for side in (reference, current))
     if len(np.unique(before)) < 5:
         return _far_factor(reference, current) or _partial_change(reference, current)
     noise = 1.0 / min(len(reference), len(current)) ** 0.5
@@ -163,7 +163,7 @@ def _partial_change(reference: Numbers, current: Numbers) -> str | None:
 
     Other seasons can look like such a mixture, but are nearer to a reference that was moved and stretched.
     """
-    before, now = (np.quantile(side.values, _PERCENTILES) for side in (reference, current))
+    before, now = (side.quantiles(_PERCENTILES) for side in (reference, current))
     if before[0] == before[-1] or not np.isfinite([before[-1] - before[0], now[-1] - now[0]]).all():
         return None
     # The reference moved and stretched by least squares; divided first, as squares may be 0 or infinite
@@ -172,7 +172,7 @@ def _partial_change(reference: Numbers, current: Numbers) -> str | None:
     centred = x - x.mean()
     slope = float(centred @ (y - y.mean()) / (centred @ centred))
     moved = _converted(reference, slope * y_unit / x_unit, float(y.mean() - slope * x.mean()) * y_unit)
-    points = np.unique(np.concatenate([now, np.quantile(moved.values, _PERCENTILES)]))
+    points = np.unique(np.concatenate([now, moved.quantiles(_PERCENTILES)]))
     nearest = _SEASON * float(np.abs(current.cdf(points) - moved.cdf(points)).max())
     best, noise = None, _noise(len(reference), len(current))
     for name, factor, shift in _both_ways(_CONVERSIONS):
@@ -191,7 +191,7 @@ def _converted(numbers: Numbers, factor: float, shift: float) -> Numbers:
 
 def _at_points(*sides: Numbers) -> tuple[Array, ...]:
     """Returns each side's cumulative shares at the percentiles of all."""
-    points = np.unique(np.concatenate([np.quantile(side.values, _PERCENTILES, method="lower") for side in sides]))
+    points = np.unique(np.concatenate([side.quantiles(_PERCENTILES, between=False) for side in sides]))
     return tuple(side.cdf(points) for side in sides)
 
 

@@ -166,14 +166,19 @@ def compare(reference: Distribution, current: Distribution, random: np.random.Ge
 def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> Share:
     """Returns the share of the single value that has moved most, by the number of standard deviations.
 
-    It shows a rare value, or a placeholder among many numbers, which the distance of all values does not.
+    It shows a rare value, or a placeholder among many numbers, which the distance of all values does not. Of numbers,
+    it is one of those that occur more than once.
     """
     if isinstance(reference, Kinds) and isinstance(current, Kinds):
         before, now = _counts(reference, current)
     else:
         assert isinstance(reference, Numbers) and isinstance(current, Numbers)
-        places = np.unique(np.concatenate([reference.values, current.values]), return_inverse=True)[1]
-        before, now = (np.bincount(p, minlength=places.max() + 1) for p in np.split(places, [len(reference)]))
+        sides = (reference, current)
+        repeated = [values[counts > 1] for values, counts in (side.counts for side in sides)]
+        values = np.unique(np.concatenate(repeated)) if any(map(len, repeated)) else reference.values[:1]
+        before, now = (
+            np.searchsorted(side.values, values, "right") - np.searchsorted(side.values, values) for side in sides
+        )
     n, m = len(reference), len(current)
     pooled = (before + now) / (n + m)
     deviation = (pooled * (1 - pooled) * (1 / n + 1 / m)) ** 0.5
@@ -231,7 +236,7 @@ def other_scores(reference: Distribution | None, current: Distribution | None) -
     numbers, the Wasserstein distance in their own units, and divided by the reference's standard deviation.
     """
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
-        bounds = np.unique(np.quantile(reference.values, np.linspace(0.1, 0.9, 9)))
+        bounds = np.unique(reference.quantiles(np.linspace(0.1, 0.9, 9)))
         counts = [
             np.bincount(np.searchsorted(bounds, s.values), minlength=len(bounds) + 1) for s in (reference, current)
         ]

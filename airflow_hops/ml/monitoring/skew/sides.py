@@ -53,13 +53,28 @@ class Numbers:
         """Returns the share of the values up to each point, or below it if ``side`` is "left"."""
         return np.searchsorted(self.values, points, side) / len(self.values)
 
+    def quantiles(self, shares: Array, *, between: bool = True) -> Array:
+        """Returns the values at shares of the numbers, interpolated unless ``between`` is false."""
+        places = shares * (len(self.values) - 1)
+        low = places.astype(int)
+        if not between:
+            return self.values[low]
+        parts = places - low
+        above = self.values[np.minimum(low + 1, len(self.values) - 1)]
+        return np.asarray((1 - parts) * self.values[low] + parts * above)  # the difference of both may overflow
+
     @cached_property
+    def counts(self) -> tuple[Array, Array]:
+        """The different values, ascending, and how often each occurs."""
+        starts = np.flatnonzero(np.append(True, self.values[1:] != self.values[:-1]))
+        return self.values[starts], np.diff(np.append(starts, len(self.values)))
+
+    @property
     def usual(self) -> tuple[float, float]:
         """The most frequent value, and its share."""
-        starts = np.flatnonzero(np.append(True, self.values[1:] != self.values[:-1]))
-        counts = np.diff(np.append(starts, len(self.values)))
+        values, counts = self.counts
         most = int(counts.argmax())
-        return float(self.values[starts[most]]), float(counts[most] / len(self.values))
+        return float(values[most]), float(counts[most] / len(self.values))
 
     def without(self, value: float) -> Numbers:
         """Returns the numbers other than a value."""
@@ -139,8 +154,10 @@ def alike(samples: Sequence[pa.Table], name: str, *, width: int | None, seed: in
     if any(values.dtype in (np.float16, np.float32) or _is_float32(values) for values in numbers):
         numbers = [values.astype(np.float32) for values in numbers]
     numbers = [values.astype(np.float64) + 0.0 for values in numbers]
-    few = len(np.unique(np.concatenate([values[np.isfinite(values)] for values in numbers]))) <= FEW
-    return [each.of_numbers(values, few=few) for each, values in zip(read, numbers, strict=True)]
+    finite = [Numbers(np.sort(values[np.isfinite(values)])) for values in numbers]
+    kinds = [each.counts[0] if len(each) else each.values for each in finite]
+    few = max(map(len, kinds)) <= FEW and len(np.unique(np.concatenate(kinds))) <= FEW
+    return [each.of_numbers(len(n), f, few=few) for each, n, f in zip(read, numbers, finite, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -151,14 +168,12 @@ class _Read:
     lengths: Array
     values: Any
 
-    def of_numbers(self, values: Array, *, few: bool) -> Feature:
-        finite = np.sort(values[np.isfinite(values)])
-        distribution: Distribution | None = Numbers(finite) if len(finite) else None
+    def of_numbers(self, present: int, finite: Numbers, *, few: bool) -> Feature:
+        distribution: Distribution | None = finite if len(finite) else None
         if few and len(finite):
-            distribution = Kinds(
-                dict(zip(*(each.tolist() for each in np.unique(finite, return_counts=True)), strict=True))
-            )
-        return Feature(self.rows, self.rows - len(values), len(values) - len(finite), self.lengths, distribution)
+            values, counts = finite.counts
+            distribution = Kinds(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        return Feature(self.rows, self.rows - present, present - len(finite), self.lengths, distribution)
 
     def of_kinds(self) -> Feature:
         counted = pc.value_counts(self.values)

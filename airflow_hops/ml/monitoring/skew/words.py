@@ -62,7 +62,7 @@ def _of_numbers(before: Numbers, now: Numbers) -> str:
     if others is not None:
         prefix = f"values other than {_number(before.usual[0])}: "
         before, now = others
-    quartiles, after = (np.quantile(side.values, [0.25, 0.5, 0.75]) for side in (before, now))
+    quartiles, after = (side.quantiles(np.array([0.25, 0.5, 0.75])) for side in (before, now))
     if (quartiles != 0).all() and (np.sign(quartiles) == np.sign(after)).all():
         ratios = after / quartiles
         if np.ptp(ratios) <= _ALIKE * abs(ratios[1] - 1) and abs(ratios[1] - 1) >= 0.005:
