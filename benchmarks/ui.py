@@ -53,7 +53,7 @@ MARKS = {
 HEADINGS = ("Mean", "Missing", "Max", "Feature")
 """What is sorted by, one after the other: each brings another row to the top."""
 WIDE_PAGES = {
-    "skew": ("Features", ("Worst", "Feature", "Drifted for", "Now")),
+    "skew": ("Features", ("Distance", "Feature", "Drifted for", "Change")),
     "schema": ("Features of the schema", ("Domain", "Type", "Presence", "Feature")),
 }
 """Pages of 5,000 features: their table, and what it is sorted by."""

@@ -39,7 +39,6 @@ def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
     """Downloads a skew check as one HTML file: verdict, drifted features and causes, all features."""
     expect_skew(found)
     skew = describe_comparison(digest(found.store, found.artifact))
-    moved = sorted(skew.features, key=lambda each: (not each.drifted, -abs(each.effect or 0.0), each.name))
     facts = {
         "Verdict": skew.verdict,
         "Compared with": skew.reference,
@@ -49,25 +48,19 @@ def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
         "Significance level": skew.alpha,
         "Mean prediction, training data": skew.prediction_reference,
         "Mean prediction, requests": skew.prediction_current,
-        "Drifted": [each.name for each in moved if each.drifted],
+        "Drifted": [each.name for each in skew.features if each.drifted],
         "On one side only": skew.unmatched,
     }
-    columns = ["Feature", "Drifted", "Measure", "Score", "Threshold", "p", "Effect", "Cause", "Missing before", "now"]
+    columns = ["Feature", "Drifted", "Change", "Cause", "Effect"]
+    columns += ["Measure", "Score", "Threshold", "p", "Missing before", "now"]
     rows = [
         (
-            *(
-                each.name,
-                each.drifted,
-                each.measure.replace("_", " "),
-                each.score,
-                each.threshold,
-                each.p_value,
-                each.effect,
-            ),
+            *(each.name, each.drifted, each.summary),
             ": ".join(filter(None, ((each.cause or "").replace("_", " "), each.detail))),
+            *(each.effect, each.measure.replace("_", " "), each.score, each.threshold, each.p_value),
             *(each.missing_reference, each.missing_current),
         )
-        for each in moved
+        for each in skew.features
     ]
     sections = [Section("Summary", [Table.of(facts), *skew.notes]), Section("Features", [Table(rows, columns)])]
     if skew.row_skew is not None:

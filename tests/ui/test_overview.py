@@ -55,8 +55,7 @@ def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, ope
         "validation": {**task, "kind": "anomalies"}, "at": run["ended_at"], "features_total": 412,
         "features": ["", *"abcdefghijklmno"],
     }  # fmt: skip
-    worst = [{"name": "temp", "score": score, "threshold": 0.2} for score in (0.05, 0.1, 0.18, 0.3)]
-    checks = [{"at": run["ended_at"], "verdict": "stable", "rows": 9, "worst": each} for each in worst]
+    checks = [{"at": run["ended_at"], "verdict": "stable", "rows": 9, "drifted": count} for count in (0, 1, 1, 3)]
     overview = {**result, "waiting": [asked], "proposed": [proposed], "skew": checks}
     refused = {**detail, "refused": [{**candidate, "champion_version": 1}], "may_change": True}
 

@@ -96,7 +96,8 @@ def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> N
     assert [point["drifted"] for point in points[:3]] == [False, True, True]
     assert points[0]["p_value"] > 0.01 > points[1]["p_value"]
     assert points[1]["cause"] == "covariate_shift"
-    assert points[1]["measure"] in points[1]["scores"]
+    assert (points[1]["measure"], "population_stability_index" in points[1]["scores"]) == ("distance", True)
+    assert "in the reference" in points[1]["summary"]
     unknown = api.get(f"/api/dags/{DAG}/skew/feature?feature=no_such").json()["points"]
     assert {point["state"] for point in unknown} == {"not_compared"}
 
@@ -135,6 +136,25 @@ def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api
     assert word["cause"] == "new_category"
     assert {bucket["value"] for bucket in word["histogram"]} >= {"never", "<script>alert(1)</script>"}
     assert api.get(f"{report_path(1)}/skew/feature?feature={quote(HOSTILE)}").json()["name"] == HOSTILE
+
+
+def test_a_report_lists_first_what_matters_most() -> None:
+    from airflow_hops.web.skew.report import describe_comparison
+
+    none = dict.fromkeys(("p_value", "missing_reference", "missing_current", "missing_p_value", "cause", "detail"))
+    calm = {**none, "measure": "distance", "score": 0.04, "threshold": 0.05, "drifted": False, "scores": {}}
+    fault = {**calm, "score": 0.02, "drifted": True, "cause": "unit_change", "detail": "kilo in 4% of the rows"}
+    fault |= {"summary": "median 4, 5 in the reference", "effect": 0.06, "effect_signed": -0.05}
+    report = {
+        **{"verdict": "pipeline_fault", "rows_reference": 9, "rows_current": 9, "min_rows": 5, "reference": {}},
+        **{"features": {"calm": calm, "far": {**calm, "drifted": True}, "fault": fault}, "drifted": ["fault", "far"]},
+        **{"attribution": {"problem": "binary", "effects": {}}, "notes": ["no windows"]},
+    }
+    result = describe_comparison(report)
+    assert [each.name for each in result.features] == ["fault", "far", "calm"]
+    first, _, last = result.features
+    assert (first.summary, first.effect, first.effect_signed) == ("median 4, 5 in the reference", 0.06, -0.05)
+    assert (last.summary, last.effect_signed, result.problem, result.notes) == (None, None, "binary", ["no windows"])
 
 
 @pytest.mark.parametrize(

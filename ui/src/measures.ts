@@ -2,7 +2,6 @@
 
 const NAMES: Record<string, string> = {
   jensen_shannon: "Jensen-Shannon divergence",
-  jensen_shannon_quantiles: "Jensen-Shannon divergence of quantiles",
   kolmogorov_smirnov: "Kolmogorov-Smirnov statistic",
   l_infinity: "L-infinity distance",
   normalized_abs_difference: "normalized absolute difference",

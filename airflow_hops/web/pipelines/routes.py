@@ -16,21 +16,13 @@ from sqlalchemy.orm import Session, selectinload
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import DagModel, DagRun, create_session
-from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.contract.skew import INSUFFICIENT, SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import ServedModel, served_models
 from airflow_hops.web.runs.states import LastRun, last_runs
-from airflow_hops.web.types import Limit, Model, Number, Offset, Page, Time, whole
-
-
-class WorstFeature(Model):
-    """The feature with the largest score relative to its threshold."""
-
-    name: str
-    score: Number
-    threshold: Number
+from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
 
 
 class SkewState(Model):
@@ -40,8 +32,9 @@ class SkewState(Model):
     version: int | None
     """Version whose training data the requests were compared with."""
     drifted: list[str]
+    """Those that matter most first."""
     lost: list[str]
-    worst: WorstFeature | None
+    causes: dict[str, str]
     at: Time
     report: ArtifactAddress
 
@@ -51,7 +44,8 @@ class SkewPoint(Model):
 
     at: Time
     verdict: str
-    worst: WorstFeature | None
+    drifted: int | None
+    """Number of drifted features; null if there were too few rows."""
     rows: int | None
     """Number of request rows that were compared."""
 
@@ -72,23 +66,17 @@ def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Sk
     """Returns the newest verdict about one of the pipeline's models; the reports must be newest first."""
     for report in _about(pipeline, reports):
         of = SkewProperties.of(report.artifact)
-        return SkewState.of(
-            of, version=of.reference.version, worst=_worst(report), at=report.at, report=returned_address(report)
-        )
+        return SkewState.of(of, version=of.reference.version, at=report.at, report=returned_address(report))
     return None
 
 
 def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> list[SkewPoint]:
     """Returns the checks of the pipeline's models, oldest first; the reports must be newest first."""
-    points = [
-        SkewPoint(
-            at=report.at,
-            verdict=SkewProperties.of(report.artifact).verdict,
-            worst=_worst(report),
-            rows=whole(report.artifact.metrics.get("rows_current")),
-        )
-        for report in _about(pipeline, reports)
-    ]
+    points = []
+    for report in _about(pipeline, reports):
+        of, rows = SkewProperties.of(report.artifact), whole(report.artifact.metrics.get("rows_current"))
+        drifted = None if of.verdict == INSUFFICIENT else len(of.drifted)
+        points.append(SkewPoint(at=report.at, verdict=of.verdict, drifted=drifted, rows=rows))
     return points[::-1]
 
 
@@ -119,15 +107,6 @@ def retrainings(session: Session, dag_ids: Collection[str], readable: Container[
 def _about(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> Iterator[ReturnedArtifact]:
     names = {name for _, name in pipeline.models()}
     return (each for each in reports if SkewProperties.of(each.artifact).reference.model in names)
-
-
-def _worst(report: ReturnedArtifact) -> WorstFeature | None:
-    scores = SkewProperties.of(report.artifact).scores
-    judged = {name: score / threshold for name, (score, threshold) in scores.items() if score and threshold}
-    if not judged:
-        return None
-    name = max(judged, key=lambda each: judged[each])
-    return WorstFeature(name=name, score=scores[name][0], threshold=scores[name][1])
 
 
 router = APIRouter(prefix="/api", tags=["pipelines"])

@@ -68,8 +68,12 @@ class FeatureFigures(Model):
     cause: str | None = None
     detail: str | None = None
     """Evidence for the cause; or the reason why there are no results."""
+    summary: str | None = None
+    """The change in words; null in reports of earlier versions."""
     effect: Number = None
     """Mean change of a prediction due to the drift, in the label's unit for a regression."""
+    effect_signed: Number = None
+    """Change of the mean prediction; null for multiclass models, and in reports of earlier versions."""
     scores: dict[str, Number] = {}
 
 
@@ -117,9 +121,12 @@ class SkewComparison(Model):
     prediction_reference: Number
     """Mean prediction for the training data's values."""
     prediction_current: Number
+    problem: str | None
+    """Type of the model's label, to which effects and predictions refer; null if none were computed."""
     notes: list[str]
     """Notes on skipped work, with reasons."""
     features: list[ReportFeature]
+    """Drifted features first, those that matter most before others."""
     row_skew: RowComparison | None
 
 
@@ -145,8 +152,6 @@ class FeatureComparison(ReportFeature):
     """A feature of a comparison, with both histograms."""
 
     histogram: list[Bucket]
-    effect_signed: Number
-    """Above 0 if the drift raises predictions; null for multiclass models."""
     effect_by_class: dict[str, Number]
     """Mean change of each class's probability, for multiclass models."""
     problem: str | None
@@ -194,8 +199,9 @@ def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewCo
         reference={name: value for name, value in report["reference"].items() if name in ("model", "version")},
         prediction_reference=attribution.get("prediction_reference"),
         prediction_current=attribution.get("prediction_current"),
+        problem=attribution.get("problem"),
         notes=report.get("notes") or [],
-        features=[ReportFeature(name=name, **_figures(skew)) for name, skew in report["features"].items()],
+        features=[ReportFeature(name=name, **_figures(skew)) for name, skew in _in_order(report)],
         row_skew=RowComparison(
             identifiers=rows["identifiers"],
             pairs=rows["pairs"],
@@ -206,6 +212,12 @@ def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewCo
         if rows
         else None,
     )
+
+
+def _in_order(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the features as reports order them; those of earlier versions order only the drifted ones."""
+    drifted = {name: place for place, name in enumerate(report["drifted"])}
+    return sorted(report["features"].items(), key=lambda item: drifted.get(item[0], len(drifted)))
 
 
 def _figures(skew: dict[str, Any]) -> dict[str, Any]:
@@ -233,9 +245,8 @@ def _feature(report: dict[str, Any], name: str) -> FeatureComparison:
     rows = ((report.get("row_skew") or {}).get("features") or {}).get(name)
     return FeatureComparison(
         name=name,
-        **_figures(skew),
+        **{**_figures(skew), "effect_signed": effect.get("effect_signed")},
         histogram=[_bucket(bucket) for bucket in skew["common_histogram"]],
-        effect_signed=effect.get("effect_signed"),
         effect_by_class=effect.get("by_class") or {},
         problem=attribution.get("problem"),
         standard_error=effect.get("standard_error"),

@@ -1,14 +1,16 @@
 import { HStack, Stack, Text } from "@chakra-ui/react";
 import type { Overview } from "src/api/pipelines";
+import { useSkewReport } from "src/api/skew";
 import { AppLink } from "src/components/AppLink";
 import { Sparkline } from "src/components/Sparkline";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { formatCount, formatList, formatNumber, plural } from "src/format";
+import { formatCount, plural } from "src/format";
 import { Section } from "src/pages/Overview/Section";
-import { worstRatio } from "src/pages/Pipelines/SkewCell";
-import { VERDICTS } from "src/pages/Skew/words";
-import { skewPath } from "src/routes";
+import { changeInWords, VERDICTS } from "src/pages/Skew/words";
+import { type ArtifactRef, skewPath } from "src/routes";
+
+const MOST = 3;
 
 /** Whether what the model is asked still looks like what it learnt: now, and at the checks before. */
 export function DriftSection({ overview: { pipeline, models, skew: checks } }: { overview: Overview }) {
@@ -27,7 +29,8 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
       </Section>
     );
   }
-  const { verdict, drifted, lost, worst, at, report, version } = skew;
+  const { verdict, at, report, version } = skew;
+  const drifted = verdict === "insufficient" ? [] : skew.drifted;
   const rows = checks.at(-1)?.rows;
   return (
     <Section title="Drift" more={<AppLink to={skewPath(dagId)}>All features</AppLink>}>
@@ -42,33 +45,43 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
             {version !== null && ` against the training data of version ${version}`}
           </Text>
         </HStack>
-        <Text>
-          {VERDICTS[verdict]}
-          {drifted.length > 0 && ` Drifted: ${formatList(drifted)}.`}
-          {lost.length > 0 && `  Without values now: ${formatList(lost)}.`}
-        </Text>
-        {worst && (
-          <Text color="fg.muted">
-            Worst: <AppLink to={skewPath(dagId, { feature: worst.name })}>{worst.name}</AppLink>, score{" "}
-            {formatNumber(worst.score, 3)}, threshold {formatNumber(worst.threshold, 3)}
-          </Text>
-        )}
+        <Text>{VERDICTS[verdict]}</Text>
+        {drifted.length > 0 && <Drifted dagId={dagId} names={drifted} report={report} />}
         {checks.length > 1 && (
           <HStack gap={3} wrap="wrap">
             <Sparkline
-              values={checks.map((check) => worstRatio(check.worst))}
-              threshold={1}
+              values={checks.map((check) => check.drifted)}
               width={280}
               height={56}
               palette={verdict === "stable" ? "success" : verdict === "pipeline_fault" ? "failed" : "warning"}
-              label={`The worst feature's score ÷ threshold in the last ${plural(checks.length, "check")}`}
+              label={`Features that drifted in the last ${plural(checks.length, "check")}`}
             />
             <Text color="fg.muted" fontSize="xs" maxW="40">
-              Worst score ÷ threshold, {plural(checks.length, "check")}; dashed: 1
+              Features that drifted, {plural(checks.length, "check")}
             </Text>
           </HStack>
         )}
       </Stack>
     </Section>
+  );
+}
+
+/** The features that matter most, each with its change. */
+function Drifted({ dagId, names, report }: { dagId: string; names: readonly string[]; report: ArtifactRef }) {
+  const { data } = useSkewReport(report);
+  const found = new Map(data?.features.map((each) => [each.name, each]));
+  return (
+    <Stack gap={1}>
+      {names.slice(0, MOST).map((name) => {
+        const feature = found.get(name);
+        return (
+          <Text key={name}>
+            <AppLink to={skewPath(dagId, { feature: name })}>{name}</AppLink>
+            {feature && `: ${changeInWords(feature, data?.problem ?? null)}`}
+          </Text>
+        );
+      })}
+      {names.length > MOST && <Text color="fg.muted">And {plural(names.length - MOST, "more feature")}.</Text>}
+    </Stack>
   );
 }

@@ -5,28 +5,21 @@ import { Sparkline } from "src/components/Sparkline";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { TwoLines } from "src/components/TwoLines";
-import { formatNumber } from "src/format";
-import { ratioOf } from "src/pages/Skew/timeline";
+import { CAUSE_LABELS } from "src/pages/Skew/words";
 import { skewPath } from "src/routes";
-
-type Check = Activity["skew"][number];
 
 const PALETTES: Record<string, string> = { drift: "warning", pipeline_fault: "failed" };
 
-/** The worst feature's score by its threshold: above 1 is too much. */
-export const worstRatio = (worst: Check["worst"] | undefined): number | null => ratioOf(worst?.score, worst?.threshold);
-
-/** The monitoring's last word, the worst feature, and how it was at the checks before. */
+/** The monitoring's last word, the feature that matters most, and how many drifted at the checks before. */
 export function SkewCell({ pipeline, activity }: { pipeline: Pipeline; activity: Activity | undefined }) {
   const { dag_id, skew, monitors, model } = pipeline;
   if (skew === null) {
     const why = model === null ? "–" : monitors.length > 0 ? "not checked yet" : "not monitored";
     return <Text color="fg.muted">{why}</Text>;
   }
-  const ratios = activity?.skew.map((check) => worstRatio(check.worst)) ?? [];
-  const feature = skew.worst?.name;
-  const sign = (worstRatio(skew.worst) ?? 0) > 1 ? ">" : "≤";
-  const numbers = `${formatNumber(skew.worst?.score, 3)} ${sign} ${formatNumber(skew.worst?.threshold, 3)}`;
+  const counts = activity?.skew.map(({ drifted }) => drifted) ?? [];
+  const [feature] = skew.verdict === "insufficient" ? [] : skew.drifted;
+  const cause = CAUSE_LABELS[skew.causes[feature ?? ""] ?? ""];
   return (
     <TwoLines
       first={
@@ -41,26 +34,22 @@ export function SkewCell({ pipeline, activity }: { pipeline: Pipeline; activity:
       }
       second={
         <>
-          {ratios.length > 1 && (
+          {counts.length > 1 && (
             <Sparkline
-              values={ratios}
-              threshold={1}
+              values={counts}
               width={64}
               height={18}
               palette={PALETTES[skew.verdict] ?? "success"}
-              label={`Worst score ÷ threshold in the last ${ratios.length} checks`}
+              label={`Features that drifted in the last ${counts.length} checks`}
             />
           )}
           {feature !== undefined && (
-            <Text
-              truncate
-              title={`The worst feature, ${feature}: its score and its threshold, ${numbers}`}
-              fontVariantNumeric="tabular-nums"
-            >
+            <Text truncate title={skew.drifted.join(", ")}>
               <AppLink to={skewPath(dag_id, { feature })} color="fg.muted">
                 {feature}
-              </AppLink>{" "}
-              {numbers}
+              </AppLink>
+              {cause && `: ${cause}`}
+              {skew.drifted.length > 1 && `, and ${skew.drifted.length - 1} more`}
             </Text>
           )}
         </>

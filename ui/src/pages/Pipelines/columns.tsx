@@ -6,7 +6,7 @@ import { NameCell } from "src/pages/Pipelines/NameCell";
 import { currentRate, RequestsCell } from "src/pages/Pipelines/RequestsCell";
 import { RetrainedCell } from "src/pages/Pipelines/RetrainedCell";
 import { RunCell } from "src/pages/Pipelines/RunCell";
-import { SkewCell, worstRatio } from "src/pages/Pipelines/SkewCell";
+import { SkewCell } from "src/pages/Pipelines/SkewCell";
 import { TrafficCell } from "src/pages/Pipelines/TrafficCell";
 
 /** The columns of the list; what goes on with each is looked up by its DAG's id, and may not be there yet. */
@@ -75,8 +75,8 @@ export function pipelineColumns(activity: Record<string, Activity | undefined>):
       width: 210,
       minWidth: 150,
       descendingFirst: true,
-      help: "The last comparison of requests with the training data, and its worst feature; sorted by score ÷ threshold",
-      value: (row) => worstRatio(row.skew?.worst),
+      help: "The last comparison of requests with the training data; sorted by the number of features that drifted",
+      value: (row) => row.skew?.drifted.length,
       render: (row) => <SkewCell pipeline={row} activity={activity[row.dag_id]} />,
     },
     {

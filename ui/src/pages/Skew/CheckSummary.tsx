@@ -1,6 +1,7 @@
 import { Group, HStack, IconButton, Stack, Text } from "@chakra-ui/react";
 import { LuChevronLeft, LuChevronRight } from "react-icons/lu";
-import { api, apiAddress } from "src/api/client";
+import { apiAddress } from "src/api/client";
+import { useSkewReport } from "src/api/skew";
 import { AppLink } from "src/components/AppLink";
 import { ERROR, WARNING } from "src/components/colors";
 import { DownloadReport } from "src/components/DownloadReport";
@@ -10,7 +11,7 @@ import { formatList, formatNumber } from "src/format";
 import { DecisionSummary } from "src/pages/Skew/DecisionSummary";
 import type { Check } from "src/pages/Skew/timeline";
 import { formatEffect, VERDICT_STATES, VERDICTS } from "src/pages/Skew/words";
-import { airflowRunPath, airflowTaskPath, instanceOf, lineagePath, pathOf, refOf } from "src/routes";
+import { airflowRunPath, airflowTaskPath, instanceOf, lineagePath, refOf } from "src/routes";
 
 /** What one comparison came to: verdict, rows, versions, decision, and what could not be done. */
 export function CheckSummary({
@@ -24,12 +25,7 @@ export function CheckSummary({
   onNewer?: () => void;
 }) {
   const { decision } = check;
-  const report = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew",
-    { params: { path: pathOf(check), query: { features: false } } },
-    { staleTime: Number.POSITIVE_INFINITY },
-  );
+  const report = useSkewReport(check, { features: false });
   const versions = Object.keys(check.versions);
   const reference =
     check.version === null ? "the reference span" : `the training data of ${check.model} v${check.version}`;

@@ -9,12 +9,23 @@ import { formatNumber, formatPercent, formatPValue } from "src/format";
 import { measureName } from "src/measures";
 import { Histogram } from "src/pages/Skew/Histogram";
 import { RowExamples } from "src/pages/Skew/RowExamples";
-import { causeInWords, classesInWords, effectInWords, FAULTS, formatEffect } from "src/pages/Skew/words";
+import { causeInWords, changeInWords, classesInWords, FAULTS, formatEffect } from "src/pages/Skew/words";
 import { type ArtifactRef, dataPath, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
+const CAPITAL = { textTransform: "uppercase" } as const;
+
 /** A feature in one comparison: both histograms, figures, what it looks like and what it does. */
-export function Comparison({ check, feature }: { check: ArtifactRef; feature: string }) {
+export function Comparison({
+  check,
+  feature,
+  judged,
+}: {
+  check: ArtifactRef;
+  feature: string;
+  /** Whether there were enough rows for a verdict. */
+  judged: boolean;
+}) {
   const query = api.useQuery(
     "get",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew/feature",
@@ -25,16 +36,17 @@ export function Comparison({ check, feature }: { check: ArtifactRef; feature: st
     <QueryView query={query} loading={<LoadingBox height="360px" />}>
       {(found) => (
         <Box opacity={query.isPlaceholderData ? 0.5 : undefined} aria-busy={query.isPlaceholderData}>
-          <Found check={check} found={found} />
+          <Found check={check} found={found} judged={judged} />
         </Box>
       )}
     </QueryView>
   );
 }
 
-function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureComparison"] }) {
+function Found({ check, found, judged }: { check: ArtifactRef; found: Schemas["FeatureComparison"]; judged: boolean }) {
   const dagId = useDagId();
   const fault = found.cause !== null && FAULTS.has(found.cause);
+  const words = changeInWords(found, found.problem);
   return (
     <Stack gap={3}>
       <HStack justify="space-between" align="baseline">
@@ -45,21 +57,26 @@ function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureCo
           Overlay on the Data page
         </AppLink>
       </HStack>
-      <Histogram found={found} />
-      {found.cause !== null && (
+      {judged && found.drifted ? (
         <Alert.Root status={fault ? "error" : "warning"} size="sm">
           <Alert.Indicator />
           <Alert.Content>
-            <Alert.Description>
-              {causeInWords(found.cause)}
-              {found.detail && ` ${found.detail}`}
-            </Alert.Description>
+            <Alert.Title fontWeight="semibold" _firstLetter={CAPITAL}>
+              {words}
+            </Alert.Title>
+            {found.cause !== null && <Alert.Description>{causeInWords(found.cause)}</Alert.Description>}
           </Alert.Content>
         </Alert.Root>
+      ) : (
+        <Text fontSize="sm">
+          {judged ? "Not drifted" : "Too few rows for a verdict"}
+          {words && `: ${words}`}.
+        </Text>
       )}
+      <Histogram found={found} />
       <Figures>
         <Figure label={measureName(found.measure)}>
-          <b>{formatNumber(found.score)}</b> of {formatNumber(found.threshold)} allowed
+          <b>{formatNumber(found.score)}</b>, threshold {formatNumber(found.threshold)}
         </Figure>
         <Figure label="Probability of such a score without a change">{formatPValue(found.p_value)}</Figure>
         <Figure label="Missing values">
@@ -67,8 +84,8 @@ function Found({ check, found }: { check: ArtifactRef; found: Schemas["FeatureCo
           {found.missing_p_value !== null && found.missing_p_value < 1 && ` (${formatPValue(found.missing_p_value)})`}
         </Figure>
         {found.effect !== null && (
-          <Figure label="Effect on predictions">
-            {effectInWords(found.effect, found.effect_signed, found.problem)}
+          <Figure label="Mean change of a prediction">
+            {formatEffect(found.effect, found.problem)}
             {found.standard_error !== null &&
               ` (± ${formatEffect(2 * found.standard_error, found.problem, 2).replace("%", "")})`}
           </Figure>
@@ -100,7 +117,7 @@ function Figures({ children }: { children: ReactNode }) {
 function Figure({ label, muted = false, children }: { label: string; muted?: boolean; children: ReactNode }) {
   return (
     <HStack justify="space-between" align="baseline" gap={4} color={muted ? "fg.muted" : undefined}>
-      <Text as="dt" color="fg.muted">
+      <Text as="dt" color="fg.muted" _firstLetter={CAPITAL}>
         {label}
       </Text>
       <Box as="dd" textAlign="end" fontVariantNumeric="tabular-nums">

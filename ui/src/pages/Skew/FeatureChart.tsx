@@ -2,6 +2,7 @@ import { Box, Heading, HStack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api } from "src/api/client";
+import { useSkewReport } from "src/api/skew";
 import { Choice } from "src/components/Choice";
 import { Chart } from "src/components/chart/Chart";
 import { useChartTheme } from "src/components/chart/theme";
@@ -11,12 +12,11 @@ import { useTimezone } from "src/host";
 import { chartOption, LIMITS } from "src/pages/Skew/chartOption";
 import type { Measured } from "src/pages/Skew/chartShown";
 import { type FeatureRow, knowsDataTime, type TimeAxis, type Timeline } from "src/pages/Skew/timeline";
-import { formatRatio, toldOfStop } from "src/pages/Skew/words";
-import { type ArtifactRef, pathOf } from "src/routes";
+import { toldOfStop } from "src/pages/Skew/words";
+import type { ArtifactRef } from "src/routes";
 
 const MEASURED: { value: Measured; label: string }[] = [
-  { value: "ratio", label: "Score ÷ threshold" },
-  { value: "score", label: "Score" },
+  { value: "score", label: "Distance" },
   { value: "p", label: "p-value" },
   { value: "missing", label: "Missing values" },
 ];
@@ -40,7 +40,7 @@ export function FeatureChart({
 }) {
   const { checks, events, failures, source } = timeline;
   const byData = knowsDataTime(checks);
-  const [measured, setMeasured] = useQueryParam("measure", "ratio");
+  const [measured, setMeasured] = useQueryParam("measure", "score");
   const [axis, setAxis] = useQueryParam("time", byData ? "data" : "wall");
   const zone = useTimezone();
   const theme = useChartTheme();
@@ -55,21 +55,14 @@ export function FeatureChart({
     },
     { placeholderData: keepPreviousData, staleTime: 60_000 },
   );
-  const report = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/skew",
-    { params: { path: pathOf(chosen), query: { features: false } } },
-    { staleTime: Number.POSITIVE_INFINITY },
-  );
+  const report = useSkewReport(chosen, { features: false });
   const alpha = report.data?.alpha ?? null;
-  const shown = MEASURED.find(({ value }) => value === measured)?.value ?? "ratio";
+  const shown = MEASURED.find(({ value }) => value === measured)?.value ?? "score";
+  const drifted = row.driftedCount ? `drifted in ${row.driftedCount} of ${checks.length}` : "has not drifted";
   const option = useMemo(() => {
     const said = history.data?.feature === row.name ? history.data.points : [];
     const byFingerprint = new Map(said.map((point) => [point.fingerprint, point]));
-    const none = { p_value: null, missing_current: null, missing_reference: null };
-    const points = checks.map(
-      ({ fingerprint }) => byFingerprint.get(fingerprint) ?? ({ ...none } as NonNullable<(typeof said)[number]>),
-    );
+    const points = checks.map(({ fingerprint }) => byFingerprint.get(fingerprint));
     return chartOption({
       row,
       checks,
@@ -91,8 +84,7 @@ export function FeatureChart({
           {row.name}
         </Heading>
         <Text color="fg.muted" fontSize="sm">
-          now {formatRatio(row.now)} its threshold
-          {row.driftedCount > 0 && `, drifted in ${row.driftedCount} of ${checks.length}`}
+          {drifted}
         </Text>
         <HStack marginInlineStart={{ md: "auto" }} gap={2} wrap="wrap">
           <Choice quiet width="40" label="Measure" value={shown} onChange={setMeasured} values={MEASURED} />
@@ -112,7 +104,7 @@ export function FeatureChart({
       <Chart
         option={option}
         height="340px"
-        label={`${row.name} over ${checks.length} comparisons: now ${formatRatio(row.now)} the threshold, at most ${formatRatio(row.worst)}. The table below has the same figures.`}
+        label={`${row.name} over ${checks.length} comparisons: ${drifted}. The table below has the same figures.`}
         handlers={{
           click: (event) => {
             const index = indexOf(event);

@@ -1,20 +1,19 @@
 import { Box, chakra, HStack, Text } from "@chakra-ui/react";
 import { useEffect, useMemo, useRef } from "react";
-import { ERROR } from "src/components/colors";
+import type { Schemas } from "src/api/client";
+import { useSkewReport } from "src/api/skew";
 import { DataTable } from "src/components/DataTable";
 import { ChoiceFilter, FilterBar, SearchInput } from "src/components/FilterBar";
-import { Sparkline } from "src/components/Sparkline";
 import type { Column } from "src/components/table";
 import { formatNumber, formatTime, plural } from "src/format";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
 import { HeatStrip } from "src/pages/Skew/HeatStrip";
 import { HEAT, STRIPS } from "src/pages/Skew/heat";
-import { type Check, type FeatureRow, timesOf } from "src/pages/Skew/timeline";
-import { CAUSE_LABELS, FAULTS, formatEffect, formatRatio } from "src/pages/Skew/words";
+import { type Check, type FeatureRow, newestOf, timesOf } from "src/pages/Skew/timeline";
+import { changeInWords, formatEffect } from "src/pages/Skew/words";
 
 const STRIP = 300;
-const LINE = 130;
 
 /** A row a feature: how it moved, comparison by comparison. */
 export function FeatureTable({
@@ -46,10 +45,11 @@ export function FeatureTable({
   useEffect(() => {
     open.current = onOpen;
   }, [onOpen]);
-  const columns = useMemo(
-    () => makeColumns(checks, chosen, zone, (row, index) => open.current(row.name, index)),
-    [checks, chosen, zone],
-  );
+  const { data: report } = useSkewReport((checks[newestOf(checks)] ?? checks[0]) as Check);
+  const columns = useMemo(() => {
+    const found = new Map(report?.features.map((each) => [each.name, each]));
+    return makeColumns(checks, chosen, zone, found, (row, index) => open.current(row.name, index));
+  }, [checks, chosen, zone, report]);
   const counts = { drifted: 0, before: 0, never: 0 };
   for (const row of rows) {
     counts[row.streak > 0 ? "drifted" : row.driftedCount ? "before" : "never"] += 1;
@@ -60,9 +60,9 @@ export function FeatureTable({
         label="Features"
         rows={shown}
         rowKey={(row) => row.name}
-        initialSort={{ column: "now", descending: true }}
+        initialSort={{ column: "change", descending: false }}
         maxHeight="56vh"
-        rowHeight={34}
+        rowHeight={42}
         opened={opened}
         onOpen={(row) => onOpen(row.name)}
         columns={columns}
@@ -96,11 +96,29 @@ function makeColumns(
   checks: readonly Check[],
   chosen: number,
   zone: string,
+  found: ReadonlyMap<string, Schemas["ReportFeature"]>,
   onChoose: (row: FeatureRow, check: number) => void,
 ): Column<FeatureRow>[] {
   const times = timesOf(checks, "data").map((time) => formatTime(time, zone));
   return [
-    { key: "feature", label: "Feature", fixed: true, width: 190, value: (row) => row.name, render: name },
+    { key: "feature", label: "Feature", fixed: true, width: 170, value: (row) => row.name, render: name },
+    {
+      key: "change",
+      label: "Change",
+      width: 420,
+      minWidth: 260,
+      help: "What changed from the reference to the newest comparison, sorted by how much it matters: drifted features first",
+      value: (row) => row.rank,
+      render: (row) => {
+        const feature = found.get(row.name);
+        const words = feature ? changeInWords(feature, row.problem) : "";
+        return (
+          <span data-change={row.streak > 0 ? "drifted" : ""} title={words}>
+            {words || "–"}
+          </span>
+        );
+      },
+    },
     {
       key: "windows",
       label: `${checks.length === 1 ? "Comparison" : plural(checks.length, "comparison")}, oldest to newest`,
@@ -117,22 +135,15 @@ function makeColumns(
       ),
     },
     {
-      key: "line",
-      label: "Score ÷ threshold",
-      width: LINE + 28,
-      help: "The dashed line is the threshold; each row has its own scale",
-      render: (row) => (
-        <Sparkline
-          values={row.ratios}
-          threshold={1}
-          width={LINE}
-          palette={row.streak > 0 ? "orange" : "blue"}
-          label={`${row.name}: now ${formatRatio(row.now)} the threshold, at most ${formatRatio(row.worst)}`}
-        />
-      ),
+      key: "now",
+      label: "Distance",
+      align: "end",
+      width: 90,
+      descendingFirst: true,
+      help: "In the newest comparison: 0 for the same distribution, 1 if no row would remain as it is",
+      value: (row) => row.now,
+      render: (row) => formatNumber(row.now, 2),
     },
-    figure("now", "Now", (row) => row.now, "Score ÷ threshold in the newest comparison"),
-    figure("worst", "Worst", (row) => row.worst, "The highest score ÷ threshold of all comparisons"),
     {
       key: "streak",
       label: "Drifted for",
@@ -144,21 +155,10 @@ function makeColumns(
       render: (row) => (row.streak ? `${row.streak} in a row` : "–"),
     },
     {
-      key: "cause",
-      label: "Looks like",
-      width: 130,
-      value: (row) => row.cause,
-      render: (row) =>
-        row.cause === null ? (
-          <Text color="fg.muted">–</Text>
-        ) : (
-          <Text color={FAULTS.has(row.cause) ? ERROR : undefined}>{CAUSE_LABELS[row.cause] ?? row.cause}</Text>
-        ),
-    },
-    {
       key: "effect",
       label: "Effect",
       align: "end",
+      optional: true,
       width: 90,
       descendingFirst: true,
       help: "How much the drift moves a prediction on average: in the label's unit for a number, otherwise in percentage points",
@@ -170,17 +170,8 @@ function makeColumns(
       label: "Threshold",
       align: "end",
       optional: true,
-      value: (row) => row.thresholds.at(-1),
-      render: (row) => formatNumber(row.thresholds.at(-1)),
-    },
-    {
-      key: "score",
-      label: "Score",
-      align: "end",
-      optional: true,
-      descendingFirst: true,
-      value: (row) => row.scores.at(-1),
-      render: (row) => formatNumber(row.scores.at(-1)),
+      value: (row) => row.threshold,
+      render: (row) => formatNumber(row.threshold, 2),
     },
   ];
 }
@@ -191,31 +182,15 @@ const name = (row: FeatureRow) => (
   </Text>
 );
 
-function figure(
-  key: string,
-  label: string,
-  value: (row: FeatureRow) => number | null,
-  help: string,
-): Column<FeatureRow> {
-  return {
-    key,
-    label,
-    help,
-    value,
-    align: "end",
-    width: 80,
-    descendingFirst: true,
-    render: (row) => (
-      <Text as="span" fontWeight={(value(row) ?? 0) > 1 ? "semibold" : undefined}>
-        {formatRatio(value(row))}
-      </Text>
-    ),
-  };
-}
-
 function Legend() {
   return (
-    <HStack gap={3} fontSize="xs" color="fg.muted" aria-label="Colours: score ÷ threshold" flexWrap="wrap">
+    <HStack
+      gap={3}
+      fontSize="xs"
+      color="fg.muted"
+      aria-label="Colours of the cells: distance ÷ threshold"
+      flexWrap="wrap"
+    >
       {HEAT.map(({ token, label }) => (
         <HStack key={token} gap={1}>
           <Box width={3} height={3} borderRadius="sm" bg={token} />

@@ -1,12 +1,12 @@
+import { formatNumber } from "src/format";
 import { heatIndex } from "src/pages/Skew/heat";
-import type { Check, FeatureRow } from "src/pages/Skew/timeline";
-import { formatRatio } from "src/pages/Skew/words";
+import { type Check, type FeatureRow, ratioOf } from "src/pages/Skew/timeline";
 import { instanceOf } from "src/routes";
 
 const HEIGHT = 22;
 
 /**
- * A cell a comparison, coloured by score and threshold; a click opens it. What was called drifted has a dot.
+ * A cell a comparison, coloured by how far the feature was and whether it drifted; a click opens it.
  *
  * A table draws hundreds of cells anew at once: they are plain elements, which `STRIPS` of the table's parent styles.
  */
@@ -28,11 +28,13 @@ export function HeatStrip({
   onChoose: (index: number) => void;
 }) {
   const step = width / Math.max(checks.length, 1);
-  const said = `${row.name}: beyond its threshold in ${row.driftedCount} of ${checks.length} comparisons, now ${formatRatio(row.now)} the threshold`;
+  const said = `${row.name}: drifted in ${row.driftedCount} of ${checks.length} comparisons`;
   return (
     <svg width={width} height={HEIGHT} role="img" aria-label={said} data-strip="">
       {checks.map((check, index) => {
-        const ratio = row.ratios[index] ?? null;
+        const [score, threshold] = [row.scores[index], row.thresholds[index]];
+        const drifted = row.drifted[index] ?? false;
+        const heat = heatIndex(ratioOf(score, threshold), drifted, check.causes[row.name]);
         return (
           // biome-ignore lint/a11y/noStaticElementInteractions: buttons above the table go from one to the next
           <g
@@ -43,7 +45,7 @@ export function HeatStrip({
             }}
           >
             <title>
-              {`${times[index]}: ${ratio === null ? "not compared" : `${formatRatio(ratio)} the threshold`}${row.drifted[index] ? ", drifted" : ""}`}
+              {`${times[index]}: ${heat === null ? "not compared" : `${drifted ? "drifted, " : ""}${formatNumber(score)}, threshold ${formatNumber(threshold)}`}`}
             </title>
             <rect
               x={index * step + (step > 4 ? 0.5 : 0)}
@@ -51,11 +53,10 @@ export function HeatStrip({
               width={Math.max(step - (step > 4 ? 1 : 0), 0.5)}
               height={HEIGHT - 3}
               rx={step > 6 ? 2 : 0}
-              data-heat={heatIndex(ratio) ?? "none"}
+              data-heat={heat ?? "none"}
               data-chosen={index === chosen ? "" : undefined}
               opacity={check.verdict === "insufficient" ? 0.4 : 1}
             />
-            {row.drifted[index] && step > 6 && <circle cx={(index + 0.5) * step} cy={HEIGHT / 2} r={1.75} />}
           </g>
         );
       })}

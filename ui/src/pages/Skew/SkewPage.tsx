@@ -14,7 +14,7 @@ import { Comparison } from "src/pages/Skew/Comparison";
 import { FailedMonitors } from "src/pages/Skew/FailedMonitors";
 import { FeatureChart } from "src/pages/Skew/FeatureChart";
 import { FeatureTable } from "src/pages/Skew/FeatureTable";
-import { featureRows, firstFeature, type Timeline } from "src/pages/Skew/timeline";
+import { featureRows, type Timeline } from "src/pages/Skew/timeline";
 import { airflowDagPath, formatArtifact, isSameTask, parseArtifact, refOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
@@ -57,7 +57,7 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
   const [query, change] = useQuery();
   const { checks } = timeline;
   const rows = useMemo(() => featureRows(timeline), [timeline]);
-  const feature = query.get("feature") ?? firstFeature(timeline, rows);
+  const feature = query.get("feature") ?? rows[0]?.name ?? null;
   const row = rows.find(({ name }) => name === feature) ?? null;
   const named = parseArtifact(query.get("artifact") ?? "");
   const at = named ? checks.findIndex((check) => isSameTask(check, named)) : checks.length - 1;
@@ -94,12 +94,12 @@ function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline;
             />
             {summary ?? <TooOld limit={limit} />}
           </Stack>
-          {check && row.ratios[at] === null && !check.drifted.includes(row.name) ? (
+          {check && typeof row.scores[at] !== "number" && !check.drifted.includes(row.name) ? (
             <Empty title={`${row.name} was not compared`}>
               {check.verdict === "insufficient" ? "There were too few rows." : "Choose another point."}
             </Empty>
           ) : (
-            <Comparison check={chosen} feature={row.name} />
+            <Comparison check={chosen} feature={row.name} judged={check?.verdict !== "insufficient"} />
           )}
         </Grid>
       )}

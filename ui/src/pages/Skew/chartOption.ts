@@ -7,7 +7,7 @@ import { changeLines, decisionSeries, failureSeries, versionSeries } from "src/p
 import { padded, type Shown } from "src/pages/Skew/chartShown";
 import { type Check, timesOf } from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
-import { formatRatio } from "src/pages/Skew/words";
+import { changeInWords } from "src/pages/Skew/words";
 import { isSameTask } from "src/routes";
 
 const LEAST_P = 1e-12;
@@ -117,32 +117,27 @@ function rowsScale(checks: readonly Check[]): object {
 
 function valuesOf({ row, points, measured }: Shown): (number | null)[] {
   switch (measured) {
-    case "score":
-      return row.scores;
     case "p":
-      return points.map(({ p_value }) => (p_value === null ? null : Math.max(p_value, LEAST_P)));
+      return points.map((point) => (typeof point?.p_value === "number" ? Math.max(point.p_value, LEAST_P) : null));
     case "missing":
-      return points.map(({ missing_current }) => missing_current);
+      return points.map((point) => point?.missing_current ?? null);
     default:
-      return row.ratios;
+      return row.scores;
   }
 }
 
 function limitOf({ row, points, measured, alpha, checks }: Shown): (number | null)[] {
   switch (measured) {
-    case "score":
-      return row.thresholds;
     case "p":
       return checks.map(() => alpha);
     case "missing":
-      return points.map(({ missing_reference }) => missing_reference);
+      return points.map((point) => point?.missing_reference ?? null);
     default:
-      return checks.map(() => 1);
+      return row.thresholds;
   }
 }
 
 export const LIMITS: Record<Shown["measured"], string> = {
-  ratio: "threshold",
   score: "threshold",
   p: "significance level (alpha)",
   missing: "reference",
@@ -151,8 +146,6 @@ export const LIMITS: Record<Shown["measured"], string> = {
 function yAxisOf({ measured }: Shown): object {
   const name = { nameLocation: "middle", nameGap: 46 };
   switch (measured) {
-    case "score":
-      return { ...name, type: "value", name: "Score", min: 0 };
     case "p":
       // The smaller, the surer: what is up is drifted, as with scores.
       return {
@@ -177,14 +170,7 @@ function yAxisOf({ measured }: Shown): object {
         axisLabel: { formatter: (v: number) => formatPercent(v) },
       };
     default:
-      return {
-        ...name,
-        type: "value",
-        name: "Score ÷ threshold",
-        min: 0,
-        max: ({ max }: { max: number }) => Math.max(1.25, Math.ceil(max * 4.4) / 4),
-        axisLabel: { formatter: (value: number) => formatRatio(value), showMaxLabel: false },
-      };
+      return { ...name, type: "value", name: "Distance", min: 0 };
   }
 }
 
@@ -241,8 +227,7 @@ function checkLines({ row, checks, points, zone }: Shown, index: number): Toolti
   }
   return [
     { label: check.window_end ? `Data until ${formatTime(check.window_end, zone)}` : formatTime(check.at, zone) },
-    { label: "Score ÷ threshold", value: formatRatio(row.ratios[index]) },
-    { label: "Score", value: formatNumber(row.scores[index]) },
+    { label: "Distance", value: formatNumber(row.scores[index]) },
     { label: "Threshold", value: formatNumber(row.thresholds[index]) },
     ...(point?.p_value === null || point === undefined
       ? []
@@ -252,5 +237,6 @@ function checkLines({ row, checks, points, zone }: Shown, index: number): Toolti
       label: check.verdict === "insufficient" ? "Too few rows" : row.drifted[index] ? "Drifted" : "Not drifted",
       muted: true,
     },
+    ...(point && row.drifted[index] ? [{ label: changeInWords(point, check.problem), muted: true }] : []),
   ];
 }

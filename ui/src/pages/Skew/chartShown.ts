@@ -5,15 +5,15 @@ import type { ChartTheme } from "src/components/chart/theme";
 import type { Check, Failure, FeatureRow, TimeAxis, VersionEvent } from "src/pages/Skew/timeline";
 import type { ArtifactRef } from "src/routes";
 
-export type Measured = "ratio" | "score" | "p" | "missing";
-type Point = Schemas["FeaturePoint"];
+export type Measured = "score" | "p" | "missing";
 
 const DAY_MS = 86_400_000;
 
 export interface Shown {
   row: FeatureRow;
   checks: readonly Check[];
-  points: readonly Point[];
+  /** Of each comparison, where its report is there. */
+  points: readonly (Schemas["FeaturePoint"] | undefined)[];
   events: readonly VersionEvent[];
   failures: readonly Failure[];
   measured: Measured;

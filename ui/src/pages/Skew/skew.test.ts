@@ -1,19 +1,11 @@
 import { heatIndex } from "src/pages/Skew/heat";
-import {
-  type Check,
-  type Decision,
-  featureRows,
-  firstFeature,
-  placeOf,
-  ratioOf,
-  type Timeline,
-} from "src/pages/Skew/timeline";
+import { type Check, type Decision, featureRows, placeOf, ratioOf, type Timeline } from "src/pages/Skew/timeline";
 import { timeTicks } from "src/pages/Skew/timeTicks";
 import {
+  changeInWords,
   classesInWords,
   effectInWords,
   formatEffect,
-  formatRatio,
   toldInWords,
   toldOfStop,
 } from "src/pages/Skew/words";
@@ -63,10 +55,27 @@ test("a decision lists the notifications of people", () => {
 
 test("an effect is of a number in its units, else in points; of classes the most moved are named", () => {
   expect([formatEffect(2270.4, "regression"), formatEffect(0.031, "binary")]).toEqual(["2,270", "3.1%"]);
-  expect(effectInWords(0.031, 0.031, null)).toBe("moves a prediction by 3.1 points on average, upwards");
-  expect(effectInWords(1234.5, -3, "regression")).toBe("moves a prediction by 1,235 on average, downwards");
+  expect(effectInWords(0.031, 0.031, null)).toBe("raises the mean prediction by 3.1 points");
+  expect(effectInWords(1234.5, -1200, "regression")).toBe("lowers the mean prediction by 1,200");
+  expect(effectInWords(1234.5, -3, "regression")).toBe("moves a prediction by 1,235 on average");
   expect(effectInWords(0.2, null, "multiclass")).toBe("moves a prediction by 20 points on average");
   expect(classesInWords({ cat: 0.1, dog: -0.25, owl: 0 })).toBe("dog −25 points, cat +10 points");
+});
+
+test("a feature's change is a line in words, which names a fault", () => {
+  const found = { drifted: true, cause: "covariate_shift", detail: null, effect: 0.06, effect_signed: -0.06 };
+  const shifted = { ...found, summary: "about 30% larger" };
+  const fault = { ...shifted, cause: "unit_change", detail: "kilo", summary: "median 4,000, 4 before", effect: null };
+  expect(
+    [shifted, fault, { ...shifted, summary: null }, { ...shifted, drifted: false, cause: null }].map((each) =>
+      changeInWords(each, "binary"),
+    ),
+  ).toEqual([
+    "about 30% larger; lowers the mean prediction by 6 points",
+    "another unit (kilo): median 4,000, 4 before",
+    "values shifted; lowers the mean prediction by 6 points",
+    "about 30% larger",
+  ]);
 });
 
 const check = (verdict: string, drifted: string[], hour: number, more: Partial<Check> = {}) =>
@@ -96,18 +105,22 @@ const TIMELINE = {
 
 describe("the timeline", () => {
   test("a comparison with too few rows says nothing", () => {
-    const [hour, temp] = featureRows(TIMELINE);
-    expect(temp).toMatchObject({ now: 4, worst: 4, driftedCount: 3, streak: 2, cause: "covariate_shift" });
+    const [temp, hour] = featureRows(TIMELINE);
+    expect(temp).toMatchObject({ now: 0.4, driftedCount: 3, streak: 2, cause: "covariate_shift" });
     expect(hour).toMatchObject({ now: null, driftedCount: 0, streak: 0, cause: null });
     expect(temp?.drifted).toEqual([true, false, true, true, false]);
   });
 
-  test("the most moved feature is first, where none has drifted the one with the highest ratio", () => {
-    const rows = featureRows(TIMELINE);
-    expect(firstFeature(TIMELINE, rows)).toBe("temp");
-    const calm = { ...TIMELINE, checks: TIMELINE.checks.map((each) => ({ ...each, drifted: [] })) };
-    expect(firstFeature(calm, featureRows(calm))).toBe("temp");
-    expect(firstFeature({ ...calm, checks: [] }, [])).toBeNull();
+  test("drifted features are first in their order, then those nearest to their thresholds", () => {
+    const of = (name: string, score: number) => ({ name, scores: [score], thresholds: [0.05] });
+    const features = [of("near", 0.04), of("far", 0.9), of("still", 0.01), of("rare", 0.02)];
+    const rows = featureRows({ checks: [check("drift", ["rare", "far"], 1)], features } as unknown as Timeline);
+    expect(rows.map(({ name, rank }) => [name, rank])).toEqual([
+      ["rare", 0],
+      ["far", 1],
+      ["near", 2],
+      ["still", 3],
+    ]);
   });
 
   test("what happened between two comparisons stands between their data", () => {
@@ -119,7 +132,7 @@ describe("the timeline", () => {
 
   test("ratios and their colours", () => {
     expect([ratioOf(0.2, 0.1), ratioOf(0, 0), ratioOf(1, 0), ratioOf(null, 1)]).toEqual([2, 0, null, null]);
-    expect([0, 0.5, 0.99, 1, 2, null].map(heatIndex)).toEqual([0, 1, 1, 2, 3, null]);
-    expect([3.456, 12.34, null].map(formatRatio)).toEqual(["3.5×", "12.3×", "–"]);
+    expect([0, 0.5, 1.2, null].map((ratio) => heatIndex(ratio, false, undefined))).toEqual([0, 1, 1, null]);
+    expect(["covariate_shift", "unit_change"].map((cause) => heatIndex(0.3, true, cause))).toEqual([2, 3]);
   });
 });

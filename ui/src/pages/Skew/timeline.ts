@@ -8,16 +8,17 @@ export type Decision = Schemas["RetrainingDecision"];
 export type Failure = Schemas["MonitorFailure"];
 export type VersionEvent = Schemas["VersionEvent"];
 
-/** A feature over all comparisons. Ratios are scores by their thresholds: above 1 is beyond the threshold. */
+/** A feature over all comparisons; now is the newest comparison with enough rows. */
 export interface FeatureRow {
   name: string;
   scores: (number | null)[];
   thresholds: (number | null)[];
-  ratios: (number | null)[];
   /** By comparison, whether it was called drifted. */
   drifted: boolean[];
   now: number | null;
-  worst: number | null;
+  threshold: number | null;
+  /** Its place among all features by how much it matters now: the drifted ones in their order, then by distance. */
+  rank: number;
   driftedCount: number;
   /** How many of the newest comparisons, one after the other, called it drifted. */
   streak: number;
@@ -35,43 +36,40 @@ export function ratioOf(score: number | null | undefined, threshold: number | nu
   return threshold === 0 ? (score === 0 ? 0 : null) : score / threshold;
 }
 
-/** The rows of a timeline, in the API's order. */
+/** Index of the newest comparison with enough rows; -1 where there is none. */
+export const newestOf = (checks: readonly Check[]): number =>
+  checks.findLastIndex((check) => check.verdict !== "insufficient");
+
+/** The rows of a timeline: what matters most now comes first. */
 export function featureRows({ features, checks }: Timeline): FeatureRow[] {
   const drifted = checks.map((check) => new Set(check.verdict === "insufficient" ? [] : check.drifted));
-  const newest = checks.findLastIndex((check) => check.verdict !== "insufficient");
-  return features.map(({ name, scores, thresholds }) => {
-    const ratios = scores.map((score, index) => ratioOf(score, thresholds[index]));
-    const called = drifted.map((names) => names.has(name));
-    const known = ratios.filter((ratio) => ratio !== null);
-    const compared = called.filter(
-      (isDrifted, index) => isDrifted || (ratios[index] !== null && checks[index]?.verdict !== "insufficient"),
-    );
-    const last = compared.lastIndexOf(false);
-    return {
-      name,
-      scores,
-      thresholds,
-      ratios,
-      drifted: called,
-      now: ratios[newest] ?? null,
-      worst: known.length ? Math.max(...known) : null,
-      driftedCount: called.filter(Boolean).length,
-      streak: compared.length - 1 - last,
-      cause: checks[newest]?.causes[name] ?? null,
-      effect: checks[newest]?.effects[name] ?? null,
-      problem: checks[newest]?.problem ?? null,
-    };
-  });
-}
-
-/** The feature to show first: the most moved one of the newest comparison. */
-export function firstFeature({ checks }: Timeline, rows: readonly FeatureRow[]): string | null {
-  const newest = checks.findLast((check) => check.verdict !== "insufficient");
-  if (newest?.drifted[0] !== undefined) {
-    return newest.drifted[0];
-  }
-  const ordered = [...rows].sort((a, b) => (b.now ?? -1) - (a.now ?? -1));
-  return ordered[0]?.name ?? null;
+  const newest = newestOf(checks);
+  const check = checks[newest];
+  const place = new Map(check?.drifted.map((name, index) => [name, index]));
+  const places = ({ name }: { name: string }) => place.get(name) ?? place.size;
+  return features
+    .map(({ name, scores, thresholds }) => {
+      const called = drifted.map((names) => names.has(name));
+      const compared = called.filter(
+        (isDrifted, index) =>
+          isDrifted || (typeof scores[index] === "number" && checks[index]?.verdict !== "insufficient"),
+      );
+      return {
+        name,
+        scores,
+        thresholds,
+        drifted: called,
+        now: scores[newest] ?? null,
+        threshold: thresholds[newest] ?? null,
+        driftedCount: called.filter(Boolean).length,
+        streak: compared.length - 1 - compared.lastIndexOf(false),
+        cause: check?.causes[name] ?? null,
+        effect: check?.effects[name] ?? null,
+        problem: check?.problem ?? null,
+      };
+    })
+    .sort((a, b) => places(a) - places(b) || (ratioOf(b.now, b.threshold) ?? -1) - (ratioOf(a.now, a.threshold) ?? -1))
+    .map((row, rank) => ({ ...row, rank }));
 }
 
 export type TimeAxis = "data" | "wall";

@@ -1,5 +1,6 @@
 /** What the API's words mean. */
 
+import type { Schemas } from "src/api/client";
 import { formatNumber, formatPercent } from "src/format";
 import type { Decision } from "src/pages/Skew/timeline";
 
@@ -16,7 +17,7 @@ const CAUSES: Record<string, string> = {
 /** A cause in a sentence. */
 export const causeInWords = (cause: string): string => CAUSES[cause] ?? cause;
 
-/** Causes in a word or two, for a table. */
+/** Causes in a word or two. */
 export const CAUSE_LABELS: Record<string, string> = {
   all_missing: "all missing",
   constant: "constant",
@@ -32,8 +33,8 @@ export const FAULTS = new Set(["all_missing", "constant", "unit_change", "swappe
 
 /** Verdicts in a sentence. */
 export const VERDICTS: Record<string, string> = {
-  stable: "No feature has shifted by more than chance and thresholds allow.",
-  drift: "Features have shifted.",
+  stable: "No feature has drifted.",
+  drift: "Features have drifted.",
   pipeline_fault:
     "A source of the model's features looks broken. Retraining would learn the fault, so it is not requested.",
   insufficient: "Too few rows for a verdict.",
@@ -114,11 +115,25 @@ export function formatEffect(effect: number | null, problem: string | null, digi
   return problem === "regression" ? formatNumber(effect, digits) : formatPercent(effect, digits);
 }
 
-/** An effect on predictions in words: an average change of a prediction. */
+/** An effect on predictions in words: of the mean, or, where that is not known or hardly moves, of each. */
 export function effectInWords(effect: number, signed: number | null, problem: string | null): string {
-  const direction = signed === null || signed === 0 ? "" : signed > 0 ? ", upwards" : ", downwards";
-  const size = formatEffect(effect, problem).replace("%", " points");
-  return `moves a prediction by ${size} on average${direction}`;
+  const size = (value: number) => formatEffect(Math.abs(value), problem, 2).replace("%", " points");
+  return signed !== null && Math.abs(signed) > effect / 2
+    ? `${signed > 0 ? "raises" : "lowers"} the mean prediction by ${size(signed)}`
+    : `moves a prediction by ${size(effect)} on average`;
+}
+
+/** A feature's change in a line: `another unit (Celsius to kelvin): median 280, 7 in the reference; raises …`. */
+export function changeInWords(
+  found: Pick<Schemas["ReportFeature"], "drifted" | "cause" | "detail" | "summary" | "effect" | "effect_signed">,
+  problem: string | null,
+): string {
+  const { cause, detail, summary, effect } = found;
+  const named = cause !== null && (FAULTS.has(cause) || summary === null);
+  const label = named && `${CAUSE_LABELS[cause] ?? cause}${detail ? ` (${detail})` : ""}`;
+  const change = [label, summary].filter(Boolean).join(": ");
+  const moves = found.drifted && effect !== null && effectInWords(effect, found.effect_signed, problem);
+  return [change, moves].filter(Boolean).join("; ");
 }
 
 const CLASSES = 3;
@@ -134,7 +149,3 @@ export function classesInWords(byClass: Readonly<Record<string, number | null>>)
     )
     .join(", ");
 }
-
-/** A score by its threshold: `3.4×`. */
-export const formatRatio = (ratio: number | null | undefined): string =>
-  ratio === null || ratio === undefined ? "–" : `${formatNumber(ratio, ratio >= 10 ? 3 : 2)}×`;

@@ -137,7 +137,7 @@ function Pair({ first, other, data }: { first: Shown; other: Shown; data: Distan
             : {measureName(judged)} {formatNumber(data.scores[0], 3)}
             {data.thresholds[0] !== null && `, threshold ${formatNumber(data.thresholds[0], 3)}`}
             {data.p_values[0] !== null && `, ${formatPValue(data.p_values[0])}`}
-            {data.reported ? "  (from the skew report)" : ""}
+            {data.reported && ` (from the skew report)${data.drifted[0] ? ". Drifted: the Skew page says why" : ""}`}
           </>
         )}
       </Text>

@@ -149,7 +149,7 @@ function columnsOf({
       label: "Distance",
       align: "end",
       width: 88,
-      help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the largest distance" : labels[1]}: L-infinity for words, Jensen-Shannon for numbers, maximum mean discrepancy for vectors, unless the skew report uses another measure`,
+      help: `From ${labels[0]} to ${shown.length > 2 ? "each of the others, sorted by the largest distance" : labels[1]}, from 0 (the same distribution) to 1`,
       descendingFirst: true,
       value: (row) => greatest(row, (_, dataset) => row.distances[dataset]?.score),
       render: (row) => (
