@@ -17,16 +17,7 @@ export interface SourceRun {
   sources: Source[];
 }
 
-const WITHOUT_ROWS = [
-  "schema",
-  "model",
-  "evaluation",
-  "infra_blessing",
-  "deployment",
-  "rollout",
-  "skew",
-  "anomalies",
-];
+const WITHOUT_ROWS = ["schema", "model", "evaluation", "infra_blessing", "deployment", "rollout", "skew", "anomalies"];
 const FIRST = "examples";
 
 /** The runs that have rows, the newest first; of validations, those that set rows aside. */
