@@ -55,7 +55,7 @@ The third is the part that it may leave of what a move and a stretch leave: fort
 quarters leave at least 0.295, half of a month's rows in another unit mostly less than 0.25.
 """
 _PERCENTILES = np.linspace(0.005, 0.995, 199)
-_SWAPPED = 50
+MOST_SWAPPED = 50
 """Largest number of drifted features that are compared with each other."""
 
 
@@ -140,9 +140,10 @@ def swapped(features: Mapping[str, tuple[Distribution | None, Distribution | Non
     names.
     """
     sources: dict[str, tuple[str, float]] = {}
-    some = list(features.items())[:_SWAPPED]
-    for name, (before, now) in some:
-        shares = [(share, other) for other, (source, _) in some if (share := _mixed_share(before, now, source))]
+    for name, (before, now) in features.items():
+        shares = [
+            (share, other) for other, (source, _) in features.items() if (share := _mixed_share(before, now, source))
+        ]
         if shares:
             share, other = max(shares)
             sources[name] = other, share

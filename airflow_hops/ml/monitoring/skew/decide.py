@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from scipy.stats import false_discovery_control
 
 from airflow_hops.core.contract.skew import SkewTest
-from airflow_hops.ml.monitoring.skew.causes import FAULTS, cause_of, swapped
+from airflow_hops.ml.monitoring.skew.causes import FAULTS, MOST_SWAPPED, cause_of, swapped
 from airflow_hops.ml.monitoring.skew.distances import DISTANCE, Comparison, other_scores
 from airflow_hops.ml.monitoring.skew.histogram import common_histogram
-from airflow_hops.ml.monitoring.skew.questions import INFINITE, LENGTHS, MISSING, OTHERS, SINGLE, VALUES
+from airflow_hops.ml.monitoring.skew.questions import INFINITE, LENGTHS, MISSING, OTHERS, SINGLE, VALUES, answers
 from airflow_hops.ml.monitoring.skew.report import FeatureSkew
-from airflow_hops.ml.monitoring.skew.sides import Feature, Vectors
+from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Vectors
 from airflow_hops.ml.monitoring.skew.tfdv_measures import Measured
 from airflow_hops.ml.monitoring.skew.vectors import MEASURE
 from airflow_hops.ml.monitoring.skew.windows import Nearest
@@ -25,18 +26,53 @@ class Judged:
     """A feature to decide about.
 
     Attributes:
-        pair: Its values in the reference and in the current rows; None without samples.
-        answers: Distance and test of each question about it.
-        tfdv: TFDV's measure, which judges instead of the distance of the values.
+        draft: What is reported of it in any case.
+        answers: Distance and test of each question about it; empty without samples.
         threshold: Distance of the values above which it has drifted.
+        read: Reads its values in the reference and in the current rows again, so that those of all features need not be
+            in memory; None without samples.
+        tfdv: TFDV's measure, which judges instead of the distance of the values.
         nearest: By question, the distance to the most similar window of the reference; empty without windows.
     """
 
-    pair: Sequence[Feature] | None
+    draft: FeatureSkew
     answers: Mapping[str, Comparison]
-    tfdv: Measured | None
     threshold: float
+    read: Callable[[], Sequence[Feature]] | None = None
+    tfdv: Measured | None = None
     nearest: Mapping[str, Nearest] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, read: Callable[[], Sequence[Feature]], threshold: float, seed: int, **known: Any) -> Judged:
+        """Compares a feature in both samples; ``known`` are further attributes."""
+        one, other = read()
+        comparisons = answers(one, other, seed)
+        values, sides = comparisons.get(VALUES), (one.distribution, other.distribution)
+        draft = FeatureSkew(
+            measure=MEASURE if isinstance(one.distribution, Vectors) else DISTANCE,
+            score=None,
+            threshold=None,
+            drifted=False,
+            missing_reference=round(one.missing / max(1, one.rows), 6),
+            missing_current=round(other.missing / max(1, other.rows), 6),
+            summary=in_words(one, other, values.distance if values else 0.0),
+            scores=other_scores(*sides),
+            common_histogram=common_histogram(*sides),
+        )
+        return cls(draft, comparisons, threshold, read, **known)
+
+    @classmethod
+    def by_tfdv(cls, measured: Measured) -> Judged:
+        """Returns a feature without samples, which TFDV's measure judges."""
+        draft = FeatureSkew(measured.measure, None, None, drifted=False, missing_reference=0.0, missing_current=0.0)
+        return cls(draft, {}, measured.threshold, tfdv=measured)
+
+    def distributions(self) -> tuple[Distribution | None, Distribution | None]:
+        """Returns the values of both sides."""
+        if self.read is None:
+            return None, None
+        one, other = self.read()
+        return one.distribution, other.distribution
 
     def is_usual(self, question: str) -> bool:
         """Returns whether windows of the reference differ as much."""
@@ -55,12 +91,9 @@ def decide(judged: Mapping[str, Judged], test: SkewTest) -> dict[str, FeatureSke
         name: _judge(each, {question: p_values.get((name, question), 0.0) for question in each.answers}, test, cut)
         for name, each in judged.items()
     }
-    moved = {
-        n: (each.pair[0].distribution, each.pair[1].distribution)
-        for n, each in judged.items()
-        if each.pair and _significant(features[n], test)
-    }
-    for name, detail in swapped(moved).items():
+    moved = [name for name, skew in features.items() if judged[name].read and _significant(skew, test)]
+    pairs = {name: judged[name].distributions() for name in moved[:MOST_SWAPPED]}
+    for name, detail in swapped(pairs).items():
         features[name] = replace(features[name], drifted=True, cause="swapped", detail=detail)
     return dict(sorted(features.items(), key=lambda item: item[1].rank))
 
@@ -83,8 +116,7 @@ def _judge(judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: f
     if tfdv is not None:
         measure, score, threshold = tfdv.measure, float(tfdv.score), tfdv.threshold
     else:
-        is_vector = judged.pair is not None and isinstance(judged.pair[0].distribution, Vectors)
-        measure, threshold = MEASURE if is_vector else DISTANCE, judged.threshold
+        measure, threshold = judged.draft.measure, judged.threshold
         score = None if values is None else max(0.0, values.distance)
         if VALUES in judged.nearest:
             score, threshold = judged.nearest[VALUES].distance, max(threshold, judged.nearest[VALUES].allowed)
@@ -100,33 +132,25 @@ def _judge(judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: f
         threshold = max(threshold, score)  # both say the same, also where a p-value is estimated
     missing_moved = moved(MISSING, test.missing_threshold)
     other_moved = moved(INFINITE, test.missing_threshold) or moved(LENGTHS, test.missing_threshold)
-    one, other = (None, None) if judged.pair is None else (side.distribution for side in judged.pair)
     cause = detail = None
-    if judged.pair is not None and ((changed and values is not None) or missing_moved or other_moved):
-        cause, detail = cause_of(one, other, values_moved=changed, missing_moved=missing_moved)
+    if judged.read is not None and ((changed and values is not None) or missing_moved or other_moved):
+        cause, detail = cause_of(*judged.distributions(), values_moved=changed, missing_moved=missing_moved)
     # A fault in some of the rows may stay below the threshold, which is meant for real changes.
     drifted = (changed and (above or cause in FAULTS)) or missing_moved or other_moved
     if not drifted:
         cause = detail = None
     elif cause is None:
         cause = "covariate_shift"
-    shares = [side.missing / max(1, side.rows) for side in judged.pair or ()] or [0.0, 0.0]
-    return FeatureSkew(
+    return replace(
+        judged.draft,
         measure=measure,
         score=_rounded(score),
         threshold=_rounded(threshold),
         drifted=drifted,
-        missing_reference=round(shares[0], 6),
-        missing_current=round(shares[1], 6),
         p_value=p_value if test.alpha is not None else None,
         missing_p_value=p_values.get(MISSING) if test.alpha is not None else None,
         cause=cause,
         detail=detail,
-        summary=None
-        if judged.pair is None
-        else in_words(judged.pair[0], judged.pair[1], values.distance if values else 0.0),
-        scores=other_scores(one, other),
-        common_histogram=common_histogram(one, other),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -10,9 +11,8 @@ from zlib import crc32
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import DRIFT, INSUFFICIENT, PIPELINE_FAULT, STABLE, SkewTest
 from airflow_hops.ml.monitoring.skew.decide import Judged, decide
-from airflow_hops.ml.monitoring.skew.questions import answers
 from airflow_hops.ml.monitoring.skew.report import SkewReport
-from airflow_hops.ml.monitoring.skew.sides import Feature, Side, alike
+from airflow_hops.ml.monitoring.skew.sides import Side, alike
 from airflow_hops.ml.monitoring.skew.tfdv_measures import measured_by_tfdv
 from airflow_hops.ml.monitoring.skew.windows import Nearest, OwnWindows
 from airflow_hops.ml.schemas.comparators import compared_features
@@ -71,27 +71,28 @@ def compare_sides(
     for name in thresholds:
         _check_feature(name, before[name], after)
     widths = {name: vector_width(before[name]) for name in thresholds}
-    pairs, nearest, notes = dict[str, list[Feature]](), dict[str, dict[str, Nearest]](), list[str]()
+    is_sampled = reference.sample is not None and current.sample is not None
+    measured = measured_by_tfdv(
+        reference.statistics, current.statistics, schema, test.comparator, () if is_sampled else thresholds
+    )
+    nearest, notes = dict[str, dict[str, Nearest]](), list[str]()
     if reference.sample is not None and current.sample is not None:
         samples = [reference.sample, current.sample]
-        pairs = {name: alike(samples, name, width=width, seed=test.seed) for name, width in widths.items()}
         if windows is not None:
             nearest, note = windows.distances(reference.sample, current.sample, widths)
             notes.append(note)
-    measured = measured_by_tfdv(
-        reference.statistics, current.statistics, schema, test.comparator, thresholds.keys() - pairs.keys()
-    )
-    judged = {
-        name: Judged(
-            pairs.get(name),
-            answers(pairs[name][0], pairs[name][1], crc32(f"{test.seed} {name}".encode())) if name in pairs else {},
-            None if name in (test.thresholds or {}) else measured.get(name),
-            threshold,
-            nearest.get(name, {}),
-        )
-        for name, threshold in thresholds.items()
-        if name in pairs or name in measured
-    }
+        judged = {
+            name: Judged.of(
+                partial(alike, samples, name, width=widths[name], seed=test.seed),
+                threshold,
+                crc32(f"{test.seed} {name}".encode()),
+                tfdv=None if name in (test.thresholds or {}) else measured.get(name),
+                nearest=nearest.get(name, {}),
+            )
+            for name, threshold in thresholds.items()
+        }
+    else:
+        judged = {name: Judged.by_tfdv(measured[name]) for name in thresholds if name in measured}
     features = decide(judged, test)
     verdict = STABLE
     if current.rows < test.rows_needed:

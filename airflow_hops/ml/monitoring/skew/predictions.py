@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -10,7 +11,6 @@ import pyarrow as pa
 from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.ml.monitoring.skew.attribution import dense_rows, predict
 from airflow_hops.ml.monitoring.skew.decide import Judged, decide
-from airflow_hops.ml.monitoring.skew.questions import answers
 from airflow_hops.ml.monitoring.skew.report import FeatureSkew
 from airflow_hops.ml.monitoring.skew.sides import alike
 from airflow_hops.ml.monitoring.skew.windows import OwnWindows
@@ -54,6 +54,6 @@ def compare_predictions(
             table = table.append_column(windows.time, sample[windows.time])
         sides.append(table)
     nearest = {} if windows is None else windows.distances(sides[0], sides[1], {PREDICTION: None})[0]
-    one, other = alike(sides, PREDICTION, width=None, seed=test.seed)
-    judged = Judged((one, other), answers(one, other, test.seed), None, test.threshold, nearest.get(PREDICTION, {}))
+    read = partial(alike, sides, PREDICTION, width=None, seed=test.seed)
+    judged = Judged.of(read, test.threshold, test.seed, nearest=nearest.get(PREDICTION, {}))
     return decide({PREDICTION: judged}, test)[PREDICTION]
