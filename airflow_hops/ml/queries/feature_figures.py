@@ -11,8 +11,8 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.queries.curves import Curve, curve_of, join
-from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name
-from airflow_hops.ml.statistics.vectors import SAMPLE, sampled_vectors, vector_width
+from airflow_hops.ml.readers.vectors import finite_vectors
+from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name, vector_width
 
 BUCKETS = 20
 """Largest number of buckets of a small histogram."""
@@ -29,12 +29,19 @@ MAX_NAME = 60
 MAX_TEXT = 1000
 SHARES = 10_000
 """Unit of a small histogram's shares."""
+_NORM_ROWS = 1000
 _NORM_BUCKETS, _NORM_QUANTILES = 20, 10
 """Buckets of the norms of vectors, equally wide and equally filled."""
 
 
-def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
+def table(dataset: Any, *, weighted: bool, sample: Any = None) -> dict[str, Any]:
     """Returns the features of a ``DatasetFeatureStatistics``, in columns.
+
+    Args:
+        dataset: The data set.
+        weighted: Whether to return weights instead of counts.
+        sample: ``pyarrow.Table`` of some of its rows, which have no weights: figures of vectors are those of the norms
+            of the first of them. None for figures of all their numbers.
 
     Raises:
         BadInput: ``weighted`` is true, but there are no weights.
@@ -42,14 +49,14 @@ def table(dataset: Any, *, weighted: bool) -> dict[str, Any]:
     if weighted and not dataset.weighted_num_examples:
         raise BadInput("weighted is true, and these statistics have no weights")
     rows = int(dataset.num_examples)
-    lines = [_line(each if weighted else _by_norm(each), rows, weighted) for each in dataset.features]
+    lines = [_line(each if weighted else _by_norm(each, sample), rows, weighted) for each in dataset.features]
     columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else _LINE)}
     return {"rows": rows, "weighted_rows": dataset.weighted_num_examples or None, **columns}
 
 
-def detail(feature: Any, rows: int, *, weighted: bool) -> dict[str, Any]:
-    """Returns all figures of one feature of a data set of ``rows``."""
-    feature = feature if weighted else _by_norm(feature)  # the sample has no weights
+def detail(feature: Any, rows: int, *, weighted: bool, sample: Any = None) -> dict[str, Any]:
+    """Returns all figures of one feature of a data set of ``rows``; ``sample`` as in :func:`table`."""
+    feature = feature if weighted else _by_norm(feature, sample)
     view = _View.of(feature, weighted)
     results: dict[str, Any] = {
         **{name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL},
@@ -254,15 +261,19 @@ def _shown_type(feature: Any, type_name: str) -> str:
     return type_name if width is None else f"{type_name}[{width}]"
 
 
-def _by_norm(feature: Any) -> Any:
+def _by_norm(feature: Any, sample: Any) -> Any:
     """Replaces the figures of a vector feature by those of its Euclidean norms; other features stay as they are.
 
     The number of rows with a vector, and how many of their numbers are zero or NaN, stay the same.
     """
-    vectors = sampled_vectors(feature) if feature.WhichOneof("stats") == "num_stats" else None
-    if vectors is None or not len(vectors):
+    width, name = vector_width(feature), feature_name(feature)
+    if width is None or sample is None or name not in sample.column_names:
         return feature
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    vectors = finite_vectors(sample[name].slice(0, _NORM_ROWS).combine_chunks()).drop_null()
+    if not len(vectors):
+        return feature
+    numbers = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    norms = np.linalg.norm(numbers.reshape(-1, width), axis=1)
     shown = type(feature)()
     shown.CopyFrom(feature)
     number = shown.num_stats
@@ -280,9 +291,6 @@ def _by_norm(feature: Any) -> Any:
         histogram.type = histogram.HistogramType.Value(kind)
         for low, high, count in zip(bounds[:-1], bounds[1:], shares, strict=True):
             histogram.buckets.add(low_value=low, high_value=high, sample_count=count)
-    others = [one for one in feature.custom_stats if one.name != SAMPLE]
-    del shown.custom_stats[:]
-    shown.custom_stats.extend(others)
-    report = f"norms of {len(norms):,} vectors of {vectors.shape[1]} numbers, a sample"
+    report = f"norms of {len(norms):,} vectors of {width} numbers, a sample"
     shown.custom_stats.add(name="Distribution shown").str = report
     return shown

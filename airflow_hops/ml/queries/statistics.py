@@ -6,7 +6,7 @@ A *data set* is a split of a ``statistics`` artifact, whole or a slice, or a sid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from airflow_hops.ml.queries.feature_figures import detail, table
 from airflow_hops.ml.queries.place import Place
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, load_statistics
 from airflow_hops.ml.statistics.sample import load_sample
-from airflow_hops.ml.statistics.summary import feature_name, features_by_name
+from airflow_hops.ml.statistics.summary import feature_name, features_by_name, vector_width
 
 __all__ = ["datasets", "distances", "feature", "features"]
 _SIDES = ("reference", "current")
@@ -65,7 +65,9 @@ def features(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         BadInput: the data set or slice does not exist, or it has no weights.
     """
-    return table(_dataset(place, params), weighted=bool(params.get("weighted")))
+    dataset = _dataset(place, params)
+    sample = _vectors(place, params, dataset.features)
+    return table(dataset, weighted=bool(params.get("weighted")), sample=sample)
 
 
 def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +83,9 @@ def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
     dataset = _dataset(place, params)
     for each in dataset.features:
         if feature_name(each) == params["feature"]:
-            return detail(each, int(dataset.num_examples), weighted=bool(params.get("weighted")))
+            sample = _vectors(place, params, [each])
+            weighted = bool(params.get("weighted"))
+            return detail(each, int(dataset.num_examples), weighted=weighted, sample=sample)
     raise BadInput(f"feature is {params['feature']!r}, expected one of the {len(dataset.features)} features")
 
 
@@ -160,13 +164,23 @@ def _dataset(place: Place, params: Mapping[str, Any]) -> Any:
 
 
 def _side(place: Place, params: Mapping[str, Any]) -> Side:
-    """Returns a data set as one side of a comparison; slices, and sides of a skew report, have no sample."""
-    dataset, artifact = _dataset(place, params), params["artifact"]
-    statistics = statistics_pb2.DatasetFeatureStatisticsList(datasets=[dataset])
-    if params.get("slice") is not None or artifact["kind"] == "skew":
-        return Side(statistics)
-    sample = load_sample(place.folder(artifact) / params["dataset"])
+    """Returns a data set as one side of a comparison."""
+    statistics = statistics_pb2.DatasetFeatureStatisticsList(datasets=[_dataset(place, params)])
+    sample = _sample(place, params)
     return Side(statistics, None if sample is None else sample.slice(0, _COMPARED_ROWS))
+
+
+def _sample(place: Place, params: Mapping[str, Any], columns: Sequence[str] | None = None) -> Any:
+    """Returns the sample of a data set's rows; slices, and sides of a skew report, have none."""
+    if params.get("slice") is not None or params["artifact"]["kind"] == "skew":
+        return None
+    return load_sample(place.folder(params["artifact"]) / params["dataset"], columns)
+
+
+def _vectors(place: Place, params: Mapping[str, Any], features: Iterable[Any]) -> Any:
+    """Returns the sample of those features that are vectors; None if there is none."""
+    vectors = [feature_name(each) for each in features if vector_width(each)]
+    return _sample(place, params, vectors) if vectors else None
 
 
 def _load(place: Place, artifact: Mapping[str, Any], name: str) -> list[Any]:

@@ -9,8 +9,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.schemas.comparators import DISTANCE, MEASURES, compare_by_distance
-from airflow_hops.ml.statistics.summary import common_statistics, feature_name
-from airflow_hops.ml.statistics.vectors import vector_width
+from airflow_hops.ml.statistics.summary import common_statistics, feature_name, vector_width
 
 TRAINING = "TRAINING"
 SERVING = "SERVING"

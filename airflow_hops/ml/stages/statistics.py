@@ -13,7 +13,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, Statistics
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.spark.context import local_master, start_spark_context
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
-from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics, comparable_options
+from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics
 from airflow_hops.ml.statistics.sample import SAMPLE_ROWS, write_sample
 from airflow_hops.ml.statistics.summary import summarize
 from airflow_hops.ml.step.context import StepContext
@@ -116,22 +116,16 @@ def run(
 
 
 def _stats_options(context: StepContext, options: Mapping[str, Any] | None, function: Mapping[str, Any] | None) -> Any:
-    """Returns TFDV's options from the user's function or from JSON, for statistics that can be compared."""
+    """Returns TFDV's options from the user's function or from JSON."""
     schema = None
     if context.has_input("schema"):
         from airflow_hops.ml.schemas.files import SCHEMA_FILE, load_schema
 
         schema = load_schema(context.local("schema") / SCHEMA_FILE)
-    from airflow_hops.ml.statistics.vector_sampling import with_vector_samples
-
     if function is None:
-        if not options and schema is None:
-            return comparable_options()
         from airflow_hops.ml.statistics.options import options_from
 
-        return with_vector_samples(
-            options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
-        )
+        return options_from({"num_quantiles_histogram_buckets": PERCENTILES, **(options or {})}, schema=schema)
     import tensorflow_data_validation as tfdv
 
     made = call_shipped(context, **function)
@@ -139,7 +133,7 @@ def _stats_options(context: StepContext, options: Mapping[str, Any] | None, func
         raise BadInput(f"{function['function']}() returned a {type(made).__name__}, expected tfdv.StatsOptions")
     if made.schema is None:
         made.schema = schema
-    return with_vector_samples(made)
+    return made
 
 
 def _examples(

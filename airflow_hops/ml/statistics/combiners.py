@@ -32,11 +32,9 @@ from airflow_hops.core.versions import has_slices, slicers
 from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
-from airflow_hops.ml.statistics.number_counts import NumberCounts
 from airflow_hops.ml.statistics.row_keys import Keys, drawn, keys_of, priorities_of
 from airflow_hops.ml.statistics.sample import RowSample
 from airflow_hops.ml.statistics.sketches import CountedQuantiles, CountedTopValues
-from airflow_hops.ml.statistics.vector_sampling import VectorSamples
 
 _SLICE_ROWS = 16_384
 _SLICE_BYTES = 8 << 20
@@ -234,11 +232,7 @@ class Combiners:
                     f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
                     "or by chosen values"
                 )
-            # Slices, of which there may be thousands, are never compared and need no statistics for that.
-            of_whole = (VectorSamples, NumberCounts) if key not in (None, constants.DEFAULT_SLICE_KEY) else ()
-            accumulator.slices[key] = SliceAccumulator(
-                [None if isinstance(g, of_whole) else g.create_accumulator() for g in self.generators]
-            )
+            accumulator.slices[key] = SliceAccumulator([each.create_accumulator() for each in self.generators])
         return accumulator.slices[key]
 
     def _add_batch(self, part: SliceAccumulator, lists: pa.RecordBatch) -> None:

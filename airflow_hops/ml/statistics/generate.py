@@ -25,15 +25,10 @@ OnCorrupt = Literal["fail", "skip"]
 
 
 def comparable_options() -> Any:
-    """Returns TFDV's options for comparing statistics: percentiles instead of deciles, and samples of vectors.
-
-    Deciles do not show a difference within a tenth of the rows.
-    """
+    """Returns TFDV's options with percentiles instead of deciles, which do not show what is in a tenth of the rows."""
     import tensorflow_data_validation as tfdv
 
-    from airflow_hops.ml.statistics.vector_sampling import with_vector_samples
-
-    return with_vector_samples(tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES))
+    return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
 
 
 @dataclass(frozen=True)

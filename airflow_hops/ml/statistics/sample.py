@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,12 @@ def write_sample(table: pa.Table, folder: Path) -> None:
     pq.write_table(table.select(storable), folder / SAMPLE_FILE, compression="zstd")
 
 
-def load_sample(folder: Path) -> pa.Table | None:
+def load_sample(folder: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
     """Reads the sample of a split's rows; None if there is none, as in artifacts of earlier versions.
+
+    Args:
+        folder: Folder of the split.
+        columns: Columns to read, as far as there are such; None for all.
 
     Raises:
         BadInput: the file cannot be read.
@@ -147,7 +152,7 @@ def load_sample(folder: Path) -> pa.Table | None:
     if not path.exists():
         return None
     with explained(str(path)):
-        return parquet_file(path).read()
+        return parquet_file(path).read(columns)
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:

@@ -97,6 +97,15 @@ def type_name(feature: Any) -> str:
     return str(type(feature).Type.Name(feature.type))
 
 
+def vector_width(feature: Any) -> int | None:
+    """Returns the length of a feature's vectors of numbers; None if it is not a feature of vectors."""
+    common = feature.num_stats.common_stats
+    if feature.type != type(feature).FLOAT or not common.num_non_missing:
+        return None
+    least, most = common.min_num_values, common.max_num_values
+    return int(most) if least == most > 1 else None
+
+
 def histogram(feature: Any) -> list[list[Any]]:
     """Returns the distribution: ``[low, high, count]`` per bucket of numbers, ``[value, count]`` per string."""
     if feature.WhichOneof("stats") == "num_stats":

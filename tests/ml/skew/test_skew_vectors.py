@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from statistics import fmean, median
 from typing import Any
 
@@ -23,12 +22,7 @@ from airflow_hops.ml.queries.feature_figures import detail, table
 from airflow_hops.ml.readers.vectors import dense_vectors, finite_vectors
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.schemas.files import to_text
-from airflow_hops.ml.statistics import comparable_options, generate_statistics
-from airflow_hops.ml.statistics.combiners import Combiners
-from airflow_hops.ml.statistics.options import options_from
-from airflow_hops.ml.statistics.summary import features_by_name
-from airflow_hops.ml.statistics.vector_sampling import SAMPLE_ROWS, with_vector_samples
-from airflow_hops.ml.statistics.vectors import sampled_vectors
+from airflow_hops.ml.statistics import generate_statistics
 
 pytestmark = pytest.mark.runtime
 
@@ -121,48 +115,8 @@ def test_what_cannot_be_compared_is_named(after: Any, options: dict[str, Any], e
         detect_skew(before, rows(after), **options)
 
 
-def test_a_sample_is_even_bounded_and_the_same_for_the_same_rows() -> None:
-    numbers = np.arange(40_000, dtype=np.float32)
-    table_of_all = pa.table({"vector": column(np.stack([numbers, numbers % 2], 1))})
-    combiners = pickle.loads(pickle.dumps(Combiners(comparable_options())))
-    parts = []
-    for start in range(0, 40_000, 4000):
-        part = combiners.create()
-        for batch in table_of_all.slice(start, 4000).to_batches(max_chunksize=1000):
-            combiners.add(part, batch)
-        parts.append(pickle.loads(pickle.dumps(combiners.settle(part))))
-    result = sampled_vectors(features_by_name(combiners.extract(combiners.merge(parts)))["vector"])
-    assert result is not None and result.shape == (SAMPLE_ROWS, 2)
-    assert stats.kstest(result[:, 0] / 40_000, "uniform").pvalue > 0.01
-    assert len(np.unique(result[:, 0])) == SAMPLE_ROWS
-    again = features_by_name(generate_statistics(table_of_all, options=comparable_options()))["vector"]
-    assert again == features_by_name(generate_statistics(table_of_all, options=comparable_options()))["vector"]
-
-
-def test_only_vectors_have_a_sample_and_slices_have_none() -> None:
-    random = np.random.default_rng(1)
-    vectors = normal(random, 60).tolist()
-    vectors[3], vectors[4] = None, [float("nan")] * WIDTH
-    made = pa.table(
-        {
-            "vector": column(vectors),
-            "ragged": column([each[: 1 + row % 3] for row, each in enumerate(normal(random, 60).tolist())]),
-            "single": column(random.normal(size=(60, 1))),
-            "tokens": pa.array([[1, 2]] * 60),
-            "number": random.normal(size=60),
-            "side": ["a", "b"] * 30,
-        }
-    )
-    options = with_vector_samples(options_from({"slice_by": ["side"]}))
-    whole, *slices = generate_statistics(made, options=options).datasets
-    sampled = {feature.path.step[0]: sampled_vectors(feature) for feature in whole.features}
-    assert {name for name, sample in sampled.items() if sample is not None} == {"vector"}
-    assert sampled["vector"].shape == (58, WIDTH)
-    assert len(slices) == 2 and not any(feature.custom_stats for each in slices for feature in each.features)
-
-
 def test_the_schema_asks_for_the_length_and_for_comparisons(tmp_path: Any) -> None:
-    result = infer_schema(generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options()))
+    result = infer_schema(generate_statistics(rows(normal(np.random.default_rng(1), 50))))
     (feature,) = [feature for feature in result.feature if feature.name == "vector"]
     assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
     assert feature.HasField("drift_comparator") and not feature.drift_comparator.ListFields()
@@ -176,7 +130,7 @@ def test_the_schema_asks_for_the_length_and_for_comparisons(tmp_path: Any) -> No
     (tmp_path / "schema.pbtxt").write_text(to_text(result))
     with pytest.raises(BadInput, match="'vector' is FLOAT, 5 to 6 values a row; expected one value, or vectors"):
         read_raw_features(tmp_path / "schema.pbtxt", **of)
-    statistics = generate_statistics(rows(normal(np.random.default_rng(1), 50)), options=comparable_options())
+    statistics = generate_statistics(rows(normal(np.random.default_rng(1), 50)))
     with pytest.raises(BadInput, match="TFDV has no measure of vectors; expected distance"):
         infer_schema(statistics, comparators={"vector": {"jensen_shannon": 0.3}})
 
@@ -210,16 +164,18 @@ def test_lists_become_matrices_and_what_is_no_vector_is_missing() -> None:
 
 def test_pages_show_the_norms_of_a_vector_and_its_length() -> None:
     vectors = [[3.0, 4.0]] * 50 + [[0.0, 0.0]] * 50
-    statistics = generate_statistics(pa.table({"vector": column(vectors)}), options=comparable_options())
+    sample = pa.table({"vector": column([*vectors, None, [np.nan, 1.0]])})
+    statistics = generate_statistics(pa.table({"vector": column(vectors)}))
     (dataset,) = statistics.datasets
-    line = table(dataset, weighted=False)
+    line = table(dataset, weighted=False, sample=sample)
     assert (line["types"], line["values_per_row"], line["mean"]) == (["FLOAT[2]"], [2], [2.5])
     low, high, shares = line["histogram"][0]
     assert (low, high, shares[0], shares[-1], sum(shares)) == (0, 5, 5000, 5000, 10_000)
-    shown = detail(dataset.features[0], 100, weighted=False)
+    assert table(dataset, weighted=False)["mean"] == [1.75]
+    shown = detail(dataset.features[0], 100, weighted=False, sample=sample)
     assert shown["custom"] == {"Distribution shown": "norms of 100 vectors of 2 numbers, a sample"}
     assert shown["values_per_row"] == [2, 2, 2]
     assert statistics_pb2.DatasetFeatureStatisticsList.FromString(statistics.SerializeToString()) == statistics
-    sides = [Side(statistics, pa.table({"vector": column(vectors)}))] * 2
+    sides = [Side(statistics, sample)] * 2
     apart = pages.compare(*sides, judged={}, name=None)
     assert (apart["measures"], apart["scores"], apart["drifted"]) == (["maximum_mean_discrepancy"], [0.0], [False])

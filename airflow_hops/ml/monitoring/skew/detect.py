@@ -19,8 +19,7 @@ from airflow_hops.ml.schemas.comparators import compared_features
 from airflow_hops.ml.statistics import load_statistics
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import load_sample
-from airflow_hops.ml.statistics.summary import common_statistics, features_by_name, type_name
-from airflow_hops.ml.statistics.vectors import vector_width
+from airflow_hops.ml.statistics.summary import common_statistics, features_by_name, type_name, vector_width
 
 
 def detect_skew(

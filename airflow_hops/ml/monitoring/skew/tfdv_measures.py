@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_hops.ml.statistics.summary import feature_name, type_name
-from airflow_hops.ml.statistics.vectors import vector_width
+from airflow_hops.ml.statistics.summary import feature_name, type_name, vector_width
 
 INFINITY_NORM, JENSEN_SHANNON = 0.05, 0.2
 """Thresholds of text and of numbers for statistics without a sample of rows, whose features have no others."""

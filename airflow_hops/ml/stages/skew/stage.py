@@ -15,7 +15,6 @@ from airflow_hops.ml.spark.tasks import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
 from airflow_hops.ml.stages.skew.fetch import fetch
 from airflow_hops.ml.stages.skew.plan import plan_run
-from airflow_hops.ml.statistics.vectors import drop_samples
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -108,5 +107,4 @@ def _both(reference: Side, current: Side | None) -> Any:
         if side is not None:
             both.datasets.add().CopyFrom(side.statistics.datasets[0])
             both.datasets[-1].name = name
-            drop_samples(both.datasets[-1])
     return both
