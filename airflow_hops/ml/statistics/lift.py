@@ -79,7 +79,6 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         top_values: Number of values with the highest lift per label value; None for all.
         bottom_values: Number of values with the lowest lift per label value; None for all.
         weights: Weight columns by feature; if there are any, lift is reported both by weights and by examples.
-        custom_statistics: Whether to also add each feature's lift as a ``CustomStatistic``, which Facets draws.
 
     Raises:
         BadInput: the schema lacks the label, a category has boundaries, or a numeric label has none.
@@ -96,7 +95,6 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         top_values: int | None = None,
         bottom_values: int | None = None,
         weights: ExampleWeightMap | None = None,
-        custom_statistics: bool = True,
     ) -> None:
         super().__init__("LiftGenerator", schema)
         self._label = label
@@ -104,7 +102,6 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         self._min_count, self._top, self._bottom = min_count, top_values, bottom_values
         self._weights = weights or ExampleWeightMap()
         self._columns = ["count", "weight"] if self._weights.all_weight_features() else ["count"]
-        self._custom_statistics = custom_statistics
         self._features = None if features is None else sorted(set(features))
         if schema is None:
             return
@@ -235,7 +232,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
             accumulator.pairs[path] = pairs
 
     def _write(self, result: Any, path: types.FeaturePath, values: pd.DataFrame, accumulator: LiftCounts) -> None:
-        cross, custom = None, None
+        cross: Any = None
         for column, prefix in _PREFIXES.items() if "weight" in self._columns else [("count", "")]:
             of_all = values[column]
             counts = of_all[(of_all != 0) & ((of_all > self._min_count) | (not self._min_count))]
@@ -245,12 +242,12 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
             for label, label_count in labels[labels != 0].items() if len(counts) else ():
                 if cross is None:
                     cross = result.cross_features.add(path_x=path.to_proto(), path_y=self._label.to_proto())
-                    custom = result.features.add(path=path.to_proto()) if self._custom_statistics else None
+                    custom: Any = result.features.add(path=path.to_proto())
                 lift = (both[label] / counts).to_numpy() / (label_count / accumulator.examples)
                 series = cross.categorical_cross_stats.lift.lift_series.add()
                 shown = self._write_label(series, label)
                 _set_count(series, f"{prefix}y_count", label_count)
-                buckets = custom.custom_stats.add(name=f"Lift (Y={shown})").rank_histogram.buckets if custom else None
+                buckets = custom.custom_stats.add(name=f"Lift (Y={shown})").rank_histogram.buckets
                 for row in self._ranked(lift):
                     value = counts.index[row]
                     written = series.lift_values.add(lift=lift[row])
@@ -260,9 +257,8 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
                         written.x_string = _text(value)
                     else:
                         written.x_int = value
-                    if buckets is not None:
-                        text = written.x_string if isinstance(value, bytes) else str(value)
-                        buckets.add(label=text, sample_count=lift[row])
+                    text = written.x_string if isinstance(value, bytes) else str(value)
+                    buckets.add(label=text, sample_count=lift[row])
 
     def _write_label(self, series: Any, label: Any) -> str:
         """Sets the label's value; returns its text."""

@@ -94,7 +94,8 @@ def shortened(array: pa.Array) -> pa.Array:
     is_long = pc.greater(pc.binary_length(array), MAX_VALUE_BYTES)
     if not pc.any(is_long).as_py():
         return array
-    digests = [_digest(value) for value in array.cast(_bytes_of(kind)).filter(is_long).to_pylist()]
+    long = array.filter(is_long).cast(pa.large_binary()).to_pylist()
+    digests = [f"sha256:{hashlib.sha256(value).hexdigest()} ({len(value)} bytes)" for value in long]
     return pc.replace_with_mask(array, pc.fill_null(is_long, False), pa.array(digests, pa.string()).cast(kind))
 
 
@@ -123,11 +124,3 @@ def _lists(array: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
     made, offsets = (pa.LargeListArray, pa.int64()) if _is.is_large_list(kind) else (pa.ListArray, pa.int32())
     mask = np.append(np.asarray(array.is_null()), False)
     return made.from_arrays(pa.array(np.append(0, np.cumsum(_lengths(array))), offsets, mask=mask), values)
-
-
-def _bytes_of(kind: pa.DataType) -> pa.DataType:
-    return pa.large_binary() if _is.is_large_string(kind) or _is.is_large_binary(kind) else pa.binary()
-
-
-def _digest(value: bytes) -> str:
-    return f"sha256:{hashlib.sha256(value).hexdigest()} ({len(value)} bytes)"

@@ -106,21 +106,6 @@ def vector_width(feature: Any) -> int | None:
     return int(most) if least == most > 1 else None
 
 
-def histogram(feature: Any) -> list[list[Any]]:
-    """Returns the distribution: ``[low, high, count]`` per bucket of numbers, ``[value, count]`` per string."""
-    if feature.WhichOneof("stats") == "num_stats":
-        return [
-            [_json(bucket.low_value), _json(bucket.high_value), _json(bucket.sample_count)]
-            for histogram in feature.num_stats.histograms
-            if histogram.type == histogram.STANDARD
-            for bucket in histogram.buckets
-        ]
-    if feature.WhichOneof("stats") == "string_stats":
-        buckets = feature.string_stats.rank_histogram.buckets[:TOP_VALUES]
-        return [[bucket.label, bucket.sample_count] for bucket in buckets]
-    return []
-
-
 def _feature(feature: Any, rows: int, full: bool) -> dict[str, Any]:
     kind = feature.WhichOneof("stats")
     summary: dict[str, Any] = {"type": type_name(feature)}
@@ -166,8 +151,12 @@ def _number(feature: Any, full: bool) -> dict[str, Any]:
         buckets = [b for one in number.histograms if one.type == one.QUANTILES for b in one.buckets]
         bounds = [_json(b.low_value) for b in buckets] + [_json(b.high_value) for b in buckets[-1:]]
         summary["quantiles"] = bounds if len(buckets) % QUANTILES else bounds[:: max(1, len(buckets) // QUANTILES)]
-        summary["histogram"] = histogram(feature)
+        summary["histogram"] = [_bucket(b) for one in standard for b in one.buckets]
     return summary
+
+
+def _bucket(bucket: Any) -> list[Any]:
+    return [_json(bucket.low_value), _json(bucket.high_value), _json(bucket.sample_count)]
 
 
 def _ranked(ranks: Any, most: int) -> list[list[Any]]:
@@ -204,9 +193,7 @@ def _custom(feature: Any) -> dict[str, Any]:
         elif kind == "rank_histogram":
             custom[one.name] = _ranked(one.rank_histogram, TOP_VALUES)
         elif kind == "histogram":
-            custom[one.name] = [
-                [_json(b.low_value), _json(b.high_value), _json(b.sample_count)] for b in one.histogram.buckets
-            ]
+            custom[one.name] = [_bucket(b) for b in one.histogram.buckets]
     return {"custom": custom} if custom else {}
 
 
