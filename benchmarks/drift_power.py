@@ -24,7 +24,7 @@ from airflow_hops.environments.runtime import create_environment  # noqa: E402
 from benchmarks.measurement import buildings, drift_figures  # noqa: E402
 from benchmarks.measurement.drift_figures import COMPARED_ROWS, PEER  # noqa: E402
 from benchmarks.measurement.drift_shapes import HARMLESS_OF, SHAPES, population_distance  # noqa: E402
-from benchmarks.measurement.drift_windows import WITH_SCHEMA, WITHOUT_SCHEMA  # noqa: E402
+from benchmarks.measurement.drift_windows import ANY_CHANGE, BUILDING_WAYS, WITH_SCHEMA  # noqa: E402
 from benchmarks.measurement.statistics_figures import print_marks  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "drift_power"
@@ -37,8 +37,8 @@ UNCHANGED = {200: 200, 1_500: 200, 20_000: 60}
 """Unchanged windows by their rows."""
 WINDOWS = {200: 3, 1_500: 20, 20_000: 2}
 """Windows of each change by their rows."""
-WITHOUT_SCHEMA_EVERY = 4
-"""Of the windows that are judged without a schema, too: unchanged ones, and changed ones of the compared size."""
+ANY_CHANGE_EVERY = 4
+"""Of the windows that are judged for any change, too: unchanged ones, and changed ones of the compared size."""
 PEER_UNCHANGED, PEER_CHANGED = 60, 10
 """Windows of each kind that the peer judges."""
 
@@ -61,20 +61,20 @@ def jobs_of(share: float) -> Iterator[dict[str, Any]]:
     Args:
         share: Share of the windows, 0 to 1; at least one of each kind.
     """
-    both, one = [WITH_SCHEMA, WITHOUT_SCHEMA], [WITH_SCHEMA]
+    both, one = [WITH_SCHEMA, ANY_CHANGE], [WITH_SCHEMA]
     batches = [*changed_together(), dict(HARMLESS_OF)]
     kinds = [(number, batch, WINDOWS) for number, batch in enumerate([{}, *batches])]
     for number, changed, windows in [(0, {}, UNCHANGED), *kinds[1:]]:
         for rows, count in windows.items():
             for window in range(max(1, round(count * share))):
                 compared = rows == COMPARED_ROWS
-                both_ways = window % WITHOUT_SCHEMA_EVERY == 0 and (compared or not changed)
+                two_ways = window % ANY_CHANGE_EVERY == 0 and (compared or not changed)
                 yield {
                     "seed": [number, rows, window],
                     "reference": window % REFERENCES,
                     "rows": rows,
                     "changed": changed,
-                    "ways": both if both_ways else one,
+                    "ways": both if two_ways else one,
                     "for_peer": compared and window < (PEER_CHANGED if changed else PEER_UNCHANGED),
                 }
 
@@ -119,7 +119,8 @@ def measure(given: argparse.Namespace, say: Any) -> dict[str, Any]:
     say(f"judging {len(jobs):,} windows of shapes, and {given.buildings} buildings")
     run_parts(RUNTIME, "benchmarks.measurement.drift_windows", "judge", given.processes)
     answers: list[tuple[Mapping[str, Any], dict[str, Any]]] = list(zip(jobs, answers_of("jobs"), strict=True))
-    by_way = {"airflow-hops": answers_of("buildings")}
+    of_buildings = answers_of("buildings")
+    by_way = {way: [each[way] for each in of_buildings] for way in BUILDING_WAYS}
     if given.peers:
         say(f"the same with {PEER}")
         uv = str(REPOSITORY / ".uv" / "bin" / "uv")
@@ -157,7 +158,7 @@ def main() -> int:
         for way in (WITH_SCHEMA, PEER) if given.peers else (WITH_SCHEMA,):
             drift_figures.print_power(figures, way, console)
         drift_figures.print_summary(figures, console)
-        for way in (WITH_SCHEMA, WITHOUT_SCHEMA) if earlier else ():
+        for way in (WITH_SCHEMA, ANY_CHANGE) if earlier else ():
             for cell in drift_figures.below_of(figures, earlier, way):
                 console.print(f"less power than before: {cell}")
         print_marks(drift_figures.marks_of(figures, earlier), console)

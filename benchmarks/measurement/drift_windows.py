@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from benchmarks.measurement.drift_shapes import draw_table
 
 SEED = 51
 REFERENCE_ROWS = 20_000
-WITH_SCHEMA, WITHOUT_SCHEMA = "with schema", "without schema"
-BUILDING_OPTIONS: Mapping[str, Any] = {}
-"""Options of ``detect_skew`` for the weeks of a building."""
+WITH_SCHEMA, ANY_CHANGE = "with schema", "any change"
+WAYS: Mapping[str, Mapping[str, Any]] = {WITH_SCHEMA: {}, ANY_CHANGE: {"threshold": 0.0}}
+"""Options of ``detect_skew`` by way: the default threshold, and none, so that chance alone decides."""
+BUILDING_WAYS: Mapping[str, Mapping[str, Any]] = {"weeks against the year": {}, "own weeks": {"time": "time"}}
+"""The same for the weeks of a building: compared with the whole year, and with its own weeks."""
 
 
 def part_of(jobs: int) -> Iterator[int]:
@@ -59,13 +62,13 @@ def write_reference(table: Any, folder: Path, **roles: str) -> None:
         pq.write_table(sample, folder / "sample.parquet")
 
 
-def detector(folder: Path, with_schema: bool, options: Mapping[str, Any]) -> Callable[[Any], list[str]]:
+def detector(folder: Path, options: Mapping[str, Any]) -> Callable[[Any], list[str]]:
     """Returns what tells the drifted features of a window against a written reference."""
     from airflow_hops.ml.monitoring.skew import detect_skew
     from airflow_hops.ml.schemas import load_schema
     from airflow_hops.ml.statistics import STATISTICS_FILE
 
-    schema = load_schema(folder / "schema.pbtxt") if with_schema else None
+    schema = load_schema(folder / "schema.pbtxt")
     return lambda window: list(detect_skew(folder / STATISTICS_FILE, window, schema=schema, **options).drifted)
 
 
@@ -96,19 +99,20 @@ def judge(folder: Path, plan: Mapping[str, Any]) -> None:
         if job["for_peer"]:
             pq.write_table(window, folder / f"window-{number}.parquet")
         reference = folder / f"reference-{job['reference']}"
-        return {way: detector(reference, way == WITH_SCHEMA, {})(window) for way in job["ways"]}
+        return {way: detector(reference, WAYS[way])(window) for way in job["ways"]}
 
-    def judge_of_building(number: int) -> Callable[[Any], Callable[[Any], bool]]:
-        def judge(training: Any) -> Callable[[Any], bool]:
-            write_reference(training, folder / f"building-{number}", time="time")
-            drifted = detector(folder / f"building-{number}", True, BUILDING_OPTIONS)
+    def judged_building(number: int) -> dict[str, Any]:
+        reference = folder / f"building-{number}"
+
+        def judge(way: str, training: Any) -> Callable[[Any], bool]:
+            write_reference(training, reference, time="time")
+            drifted = detector(reference, BUILDING_WAYS[way])
             return lambda window: bool(drifted(window))
 
-        return judge
+        return {way: judge_building(folder, number, partial(judge, way)) for way in BUILDING_WAYS}
 
     answer(folder, "jobs", len(plan["jobs"]), judged)
-    buildings = plan["buildings"]
-    answer(folder, "buildings", buildings, lambda n: judge_building(folder, n, judge_of_building(n)))
+    answer(folder, "buildings", plan["buildings"], judged_building)
 
 
 if __name__ == "__main__":
