@@ -5,8 +5,9 @@ model's own training data, and asks for a retraining when they have drifted.
 
 Which of the flights were late is told to the server once they have landed, so that the model is also measured live.
 
-The weather of one fortnight is never that of the next. What would make the model's data another season's is written
-down here, of temperatures in degrees Fahrenheit. In 15 days, one weekday occurs more often than the others.
+The weather of one fortnight is never that of the next, and how many flights leave in an hour is not either. Which share
+of the hours must differ before it is another season is written down here. In 15 days, one weekday occurs more often
+than the others.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ from airflow.sdk import Asset
 from airflow_hops.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy, retraining_loop
 
 ALLOWED = {
-    "temp": ("wasserstein", 25.0),
-    "dewp": ("wasserstein", 30.0),
-    "precip": ("kolmogorov_smirnov", 0.3),
-    "visib": ("kolmogorov_smirnov", 0.3),
-    "weekday": ("l_infinity", 0.1),
+    "temp": 0.83,
+    "dewp": 0.7,
+    "humid": 0.4,
+    "pressure": 0.6,
+    "wind_speed": 0.3,
+    "precip": 0.2,
+    "visib": 0.3,
+    "origin_departures_hour": 0.25,
+    "weekday": 0.1,
+    **dict.fromkeys(("dest", "dest_lat", "dest_lon"), 0.1),
 }
 
 monitor = retraining_loop(
@@ -35,11 +41,7 @@ monitor = retraining_loop(
     ),
     asset=Asset("flights_drifted"),
     schedule="@daily",
-    skew={
-        "time_feature": "scheduled_at",
-        "measures": {name: measure for name, (measure, _) in ALLOWED.items()},
-        "thresholds": {name: threshold for name, (_, threshold) in ALLOWED.items()},
-    },
+    skew={"time_feature": "scheduled_at", "thresholds": ALLOWED},
     performance={"time_feature": "scheduled_at", "period": timedelta(days=7)},
     doc_md=__doc__,
 )

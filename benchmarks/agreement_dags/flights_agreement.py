@@ -93,8 +93,7 @@ monitor = retraining_loop(
     schedule=None,
     skew={
         "time_feature": "scheduled_at",
-        "measures": {name: measure for name, (measure, _) in ALLOWED.items()},
-        "thresholds": {name: threshold for name, (_, threshold) in ALLOWED.items()},
+        "thresholds": ALLOWED,
         "attribute": False,
     },
 )
