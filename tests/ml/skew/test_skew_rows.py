@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.runtime
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "rounded": {"float_rounding": 2, "confusion": ["text", "bytes", "gone"]},
+    "rounded": {"float_rounding": 2},
     "duplicates": {"allow_duplicate_identifiers": True},
 }
 AWKWARD = [None, np.nan, np.inf, -np.inf, 0.0, -0.0, 1.25, 1.251, 2.5, 1e-9, 3.4e38]
@@ -106,7 +105,6 @@ def _by_tfdv(base: pa.Table, test: pa.Table, options: Mapping[str, Any]) -> dict
             sample_size=100_000,
             float_round_ndigits=options.get("float_rounding"),
             allow_duplicate_identifiers=options.get("allow_duplicate_identifiers", False),
-            confusion_configs=[detector.ConfusionConfig(name) for name in options.get("confusion", ())],
         )
         for key, values in results.items():
             _ = values | f"keep {key}" >> beam.Map(_keep, key)
@@ -152,14 +150,6 @@ def test_what_is_counted_is_what_tfdv_counts(compared: Any) -> None:
     assert compared["ours"]["matches"] == {name: int(count) for name, count in joined.items()}
     assert min(compared["ours"]["matches"].values()) > 0
     assert compared["ours"]["skewed_pairs"] == compared["tfdv"]["pairs"]
-    confusion: dict[str, set[tuple[Any, ...]]] = {}
-    for met in compared["tfdv"].get("confusion_pairs", []):
-        pair = [
-            base64.b64decode(met[side]["bytes_value"]).decode(errors="backslashreplace") for side in ("base", "test")
-        ]
-        confusion.setdefault(met["feature_name"], set()).add((*pair, int(met["count"])))
-    results = {name: {tuple(row) for row in rows} for name, rows in compared["ours"]["confusion"].items()}
-    assert results == confusion
 
 
 def test_rounding_makes_values_equal_that_were_not(answers: dict[str, Any]) -> None:
@@ -253,16 +243,6 @@ def test_examples_are_drawn_evenly() -> None:
         ),
         ({"identifiers": ["sent"]}, "training: there is no column 'sent'; there are day, name"),
         ({"identifiers": ["other_type"]}, "training: identifier 'other_type' is INT, but FLOAT in "),
-        (
-            {"identifiers": ["name"], "confusion": ["integer"]},
-            "confusion names 'integer', which is INT; expected strings, one in a row",
-        ),
-        (
-            {"identifiers": ["name"], "confusion": ["texts"]},
-            "confusion names 'texts', which is several values in a row; expected strings, one in a row",
-        ),
-        ({"identifiers": ["name"], "confusion": ["colour"]}, "confusion names colour; there are day, float"),
-        ({"identifiers": ["name"], "confusion": ["name"]}, "confusion names name, which are not compared"),
     ],
 )
 def test_what_cannot_be_joined_is_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:

@@ -29,11 +29,11 @@ from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.metrics.class_names import CANDIDATE, CHAMPION, ClassNames, class_names
 from airflow_hops.ml.metrics.custom_metrics import custom_metrics
 from airflow_hops.ml.metrics.judging import METRICS, Judge
+from airflow_hops.ml.metrics.leakage import TELLS, score_alone
 from airflow_hops.ml.metrics.metrics import Metrics
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.monitoring.leakage import TELLS, score_alone
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.stages.evaluate.by_split import figures_by_split

@@ -25,7 +25,7 @@ from airflow_hops.core.contract.table_columns import ColumnDescription, Role, Ta
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.source_files import list_files
-from airflow_hops.ml.monitoring.leakage import SUSPICIOUS, TELLS, score_alone
+from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
 from airflow_hops.ml.readers.csv_quotes import UncertainQuotes

@@ -7,7 +7,7 @@ also served are written to files, by the stretch of serving rows that they match
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,16 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.monitoring.skew.rows.join import Identifiers, Join, ReadAnew, Rows, join_rows, pairs_of
 from airflow_hops.ml.monitoring.skew.rows.report import FeatureRowSkew, RowSkewReport
-from airflow_hops.ml.monitoring.skew.rows.values import Outcome, compare, kind_of, shown, singles
-
-MISSING = b"__MISSING_VALUE__"
-"""Name of a missing value in TFDV's confusion counts."""
+from airflow_hops.ml.monitoring.skew.rows.values import Outcome, compare, kind_of, shown
 
 
 def detect_row_skew(
@@ -35,7 +31,6 @@ def detect_row_skew(
     ignore: Collection[str] = (),
     float_rounding: int | None = None,
     allow_duplicate_identifiers: bool = False,
-    confusion: Collection[str] = (),
     examples: int = 10,
     seed: int = 0,
 ) -> RowSkewReport:
@@ -57,7 +52,6 @@ def detect_row_skew(
             rounding.
         allow_duplicate_identifiers: Whether to compare rows whose identifiers occur more than once on a side, each
             training row with each serving row. Otherwise they are only counted.
-        confusion: String features for which pairs of values are counted.
         examples: Maximum number of differing pairs of each feature in the report.
         seed: Seed for drawing the examples.
 
@@ -69,16 +63,13 @@ def detect_row_skew(
         raise BadInput(f"identifiers is {identifiers!r}, expected a list with at least one name of a feature")
     if examples < 0:
         raise BadInput(f"examples is {examples}, expected 0 or more")
-    wrong = sorted(set(confusion) & {*names, *ignore})
-    if wrong:
-        raise BadInput(f"confusion names {', '.join(wrong)}, which are not compared")
     before, after = Rows(training, "training"), Rows(serving, "serving")
     left_out = {*names, *ignore}
     while True:
         hashed = Identifiers(names, float_rounding)
         with suppress(ReadAnew), temporary_folder("joined") as folder:
             join = join_rows(before, after, hashed, folder, duplicates=allow_duplicate_identifiers, ignore=left_out)
-            comparison = _Comparison(hashed, float_rounding, left_out, set(confusion), examples, seed)
+            comparison = _Comparison(hashed, float_rounding, left_out, examples, seed)
             return comparison.of(join, after)
 
 
@@ -87,7 +78,6 @@ class _Counted:
     outcomes: Any = field(default_factory=lambda: np.zeros(len(Outcome), np.int64))
     types: list[str | None] = field(default_factory=lambda: [None, None])
     examples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
-    met: Counter[tuple[bytes, bytes]] = field(default_factory=Counter)
 
     def result(self) -> FeatureRowSkew:
         counts = dict(zip(Outcome, self.outcomes.tolist(), strict=True))
@@ -112,18 +102,17 @@ class _Comparison:
         identifiers: Identifiers,
         rounding: int | None,
         ignore: set[str],
-        confusion: set[str],
         examples: int,
         seed: int,
     ) -> None:
         self._identifiers, self._rounding, self._ignore = identifiers, rounding, ignore
-        self._confusion, self._examples = confusion, examples
+        self._examples = examples
         self._random = np.random.default_rng(seed)
         self._features: dict[str, _Counted] = defaultdict(_Counted)
         self._pairs = self._skewed_pairs = 0
 
     def of(self, join: Join, serving: Rows) -> RowSkewReport:
-        """Compares all serving rows; fails if they came in another order than before, or ``confusion`` does not fit."""
+        """Compares all serving rows; fails if they came in another order than before."""
         seen = 0
         for batch in serving.batches():
             names = [n for n in dict.fromkeys([*join.schema.names, *batch.schema.names]) if n not in self._ignore]
@@ -138,9 +127,6 @@ class _Comparison:
                 f"{serving.side}: {join.pairs} pairs were to be compared, but {self._pairs} were found when the rows "
                 "were read again; they must come in the same order each time"
             )
-        absent = self._confusion - self._features.keys()
-        if absent and self._pairs:
-            raise BadInput(f"confusion names {', '.join(sorted(absent))}; there are {', '.join(self._features)}")
         features = {name: counted.result() for name, counted in self._features.items()}
         return RowSkewReport(
             identifiers=self._identifiers.names,
@@ -148,7 +134,6 @@ class _Comparison:
             pairs=self._pairs,
             skewed_pairs=self._skewed_pairs,
             features=dict(sorted(features.items(), key=lambda item: (-item[1].diff_count, item[0]))),
-            confusion={name: _most_frequent(self._features[name].met) for name in sorted(self._confusion)},
         )
 
     def _add(self, names: list[str], training: Any, training_rows: Any, serving: Any, serving_rows: Any) -> None:
@@ -162,8 +147,6 @@ class _Comparison:
             differs = outcome > Outcome.MATCH
             skewed |= differs
             self._draw(counted, np.flatnonzero(differs), base, test, serving, serving_rows)
-            if name in self._confusion:
-                counted.met.update(_met(name, base, test))
         self._pairs += len(skewed)
         self._skewed_pairs += int(skewed.sum())
 
@@ -194,23 +177,3 @@ def _take(rows: Any, name: str, places: Any) -> Any:
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0)
     return column.take(pa.array(places))
-
-
-def _met(name: str, base: Any, test: Any) -> dict[tuple[bytes, bytes], int]:
-    """Counts the pairs of a training value and a serving value."""
-    table = pa.table({"base": _single(name, base), "test": _single(name, test), "pairs": np.ones(len(base), np.int64)})
-    counted = table.group_by(["base", "test"]).aggregate([("pairs", "sum")])
-    return {(row["base"], row["test"]): row["pairs_sum"] for row in counted.to_pylist()}
-
-
-def _single(name: str, column: Any) -> Any:
-    kind, values = kind_of(column.type), singles(column)
-    if kind not in (None, "BYTES") or values is None:
-        result = kind if values is not None else "several values in a row"
-        raise BadInput(f"confusion names {name!r}, which is {result}; expected strings, one in a row")
-    return pc.fill_null(values.cast(pa.large_binary()), MISSING)
-
-
-def _most_frequent(met: Counter[tuple[bytes, bytes]]) -> list[list[Any]]:
-    ordered = sorted(met.items(), key=lambda item: (-item[1], item[0]))
-    return [[*(value.decode(errors="backslashreplace") for value in pair), count] for pair, count in ordered]

@@ -74,7 +74,6 @@ class RowSkewReport:
         pairs: Compared pairs; those of duplicate identifiers only if allowed.
         skewed_pairs: Pairs that differ in at least one feature.
         features: All compared features, most skewed first.
-        confusion: By feature, counts of pairs of values: ``[training, serving, count]``, most frequent first.
     """
 
     identifiers: tuple[str, ...]
@@ -82,7 +81,6 @@ class RowSkewReport:
     pairs: int
     skewed_pairs: int
     features: Mapping[str, FeatureRowSkew]
-    confusion: Mapping[str, list[list[Any]]] = field(default_factory=dict)
 
     @property
     def skewed(self) -> tuple[str, ...]:
