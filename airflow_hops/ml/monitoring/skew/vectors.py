@@ -8,7 +8,6 @@ number of the vectors shows, such as new correlations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -64,11 +63,3 @@ class KernelMatrix:
         squared = within / (m * (m - 1)) + others / (n * (n - 1)) - 2 * (of_reference - within) / (m * n)
         result: Array = np.sign(squared) * np.sqrt(np.abs(squared))
         return result
-
-
-def norm_histogram(reference: Vectors, current: Vectors, buckets: int) -> list[list[Any]]:
-    """Returns Euclidean norms of both samples on the same buckets: ``[low, high, share, share]``."""
-    sides = [side.norms for side in (reference, current)]
-    edges = np.histogram_bin_edges(np.concatenate(sides), buckets)
-    shares = [np.histogram(norms, edges)[0] / len(norms) for norms in sides]
-    return [[float(cell) for cell in row] for row in np.stack([edges[:-1], edges[1:], *shares], 1).round(6)]
