@@ -127,6 +127,17 @@ def test_causes_do_not_depend_on_the_size_of_values(size: float) -> None:
     assert re.fullmatch(r"metre to foot, in about (3[7-9]|4[0-3])% of the rows", feet.detail)
 
 
+@pytest.mark.parametrize(("scale", "detail"), [(100.0, "hundred"), (0.1, "ten, backwards"), (60.0, "sixty")])
+@pytest.mark.parametrize("rows", [300, 2000])
+def test_another_unit_of_few_values_is_a_fault(scale: float, detail: str, rows: int) -> None:
+    random = np.random.default_rng(0)
+    kinds = {"flag": (random.random(3000) < 0.4).astype(float), "grade": random.integers(1, 4, 3000).astype(float)}
+    for values in kinds.values():
+        current = random.choice(values, rows) * scale
+        skew = detect_skew(pa.table({"x": values}), pa.table({"x": current})).features["x"]
+        assert (skew.drifted, skew.cause, skew.detail) == (True, "unit_change", detail)
+
+
 def test_one_new_airport_and_a_few_missing_values_are_no_fault(flights: Flights) -> None:
     airport = flights.report("dest", flights.elsewhere(200)).to_dict()
     assert airport["verdict"] in ("stable", "drift")

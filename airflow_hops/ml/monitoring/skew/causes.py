@@ -237,7 +237,9 @@ def _far_factor(reference: Numbers, current: Numbers) -> str | None:
     """Finds a large factor for a feature with few different deciles, by mean, deviation and largest absolute value."""
     sides = (reference.values, current.values)
     with np.errstate(over="ignore"):
-        before, now = (np.array([side.mean(), side.std(), np.abs(side).max()]) for side in sides)
+        figures = [np.array([side.mean(), np.abs(side).max(), side.std()]) for side in sides]
+    # The ones of a flag, among zeros, do not deviate.
+    before, now = (each[: 2 if all(side[0] == side[-1] for side in sides) else 3] for each in figures)
     if (before == 0).any() or (now == 0).any() or not np.isfinite([before, now]).all():
         return None
     ratios = now / before
