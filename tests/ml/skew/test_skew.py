@@ -166,6 +166,20 @@ def test_july_has_drifted_from_a_winter(
     assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
+def test_requests_are_compared_with_the_training_data_s_own_windows(
+    detect: Detect, captured: CaptureFolder, flights_raw: Path
+) -> None:
+    first_days = flights_examples.months(flights_raw, 7, 7).query("scheduled_at < 1373000000").iloc[::2]
+    captured.add(first_days)
+    july = detect("plain", alpha=0.01)[1]
+    captured.add(first_days)
+    own = detect("own", alpha=0.01, attribute=False, own_windows=True)[1]
+    assert own["notes"][0].startswith("Compared with the most similar of ")
+    assert set(own["drifted"]) < set(july["drifted"]) and "temp" in own["drifted"]
+    temp = own["features"]["temp"]
+    assert temp["score"] > temp["threshold"] > 0.5
+
+
 def test_requests_in_an_object_store_are_compared(
     detect: Detect, captured: CaptureFolder, flights_raw: Path, s3_endpoint: str
 ) -> None:
@@ -243,9 +257,12 @@ def test_a_drift_is_followed_up_to_the_predictions(
 ) -> None:
     july, winter = (flights_examples.months(flights_raw, *months) for months in ((7, 7), (1, 3)))
     captured.add(july.iloc[::6])
-    artifact, report = detect(min_rows=1000, alpha=0.01)
+    artifact, report = detect(min_rows=1000, alpha=0.01, predictions=True)
     assert report["verdict"] == artifact.properties["verdict"] == "drift"
     assert report["notes"] == []
+    prediction = report["prediction"]
+    assert prediction["drifted"] and prediction["score"] == pytest.approx(report["features"]["temp"]["score"], abs=0.02)
+    assert artifact.properties["prediction"] == [prediction["score"], prediction["threshold"]]
     warmer = july["temp"].mean() - winter["temp"].mean()
     result = report["attribution"]["effects"]["temp"]
     assert result["effect"] == pytest.approx(result["effect_signed"]) == pytest.approx(0.005 * warmer, rel=0.1)

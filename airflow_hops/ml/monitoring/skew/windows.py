@@ -19,13 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.monitoring.skew.questions import plain_distances
+from airflow_hops.ml.monitoring.skew.questions import VALUES, plain_distances
 from airflow_hops.ml.monitoring.skew.sides import Feature, alike
 
 MARGIN = 1.5
-"""Factor above the largest distance of the reference's own windows from which a distance is drift."""
+"""Factor above the largest distance of the reference's own windows from which a distance is drift; where that is large,
+half of the way from there to 1, so that a window without any common value is drift.
+"""
 LEAST_WINDOWS = 4
 _LEAST_ROWS, _MOST_WINDOWS = 50, 60
+_BLIND = 0.98
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,12 @@ class OwnWindows:
             )
         full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
         samples = [*(reference.filter(pa.array(number == each)) for each in full), current]
-        return {name: _nearest(alike(samples, name, width=width, seed=0)) for name, width in widths.items()}, (
+        nearest = {name: _nearest(alike(samples, name, width=width, seed=0)) for name, width in widths.items()}
+        blind = [name for name, each in nearest.items() if VALUES in each and each[VALUES].allowed > _BLIND]
+        unseen = f"; {', '.join(blind)}: a window is unlike all others, so that nothing is drift" if blind else ""
+        return nearest, (
             f"Compared with the most similar of {len(full)} windows of {length} of the reference: drift is what is "
-            f"{MARGIN} times further away than any of them is from the others"
+            f"{MARGIN} times further away than any of them is from the others{unseen}"
         )
 
 
@@ -113,8 +119,9 @@ def _nearest(features: list[Feature]) -> dict[str, Nearest]:
         own, current = matrix[:-1, :-1], matrix[-1, :-1]
         known = np.isfinite(own).any(axis=1)
         if known.any() and np.isfinite(current).any():
-            allowed = MARGIN * float(np.nanmin(own[known], axis=1).max())
-            nearest[question] = Nearest(float(np.nanmin(current)), min(1.0, allowed))
+            farthest = float(np.nanmin(own[known], axis=1).max())
+            allowed = min(MARGIN * farthest, (1 + farthest) / 2)
+            nearest[question] = Nearest(float(np.nanmin(current)), allowed)
     return nearest
 
 
