@@ -467,9 +467,12 @@ def test_weeks_that_differ_as_those_of_the_reference_do_are_stable() -> None:
         assert "degrees" in detect_skew(year, weeks(week, 1)).drifted
         own = detect_skew(year, weeks(week, 1), time="hour")
         assert own.verdict == "stable", str(own)
-        assert own.notes[0].startswith("Compared with the most similar of 53 windows of 6.96 days of the reference")
+        assert " windows of 6.96 days of the reference, up to 28 days from the same day" in own.notes[0]
     heated = detect_skew(year, weeks(80, 1, warmer=25.0), time="hour")
     assert heated.verdict != "stable" and heated.drifted == ("degrees",)
+    assert detect_skew(year.slice(0, 168 * 30), weeks(58, 1, warmer=8.0), time="hour").verdict == "stable"
+    unseasonal = detect_skew(year, weeks(65, 1, warmer=8.0), time="hour")
+    assert unseasonal.drifted == ("degrees",) and "28 days from the same day of the year" in unseasonal.notes[0]
     short = detect_skew(weeks(0, 2), weeks(55, 1), time="hour")
     assert "expected 4: changes with the time are not told from drift" in short.notes[0]
 

@@ -56,7 +56,7 @@ def test_features_that_move_together_move_predictions(model: ServedModel) -> Non
 def test_predictions_are_compared_with_windows_of_the_reference(model: ServedModel) -> None:
     reference = pa.concat_tables([rows(500, seed, correlation=0.9 * (seed % 2)) for seed in range(8)])
     reference = reference.set_column(2, "hour", pa.array(np.arange(4_000) * 3600))
-    windows = OwnWindows("hour", 500 * 3600.0)
+    windows = OwnWindows("hour", 0.0, 500 * 3600.0)
     usual = compare_predictions(model, reference, rows(500, 9, correlation=0.9), SkewTest(), windows=windows)
     other = compare_predictions(model, reference, rows(500, 9, correlation=-0.9), SkewTest(), windows=windows)
     assert compare_predictions(model, reference, rows(500, 9, correlation=0.9), SkewTest()).drifted

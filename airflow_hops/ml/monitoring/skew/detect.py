@@ -37,7 +37,8 @@ def detect_skew(
         current: The same for the rows to compare.
         schema: ``Schema``, whose comparators select the features; None to compare all features that both sides have.
         time: Column of the rows' times on both sides, where rows depend on it: a feature has then drifted only if it is
-            further away than windows of the reference, as long as the current one, are from all of it.
+            further from the most similar window of the reference than such windows, as long as the current one and, if
+            there is a year of them, of the same season, are from each other.
         options: Fields of :class:`airflow_hops.core.contract.skew.SkewTest`.
 
     Raises:
@@ -45,7 +46,7 @@ def detect_skew(
             nothing to compare; or an argument is out of range.
     """
     test, before, after = SkewTest(**options), side_of(reference), side_of(current)
-    windows = None if time is None or after.sample is None else OwnWindows.as_long_as(after.sample, time)
+    windows = None if time is None or after.sample is None else OwnWindows.of(after.sample, time)
     return compare_sides(before, after, schema, test, windows)
 
 

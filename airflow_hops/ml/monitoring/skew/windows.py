@@ -4,14 +4,14 @@ Windows of one population need not look alike: a week of winter differs from a y
 current rows are therefore compared with the most similar window of the reference, and that distance with those of the
 reference's own windows to the most similar one of the others (a conformal test with the nearest neighbour as its
 measure of strangeness; Laxhammar and Falkman, "Conformal prediction for distribution-independent anomaly detection in
-streaming vessel data", 2010).
+streaming vessel data", 2010). If the reference covers a year, only windows of the same season count: a summer's week
+that looks like winter has drifted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,22 @@ import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.skew.questions import VALUES, plain_distances
-from airflow_hops.ml.monitoring.skew.sides import Feature, alike
+from airflow_hops.ml.monitoring.skew.sides import Array, Feature, alike
 
 MARGIN = 1.5
 """Factor above the largest distance of the reference's own windows from which a distance is drift; where that is large,
 half of the way from there to 1, so that a window without any common value is drift.
+
+Of the weeks of ten generated buildings (``benchmarks/drift_power.py``) it calls 0.2% drifted, 1.2 calls 1.9%.
+"""
+SEASON_DAYS = 28
+"""Days from the same day of the year that a window of the same season may be apart.
+
+Of ten buildings whose consumption rises by a quarter for six weeks, 8 were found, and 2 without seasons.
 """
 LEAST_WINDOWS = 4
 _LEAST_ROWS, _MOST_WINDOWS = 50, 60
+_DAY_S, _YEAR_S = 86_400.0, 365.2425 * 86_400
 _BLIND = 0.98
 
 
@@ -50,21 +58,23 @@ class OwnWindows:
 
     Attributes:
         time: Column of the reference's times: seconds since the epoch, timestamps, dates, or text in ISO 8601.
-        length_s: Length of a window in seconds.
+        start_s: Start of the current rows' window, seconds since the epoch.
+        end_s: Its end.
     """
 
     time: str
-    length_s: float
+    start_s: float
+    end_s: float
 
     @classmethod
-    def as_long_as(cls, sample: pa.Table, time: str) -> OwnWindows:
-        """Returns windows as long as a sample's span.
+    def of(cls, sample: pa.Table, time: str) -> OwnWindows:
+        """Returns windows for the current rows, given their sample.
 
         Raises:
             BadInput: the sample lacks the column, or it has no times.
         """
         seconds = _seconds(sample, time)
-        return cls(time, float(np.nanmax(seconds) - np.nanmin(seconds)))
+        return cls(time, float(np.nanmin(seconds)), float(np.nanmax(seconds)))
 
     def distances(
         self, reference: pa.Table, current: pa.Table, widths: Mapping[str, int | None]
@@ -84,10 +94,11 @@ class OwnWindows:
             BadInput: the sample lacks the column, or it has no times.
         """
         seconds = _seconds(reference, self.time)
-        number = (seconds - np.nanmin(seconds)) // max(self.length_s, 1.0)
+        start, end, length_s = np.nanmin(seconds), np.nanmax(seconds), max(self.end_s - self.start_s, 1.0)
+        number = (seconds - start) // length_s
         numbers, rows = np.unique(number[np.isfinite(number)], return_counts=True)
         full = numbers[rows >= _LEAST_ROWS]
-        days = self.length_s / 86_400
+        days = length_s / _DAY_S
         length = f"{days:.3g} days" if days >= 2 else f"{24 * days:.3g} hours"
         if len(full) < LEAST_WINDOWS:
             return {}, (
@@ -97,19 +108,32 @@ class OwnWindows:
             )
         full = full[np.unique(np.linspace(0, len(full) - 1, _MOST_WINDOWS).astype(int))]
         samples = [*(reference.filter(pa.array(number == each)) for each in full), current]
-        nearest = {name: _nearest(alike(samples, name, width=width, seed=0)) for name, width in widths.items()}
+        middles = np.append(start + (full + 0.5) * length_s, (self.start_s + self.end_s) / 2)
+        compared, of = np.ones((len(middles), len(middles)), bool), "the reference"
+        seasons = _same_season(middles, days)
+        if end - start > _YEAR_S - SEASON_DAYS * _DAY_S and seasons[-1, :-1].any():
+            compared, of = seasons, f"the reference, up to {SEASON_DAYS} days from the same day of the year"
+        nearest = {
+            name: _nearest(alike(samples, name, width=width, seed=0), compared) for name, width in widths.items()
+        }
         blind = [name for name, each in nearest.items() if VALUES in each and each[VALUES].allowed > _BLIND]
         unseen = f"; {', '.join(blind)}: a window is unlike all others, so that nothing is drift" if blind else ""
         return nearest, (
-            f"Compared with the most similar of {len(full)} windows of {length} of the reference: drift is what is "
-            f"{MARGIN} times further away than any of them is from the others{unseen}"
+            f"Compared with the most similar of {compared[-1, :-1].sum()} windows of {length} of {of}: drift is what "
+            f"is {MARGIN} times further away than any of the reference's windows is from the others{unseen}"
         )
 
 
-def _nearest(features: list[Feature]) -> dict[str, Nearest]:
-    """Compares each of the windows, of which the current one is last, with the most similar of the others."""
+def _same_season(middles: Array, days: float) -> Array:
+    """Returns which windows of so many days are of the same season, ``[windows, windows]``, given their middles."""
+    apart = np.abs(middles[:, None] - middles) % _YEAR_S
+    return np.minimum(apart, _YEAR_S - apart) <= max(SEASON_DAYS, 1.5 * days) * _DAY_S
+
+
+def _nearest(features: list[Feature], compared: Array) -> dict[str, Nearest]:
+    """Compares windows, of which the current one is last, with the most similar of those they are ``compared`` with."""
     apart: dict[str, Any] = {}
-    for i, j in combinations(range(len(features)), 2):
+    for i, j in np.argwhere(np.triu(compared, 1)):
         for question, distance in plain_distances(features[i], features[j]).items():
             matrix = apart.setdefault(question, np.full((len(features), len(features)), np.nan))
             matrix[i, j] = matrix[j, i] = distance

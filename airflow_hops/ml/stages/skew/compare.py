@@ -163,7 +163,7 @@ def _windows(options: SkewOptions, time: str | None, start: str | None, end: str
         )
     if start is None or end is None:
         raise BadInput("own_windows is True, but the period of the current rows is not known: they have no window")
-    return OwnWindows(time, (as_utc(end) - as_utc(start)).total_seconds())
+    return OwnWindows(time, as_utc(start).timestamp(), as_utc(end).timestamp())
 
 
 def _with_predictions(
