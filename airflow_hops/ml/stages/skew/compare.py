@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,7 +111,7 @@ def compare_rows(
     if span.rows < options.rows_needed:
         report = SkewReport(INSUFFICIENT, {}, reference.rows, span.rows, options.rows_needed)
         return Compared(report, reference, None, trained.origin, facts, notes=tuple(notes))
-    current = _collected(rows, trained)
+    current = rows.collect(list(trained.types))
     period = (span.window_start, span.window_end) if span.window_start else (span.captured_from, span.captured_until)
     windows = _windows(options, trained.time, *period)
     report = compare_sides(reference, current, trained.schema, options, windows)
@@ -120,7 +119,7 @@ def compare_rows(
     is_wanted = options.predictions or (options.attribute and report.verdict in (DRIFT, PIPELINE_FAULT))
     if is_wanted:
         try:
-            compared = _with_predictions(compared, trained, options, windows)
+            compared = _with_predictions(compared, rows, trained, options, windows)
         except BadInput as error:
             notes.append(f"Predictions, and effects on them, are not known: {error}")
     if options.identifiers:
@@ -144,15 +143,6 @@ def compare_rows(
     return replace(compared, notes=(*notes, *report.notes))
 
 
-def _collected(rows: FeatureRows, trained: Trained) -> Side:
-    """Returns statistics and sample of the compared features, and of what else the model takes, if it was captured."""
-    others = [name for name in trained.inputs if name not in trained.types]
-    if others:
-        with suppress(BadInput):
-            return rows.collect([*trained.types, *others])
-    return rows.collect(list(trained.types))
-
-
 def _windows(options: SkewOptions, time: str | None, start: str | None, end: str | None) -> OwnWindows | None:
     if not options.own_windows:
         return None
@@ -167,13 +157,15 @@ def _windows(options: SkewOptions, time: str | None, start: str | None, end: str
 
 
 def _with_predictions(
-    compared: Compared, trained: Trained, options: SkewOptions, windows: OwnWindows | None
+    compared: Compared, rows: FeatureRows, trained: Trained, options: SkewOptions, windows: OwnWindows | None
 ) -> Compared:
     """Compares predictions, and adds the effects on them; raises ``BadInput`` if the model or a sample is gone."""
     reference, current = compared.reference.sample, compared.current.sample if compared.current else None
     if reference is None or current is None:
         raise BadInput("the statistics of the training data hold no sample of rows")
     served, classes = trained.model_served(), ModelProperties.of(trained.model).classes
+    if not served.inputs.keys() <= set(current.column_names):  # it takes what is not compared, such as the time
+        current = rows.collect(list(served.inputs)).sample or current
     if options.predictions:
         prediction = compare_predictions(served, reference, current, options, windows=windows, classes=classes)
         compared = replace(compared, prediction=prediction)

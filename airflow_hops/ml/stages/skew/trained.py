@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ class Trained:
         origin: Name of the training data's statistics in artifacts.
         reference: Statistics of the split, with a sample of its rows.
         time: Column of the rows' times; None if there is none.
-        inputs: Features that the model takes.
         schema: The schema; only features that the model takes have skew comparators.
         types: TFDV's type (INT, FLOAT, STRING) by name of the compared features.
         served: The model as a server loads it, if it is loaded already.
@@ -48,7 +47,6 @@ class Trained:
     schema: Any
     types: Mapping[str, str]
     time: str | None = None
-    inputs: Sequence[str] = ()
     served: ServedModel | None = None
 
     @classmethod
@@ -84,7 +82,7 @@ class Trained:
             elif feature.HasField("skew_comparator") and feature.name in known:
                 types[feature.name] = type_name(known[feature.name])
         time = StatisticsProperties.of(stored).time
-        return cls(store, split, model, origin, reference, loaded, types, time, of.features or (), served)
+        return cls(store, split, model, origin, reference, loaded, types, time, served)
 
     def model_served(self) -> ServedModel:
         """Returns the model as a server loads it; raises ``BadInput`` if it is gone, or does not load."""
