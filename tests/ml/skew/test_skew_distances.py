@@ -76,6 +76,23 @@ def test_kinds_have_the_total_variation_less_what_chance_makes_of_it() -> None:
     assert compare(Kinds({b"a": 5}), Kinds({b"a": 7}), random).p_value == 1.0
 
 
+def test_few_kinds_near_the_threshold_have_their_distance() -> None:
+    for values, before, now in (
+        (np.array([b"red", b"green", b"blue", b"white"]), [0.4, 0.3, 0.2, 0.1], [0.33, 0.37, 0.2, 0.1]),
+        (np.array([0, 1]), [0.7, 0.3], [0.63, 0.37]),
+        (np.arange(18), stats.poisson.pmf(range(18), 4), stats.poisson.pmf(range(18), 4.36)),
+    ):
+        scores = []
+        for seed in range(20):
+            random = np.random.default_rng(seed)
+            counts = (random.multinomial(rows, np.array(p) / sum(p)) for rows, p in ((20_000, before), (1_500, now)))
+            one, other = (
+                Kinds({v: int(c) for v, c in zip(values.tolist(), side, strict=True) if c}) for side in counts
+            )
+            scores.append(compare(one, other, random).distance)
+        assert 0.067 < fmean(scores) < 0.08
+
+
 @pytest.mark.parametrize("rows", [60, 1_000])
 def test_unchanged_samples_have_p_values_as_small_as_promised(rows: int) -> None:
     p_values: dict[str, list[float]] = {}

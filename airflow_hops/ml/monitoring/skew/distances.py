@@ -78,7 +78,7 @@ class Permuted(Comparison):
     """A distance with the distances of random divisions of all values into samples of the same sizes.
 
     Attributes:
-        distance: The distance, less what random divisions have on average.
+        distance: The distance; of few kinds, less what random divisions have on average.
         null: Those of the divisions, ascending.
         least: Least p-value: where the distance is due to few rows, that of the number of divisions.
     """
@@ -160,7 +160,7 @@ def compare(reference: Distribution, current: Distribution, random: np.random.Ge
         return _kinds(reference, current, random)
     assert isinstance(reference, Vectors) and isinstance(current, Vectors)
     kernel = KernelMatrix.of(reference, current)
-    return _permuted(kernel.score(), lambda draws: kernel.permuted(draws, random), 0.0)
+    return _permuted((kernel.score(), -np.inf), lambda draws: (kernel.permuted(draws, random), -np.inf), 0.0)
 
 
 def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> Share:
@@ -198,35 +198,45 @@ def plain_distance(reference: Distribution, current: Distribution) -> float:
 
 
 def _counts(reference: Kinds, current: Kinds) -> tuple[Array, Array]:
-    values = {**reference.counts, **current.counts}
+    """Returns how often each value occurs on both sides, numbers ascending."""
+    values = list(reference.counts | current.counts)
+    if not isinstance(values[0], str | bytes):
+        values.sort()
     before, now = (np.array([side.counts.get(value, 0) for value in values]) for side in (reference, current))
     return before, now
 
 
 def _kinds(reference: Kinds, current: Kinds, random: np.random.Generator) -> Permuted:
     before, now = _counts(reference, current)
-    both, sizes = before + now, (int(before.sum()), int(now.sum()))
+    both, n, m = before + now, len(reference), len(current)
+    is_text = isinstance(next(iter(current.counts)), str | bytes)
 
-    def draw(draws: int) -> Array:
-        drawn = random.multivariate_hypergeometric(both, sizes[1], draws, method="marginals")
-        variation: Array = np.abs((both - drawn) / sizes[0] - drawn / sizes[1]).sum(axis=1) / 2
-        return variation
+    def apart(drawn: Array) -> tuple[Array, Array]:
+        """Returns the total variation, and a part of it that chance hardly moves, which matters near a threshold."""
+        moves = (both - drawn) / n - drawn / m
+        part = np.abs(moves if is_text else moves.cumsum(axis=-1)).max(axis=-1)
+        return np.abs(moves).sum(axis=-1) / 2, part
 
-    observed = plain_distance(reference, current)
-    return _permuted(observed, draw, 1 / (1 + _DRAWS) if observed * min(sizes) < _FEW_ROWS else 0.0, of_chance=True)
+    def draw(draws: int) -> tuple[Array, Array]:
+        return apart(random.multivariate_hypergeometric(both, m, draws, method="marginals"))
+
+    observed = apart(now)
+    least = 1 / (1 + _DRAWS) if observed[0] * min(n, m) < _FEW_ROWS else 0.0
+    return _permuted(observed, draw, least, of_chance=True)
 
 
-def _permuted(observed: float, draw: Any, least: float, *, of_chance: bool = False) -> Permuted:
+def _permuted(observed: tuple[Any, Any], draw: Any, least: float, *, of_chance: bool = False) -> Permuted:
+    """Tests the larger of two distances, of which the first is reduced by its mean ``of_chance``."""
     null = draw(_FIRST_DRAWS)
-    expected = float(null.mean()) if of_chance else 0.0
+    expected = float(null[0].mean()) if of_chance else 0.0
 
-    def reduced(distances: Any) -> Any:
-        return (distances - expected) / (1 - expected) if expected < 1 else distances * 0
+    def reduced(distances: Any, others: Any) -> Any:
+        return np.maximum((distances - expected) / (1 - expected) if expected < 1 else distances * 0, others)
 
-    first = Permuted(float(reduced(observed)), np.sort(reduced(null)), least)
+    first = Permuted(float(reduced(*observed)), np.sort(reduced(*null)), least)
     if not 1e-6 < first.p_value < 0.1:
         return first
-    return Permuted(first.distance, np.sort(np.append(first.null, reduced(draw(_DRAWS - _FIRST_DRAWS)))), least)
+    return Permuted(first.distance, np.sort(np.append(first.null, reduced(*draw(_DRAWS - _FIRST_DRAWS)))), least)
 
 
 def other_scores(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
