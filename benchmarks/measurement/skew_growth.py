@@ -53,7 +53,8 @@ def row_check(folder: str) -> Work:
     """Captured rows, value by value against those of the reference that have the same identifier."""
     import pyarrow.parquet as pq
 
-    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
+    from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
+    from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
     from airflow_hops.ml.monitoring.skew.rows import detect_row_skew
 
     training = [RowsFile.at(Path(folder) / "training.parquet")]

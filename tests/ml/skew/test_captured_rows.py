@@ -12,7 +12,8 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewOptions
-from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
+from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
+from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.monitoring.skew.detect import side_of
 from airflow_hops.ml.stages.skew.compare import compare_rows
 from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched

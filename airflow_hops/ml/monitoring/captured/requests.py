@@ -17,8 +17,8 @@ from airflow_hops.core.contract.capture_layout import folder_name, rows_file_pat
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, storage_options_of
-from airflow_hops.ml.monitoring.captured.feature_rows import RowsFile
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback
+from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.readers.raw_file import explained
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from airflow_hops.ml.metrics.class_names import ClassNames
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows, RowsFile
+from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
+from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
 from airflow_hops.ml.spark.tasks import Pool, StagedFiles, TaskSummary, run_tasks, uploaded_files, use_one_thread
 from airflow_hops.ml.stages.performance.labels import as_time
