@@ -22,7 +22,6 @@ ALLOWED = {
     "temp": 0.83,
     "dewp": 0.7,
     "humid": 0.4,
-    "pressure": 0.6,
     "wind_speed": 0.3,
     "precip": 0.2,
     "visib": 0.3,
