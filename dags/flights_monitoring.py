@@ -26,8 +26,8 @@ ALLOWED = {
     "precip": 0.2,
     "visib": 0.3,
     "origin_departures_hour": 0.25,
-    "weekday": 0.1,
-    **dict.fromkeys(("dest", "dest_lat", "dest_lon"), 0.1),
+    "weekday": 0.2,
+    **dict.fromkeys(("scheduled_minute", "scheduled_arrival_minute", "dest", "dest_lat", "dest_lon"), 0.1),
 }
 
 monitor = retraining_loop(

@@ -11,11 +11,11 @@ ALLOWED = {
     "temp": 0.83,
     "dewp": 0.7,
     "humid": 0.4,
-    "pressure": 0.6,
     "wind_speed": 0.3,
     "precip": 0.2,
     "visib": 0.3,
     "origin_departures_hour": 0.25,
-    **dict.fromkeys(("dest", "dest_lat", "dest_lon"), 0.1),
+    "weekday": 0.2,
+    **dict.fromkeys(("scheduled_minute", "scheduled_arrival_minute", "dest", "dest_lat", "dest_lon"), 0.1),
 }
 """Distances of the features whose drift counts otherwise than by default, as of the example DAG."""
