@@ -19,8 +19,8 @@ from airflow.sdk import Asset
 from airflow_hops.retraining import AnyOf, Budget, Drift, Performance, RetrainingPolicy, retraining_loop
 
 ALLOWED = {
-    "temp": 0.83,
-    "dewp": 0.7,
+    "temp": 0.95,
+    "dewp": 0.75,
     "humid": 0.4,
     "wind_speed": 0.3,
     "precip": 0.2,

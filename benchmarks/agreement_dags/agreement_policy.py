@@ -8,8 +8,8 @@ from airflow_hops.retraining import Age, AnyOf, Drift, RetrainingPolicy
 
 POLICY = RetrainingPolicy(when=AnyOf(Drift(), Age(timedelta(days=80))), cooldown=timedelta(days=40))
 ALLOWED = {
-    "temp": 0.83,
-    "dewp": 0.7,
+    "temp": 0.95,
+    "dewp": 0.75,
     "humid": 0.4,
     "wind_speed": 0.3,
     "precip": 0.2,
