@@ -45,7 +45,7 @@ def _rows(page: Page) -> Locator:
     return page.get_by_role("table", name="Features").locator("tr[data-index]")
 
 
-def test_what_matters_most_comes_first_and_others_are_found(open_page: OpenPage, timeline: dict[str, Any]) -> None:
+def test_features_are_sorted_by_weight_and_can_be_searched(open_page: OpenPage, timeline: dict[str, Any]) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}")
     newest = timeline["checks"][-1]
     expect(page.get_by_role("heading", level=2)).to_have_text(newest["drifted"][0])

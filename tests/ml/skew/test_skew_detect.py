@@ -95,7 +95,7 @@ BROKEN = {
         ("hundredfold", "precip", "unit_change", None, "values other than 0: "),
     ],
 )
-def test_a_broken_pipeline_is_told_from_a_changing_world(
+def test_cause_of_a_drift_is_named(
     flights: Flights, broken: str, feature: str, cause: str, detail: str | None, words: str
 ) -> None:
     report = flights.report(feature, BROKEN[broken](flights))
@@ -293,7 +293,7 @@ def test_a_bad_argument_is_named(argument: dict[str, Any], words: str) -> None:
     assert words in str(refused.value)
 
 
-def test_what_both_tables_have_is_compared_and_what_a_schema_misses_is_refused() -> None:
+def test_columns_missing_or_of_another_type_are_refused() -> None:
     reference, now = _tables()
     schema = infer_schema(_sides()[0].statistics)
     with pytest.raises(BadInput, match="feature 'normal' is STRING in the current rows, but is FLOAT in the reference"):
@@ -342,7 +342,7 @@ def test_awkward_columns_and_samples_of_any_size_are_judged(rows: tuple[int, int
         assert skew["p_value"] is None or 0 < skew["p_value"] <= 1
 
 
-def test_values_that_are_missing_infinite_or_overflow_are_told_apart() -> None:
+def test_missing_infinite_and_overflowing_values_are_counted_apart() -> None:
     random = np.random.default_rng(4)
 
     def column(rows: int, infinite: float) -> pa.Table:

@@ -6,7 +6,7 @@ import numpy as np
 
 from airflow_hops.ml.monitoring.skew.causes import as_numbers, unusual
 from airflow_hops.ml.monitoring.skew.distances import Comparison, Ranked, Share, compare, most_moved, plain_distance
-from airflow_hops.ml.monitoring.skew.sides import Feature, Numbers, Vectors
+from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Numbers, Vectors
 
 VALUES = "values"
 OTHERS = "others"
@@ -32,8 +32,7 @@ def answers(one: Feature, other: Feature, seed: int) -> dict[str, Comparison]:
         answers[VALUES] = compare(one.distribution, other.distribution, np.random.default_rng(seed))
         if not isinstance(one.distribution, Vectors) and not isinstance(other.distribution, Vectors):
             answers[SINGLE] = most_moved(one.distribution, other.distribution)
-        before, now = as_numbers(one.distribution), as_numbers(other.distribution)
-        if before is not None and now is not None and (rest := unusual(before, now)) is not None and all(rest):
+        if rest := _others(one.distribution, other.distribution):
             answers[OTHERS] = Ranked.of(*rest)
     return answers
 
@@ -46,7 +45,13 @@ def plain_distances(one: Feature, other: Feature) -> dict[str, float]:
         distances[LENGTHS] = Ranked.of(Numbers(one.lengths), Numbers(other.lengths)).distance
     if one.distribution is not None and other.distribution is not None:
         distances[VALUES] = plain_distance(one.distribution, other.distribution)
-        before, now = as_numbers(one.distribution), as_numbers(other.distribution)
-        if before is not None and now is not None and (rest := unusual(before, now)) is not None and all(rest):
+        if rest := _others(one.distribution, other.distribution):
             distances[OTHERS] = Ranked.of(*rest).distance
     return distances
+
+
+def _others(one: Distribution, other: Distribution) -> tuple[Numbers, Numbers] | None:
+    """Returns both sides' numbers other than the usual one, or ``None`` where there is no such question."""
+    before, now = as_numbers(one), as_numbers(other)
+    rest = None if before is None or now is None else unusual(before, now)
+    return rest if rest and all(rest) else None

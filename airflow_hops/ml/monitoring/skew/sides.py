@@ -49,9 +49,9 @@ class Numbers:
     def __len__(self) -> int:
         return len(self.values)
 
-    def cdf(self, points: Array, side: Any = "right") -> Array:
-        """Returns the share of the values up to each point, or below it if ``side`` is "left"."""
-        return np.searchsorted(self.values, points, side) / len(self.values)
+    def cdf(self, points: Array) -> Array:
+        """Returns the share of the values up to each point."""
+        return np.searchsorted(self.values, points, "right") / len(self.values)
 
     def quantiles(self, shares: Array, *, between: bool = True) -> Array:
         """Returns the values at shares of the numbers, interpolated unless ``between`` is false."""
