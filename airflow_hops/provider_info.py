@@ -71,10 +71,10 @@ PROVIDER_INFO: dict[str, Any] = {
         {
             "integration-name": "Hops",
             "python-modules": [
-                "airflow_hops.triggers.dataset",
+                "airflow_hops.extensions.sharing.triggers",
                 "airflow_hops.triggers.model_version",
                 "airflow_hops.triggers.rollout",
-                "airflow_hops.triggers.topic",
+                "airflow_hops.extensions.streams.triggers",
             ],
         }
     ],

@@ -51,8 +51,8 @@ def main() -> None:
     from airflow_hops.core.contract.artifacts import Producer
     from airflow_hops.core.contract.protocol import Output, StepSpec
     from airflow_hops.core.store import ArtifactStore
-    from airflow_hops.ml.readers.packed import PackedFiles
-    from airflow_hops.ml.stages.pack import run
+    from airflow_hops.extensions.images.ml.pack import run
+    from airflow_hops.extensions.images.ml.packed import PackedFiles
     from airflow_hops.ml.step.context import StepContext
 
     shutil.rmtree(WORK, ignore_errors=True)

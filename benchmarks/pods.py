@@ -122,7 +122,7 @@ def main() -> None:
     (WORK / "code" / "no_work_at_all.py").write_text("def run(context):\n    return None\n")
     from airflow.utils.db import initdb
 
-    from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
+    from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
 
     initdb()
     override = machine_pod(RUNTIME, WORK / "store")

@@ -14,15 +14,15 @@ from kafka_brokers import Broker
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.streams.ranges import plan_ranges
+from airflow_hops.extensions.streams.core.ranges import plan_ranges
+from airflow_hops.extensions.streams.ml.ingest import ingest_topic
+from airflow_hops.extensions.streams.serving.capture import LABELS_SUFFIX, CapturedTopic
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import IN_PROCESS
 from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.topic import ingest_topic
 from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.batch import Part
-from airflow_hops.serving.capture.topic import LABELS_SUFFIX, CapturedTopic
 
 
 def ingest_captured(
@@ -46,7 +46,7 @@ def ingest_captured(
             return writer.commit(rows={"captured": rows})
 
     with pytest.MonkeyPatch.context() as patch:  # brokers of tests do not answer all questions
-        patch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+        patch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
         ranges = plan_ranges(source, (None, None))
         snapshot: Artifact = run_stage(ingest, kind="snapshot")
     return snapshot

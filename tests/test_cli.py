@@ -16,10 +16,10 @@ import pytest
 from written_studies import write_study
 
 from airflow_hops.cli import doctor as checks
-from airflow_hops.cli import search
 from airflow_hops.core.contract.profiles import STAMP_NAME, profile_of
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder
+from airflow_hops.extensions.experiments import cli as search
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from airflow_hops.hooks.runtime import RuntimeHook
 
 

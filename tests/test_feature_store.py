@@ -22,14 +22,14 @@ import pytest
 from served_models import ConnectedServer, Gateway, Upstream
 from waiting import wait_for
 
-from airflow_hops.core.contract.features import STATISTICS_NAME, StoredFeatures, WindowStatistics
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_file
+from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
+from airflow_hops.extensions.feature_store.ml.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
+from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.ml.feature_store.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
-from airflow_hops.serving.models.online_store import Lookup, entity_key, open_online_store
 
 pytestmark = pytest.mark.runtime
 
@@ -958,7 +958,7 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
 
 SERVER_WITHOUT_LOOKUPS = """
 import runpy
-from airflow_hops.core.contract import features
+from airflow_hops.extensions.feature_store.core import stored_features as features
 features.ONLINE_NAME = "a file that there is not"
 runpy.run_module("airflow_hops.serving", run_name="__main__")
 """

@@ -241,7 +241,7 @@ def test_name_node_that_does_not_answer_is_named(address: str, tmp_path: Path) -
 def test_name_node_that_accepts_connections_and_is_silent_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_hops.core.processes.hdfs.CONTACT_S", 2.0)
+    monkeypatch.setattr("airflow_hops.extensions.hdfs.core.hdfs.CONTACT_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         store = ArtifactStore(f"hdfs://{address}/hops", local_cache=str(tmp_path))

@@ -21,7 +21,7 @@ from kubernetes_pods import Pods, pods_in
 from test_chart import Render, helm, render, template  # noqa: F401
 from waiting import wait_for
 
-from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
+from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
 
 pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("images")]
 

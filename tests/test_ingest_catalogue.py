@@ -17,7 +17,7 @@ from airflow_hops.launchers.spark import SparkLauncher
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
 
-RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
+RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 SCRIPT = Path(__file__).with_name("make_catalogue.py")
 WINDOW = {"window_start": "2013-01-05", "window_end": "2013-01-07"}
 

@@ -23,7 +23,7 @@ from airflow_hops.operators.ingest import IngestOperator, _first_state
 
 pytestmark = pytest.mark.runtime
 
-RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
+RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 SCRIPT = Path(__file__).with_name("make_lake.py")
 
 

@@ -19,7 +19,7 @@ from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
 
-RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.ml.stages.ingest.tables:states_of"
+RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 UTC = datetime.UTC
 
 

@@ -23,8 +23,8 @@ from waiting import wait_for
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
 from airflow_hops.testing.launchers import LauncherContract
 
 STEPS = Path(__file__).with_name("steps") / "pod_steps.py"

@@ -20,11 +20,11 @@ from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.retention import RetentionRule
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.retention import GarbageCollection
+from airflow_hops.extensions.kubernetes.launchers import manifests
+from airflow_hops.extensions.kubernetes.launchers.archives import store_code
+from airflow_hops.extensions.kubernetes.launchers.failures import not_started, why_it_cannot_start
+from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher, needed_modules
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.kubernetes import manifests
-from airflow_hops.launchers.kubernetes.archives import store_code
-from airflow_hops.launchers.kubernetes.failures import not_started, why_it_cannot_start
-from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher, needed_modules
 from airflow_hops.operators import InfraValidateOperator, PrepareOperator
 
 OVERRIDE = {

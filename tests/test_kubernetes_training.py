@@ -19,8 +19,8 @@ from waiting import wait_for
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.kubernetes.launcher import KubernetesLauncher
 from airflow_hops.operators import HorovodTrainOperator, SearchOperator
 
 pytestmark = pytest.mark.runtime

@@ -16,8 +16,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from shown_demo import ShownDemo
 
-from airflow_hops.operators.openlineage import facets as facets_of_ours
-from airflow_hops.operators.openlineage.lineage import dataset_name
+from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
+from airflow_hops.extensions.openlineage.operators.lineage import dataset_name
 
 SCHEMA_FILE = Path(facets_of_ours.__file__).with_name("facets.json")
 BASE = "https://openlineage.io/spec/2-0-2/OpenLineage.json"

@@ -18,16 +18,16 @@ from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import Line
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
-from airflow_hops.core.contract.search import SearchOptions, Uniform
-from airflow_hops.core.contract.search.space import space_to_dict
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store import run_records as records
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.monitoring import note_report
+from airflow_hops.extensions.experiments.core.search import SearchOptions, Uniform
+from airflow_hops.extensions.experiments.core.search.space import space_to_dict
+from airflow_hops.extensions.replay.hooks.chain import ChainStep, window_of
+from airflow_hops.extensions.replay.hooks.pipeline import PipelineReplay
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.replay.chain import ChainStep, window_of
-from airflow_hops.replay.pipeline import PipelineReplay
 
 pytestmark = pytest.mark.runtime
 JANUARY, MARCH, APRIL = "2020-01-01T00:00:00+00:00", "2020-03-01T00:00:00+00:00", "2020-04-01T00:00:00+00:00"

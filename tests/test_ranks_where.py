@@ -12,9 +12,9 @@ from ssh_servers import SshServer
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.environments.named import packages_of, python_version
+from airflow_hops.extensions.experiments.operators import SearchOperator
 from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.search import SearchOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator
 
 

@@ -15,14 +15,19 @@ import pytest
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode, record_key
-from airflow_hops.core.contract.search import TrialRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record, write_record
-from airflow_hops.core.store.studies import study_folder
+from airflow_hops.extensions.experiments.core.search import TrialRecord
+from airflow_hops.extensions.experiments.core.studies import study_folder
+from airflow_hops.extensions.replay.hooks import reproduction
+from airflow_hops.extensions.replay.hooks.reproduction import RecordedRun, find_run, step_again
+from airflow_hops.extensions.replay.hooks.run_comparison import (
+    compare_metrics,
+    compare_notebooks,
+    compare_trial,
+    compare_values,
+)
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.replay import reproduction
-from airflow_hops.replay.reproduction import RecordedRun, find_run, step_again
-from airflow_hops.replay.run_comparison import compare_metrics, compare_notebooks, compare_trial, compare_values
 
 pytestmark = pytest.mark.runtime
 STEPS = str(Path(__file__).parent / "steps")

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.store.studies import StudyFolder, study_folder
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 from airflow_hops.operators import SearchOperator, Uniform
 
 STEPS = (str(Path(__file__).parent / "steps"),)

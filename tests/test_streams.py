@@ -17,7 +17,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
-from airflow_hops.triggers.topic import TopicTrigger
+from airflow_hops.extensions.streams.triggers import TopicTrigger
 
 pytestmark = pytest.mark.runtime
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.runtime
 def test_offsets_are_planned_once_and_named_by_the_artifact(
     run_dag: Any, mock_kafka: Broker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, runtime: Any
 ) -> None:
-    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
     extra = {**mock_kafka.config, "sasl.password": "hidden-in-all-files"}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
     hops = {"store": str(tmp_path / "store"), "runtime": str(runtime)}
@@ -88,7 +88,7 @@ def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
 
     def make_trigger() -> TopicTrigger:
         path, arguments = TopicTrigger("events", poll_s=0.2).serialize()
-        assert path == "airflow_hops.triggers.topic.TopicTrigger"
+        assert path == "airflow_hops.extensions.streams.triggers.TopicTrigger"
         trigger = TopicTrigger(**arguments)
         trigger.asset_state_store = state  # type: ignore[assignment]
         return trigger

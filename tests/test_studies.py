@@ -11,7 +11,9 @@ import pytest
 from written_studies import write_study
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.search import (
+from airflow_hops.core.store import ArtifactStore, leases
+from airflow_hops.extensions.experiments.core import study_owner
+from airflow_hops.extensions.experiments.core.search import (
     Choice,
     IntUniform,
     LogUniform,
@@ -20,10 +22,15 @@ from airflow_hops.core.contract.search import (
     TrialRecord,
     Uniform,
 )
-from airflow_hops.core.contract.search.space import space_of_dict, space_to_dict
-from airflow_hops.core.store import ArtifactStore, leases, study_owner
-from airflow_hops.core.store.studies import TRIALS_A_FILE, recorded_studies, searching_tasks, study_folder, study_names
-from airflow_hops.core.store.study_owner import StudyOwner, StudyTaken
+from airflow_hops.extensions.experiments.core.search.space import space_of_dict, space_to_dict
+from airflow_hops.extensions.experiments.core.studies import (
+    TRIALS_A_FILE,
+    recorded_studies,
+    searching_tasks,
+    study_folder,
+    study_names,
+)
+from airflow_hops.extensions.experiments.core.study_owner import StudyOwner, StudyTaken
 
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
 

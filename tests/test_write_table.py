@@ -19,14 +19,14 @@ from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.tables import Table
+from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.runtime
 
 KINDS = ["postgres", "sqlite", "iceberg", "delta"]
-WRITE, INGEST = "airflow_hops.ml.stages.write_table:run", "airflow_hops.ml.stages.ingest:run"
+WRITE, INGEST = "airflow_hops.extensions.tables.ml.write:run", "airflow_hops.ml.stages.ingest:run"
 MAKE_NAMESPACE = (
     "import sys; from pyiceberg.catalog.sql import SqlCatalog as C; C('lake', uri=sys.argv[1]).create_namespace('shop')"
 )

@@ -8,10 +8,10 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from airflow_hops.core.contract.search import IntUniform, LogUniform, StudyRecord, TrialRecord
-from airflow_hops.core.contract.search.space import space_to_dict
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder, study_folder
+from airflow_hops.extensions.experiments.core.search import IntUniform, LogUniform, StudyRecord, TrialRecord
+from airflow_hops.extensions.experiments.core.search.space import space_to_dict
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 
 SPACE = {
     "lr": LogUniform(1e-4, 1e-2),

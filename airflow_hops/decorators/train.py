@@ -8,9 +8,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_hops.core.contract.search import Space
 from airflow_hops.decorators.hops import HopsDecoratedOperator, StageDecoratedOperator, decorator
-from airflow_hops.operators.search import SearchOperator
+from airflow_hops.extensions.experiments.core.search import Space
+from airflow_hops.extensions.experiments.operators import SearchOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainingOperator, TrainOperator
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
 class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
     """Searches for the best parameters of a function of the DAG file.
 
-    It takes the arguments of :class:`~airflow_hops.operators.search.SearchOperator`. Arguments that the DAG does not
+    It takes the arguments of :class:`~airflow_hops.extensions.experiments.operators.SearchOperator`. Arguments that the DAG does not
     set are the trial's parameters.
 
     Example::

@@ -7,6 +7,7 @@ from airflow_hops.core.processes.arrow_hotfix import refuse_pickled_types
 
 if TYPE_CHECKING:
     from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
+    from airflow_hops.extensions.images.ml.packed import PackedFiles
     from airflow_hops.ml.features import preprocessing
     from airflow_hops.ml.features.constants import Constants
     from airflow_hops.ml.features.preprocessing import (
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     )
     from airflow_hops.ml.models import scikit_learn
     from airflow_hops.ml.models.export import ExportedModel, export_model
-    from airflow_hops.ml.readers.packed import PackedFiles
     from airflow_hops.ml.step.context import StepContext
     from airflow_hops.ml.training import devices, keras, reader
     from airflow_hops.ml.training.context import TrainContext, current_context

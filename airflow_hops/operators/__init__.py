@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from airflow_hops.core.contract.search import Choice, IntUniform, LogUniform, Uniform
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
-from airflow_hops.core.contract.tables import Table
-from airflow_hops.operators.backtest import BacktestOperator
-from airflow_hops.operators.base import HopsOperator
-from airflow_hops.operators.batch_predict import BatchPredictOperator
-from airflow_hops.operators.deploy import DeployModelOperator
-from airflow_hops.operators.evaluate import EvaluateOperator
-from airflow_hops.operators.feature_store import (
+from airflow_hops.extensions.experiments.core.search import Choice, IntUniform, LogUniform, Uniform
+from airflow_hops.extensions.experiments.operators import SearchOperator
+from airflow_hops.extensions.feature_store.operators import (
     ApplyFeaturesOperator,
     AuditFeaturesOperator,
     MaterializeOperator,
     PushFeaturesOperator,
     TrainingDatasetOperator,
 )
-from airflow_hops.operators.images import PrepareImagesOperator
-from airflow_hops.operators.import_model import ImportModelOperator
+from airflow_hops.extensions.frameworks.operators import ImportModelOperator
+from airflow_hops.extensions.images.operators.images import PrepareImagesOperator
+from airflow_hops.extensions.images.operators.pack import PackOperator
+from airflow_hops.extensions.notebooks.operators import NotebookOperator
+from airflow_hops.extensions.replay.operators import BacktestOperator
+from airflow_hops.extensions.tables.core.tables import Table
+from airflow_hops.extensions.tables.operators import WriteTableOperator
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.batch_predict import BatchPredictOperator
+from airflow_hops.operators.deploy import DeployModelOperator
+from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.operators.infra_validate import InfraValidateOperator
 from airflow_hops.operators.ingest import IngestOperator
-from airflow_hops.operators.notebook import NotebookOperator
-from airflow_hops.operators.pack import PackOperator
 from airflow_hops.operators.performance import PerformanceOperator
 from airflow_hops.operators.prepare import PrepareOperator
 from airflow_hops.operators.retention import CollectGarbageOperator
@@ -30,7 +32,6 @@ from airflow_hops.operators.retraining import RequestRetrainingOperator
 from airflow_hops.operators.retraining_loop import retraining_loop
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.operators.schema import SchemaOperator
-from airflow_hops.operators.search import SearchOperator
 from airflow_hops.operators.serving import (
     PromoteModelOperator,
     RollbackModelOperator,
@@ -42,7 +43,6 @@ from airflow_hops.operators.statistics import StatisticsOperator
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
-from airflow_hops.operators.write_table import WriteTableOperator
 
 __all__ = [
     "ApplyFeaturesOperator",

@@ -113,7 +113,9 @@ class HopsTask(BaseOperator):
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Returns inputs, output and decisions; the provider also asks for them when the task succeeds or fails."""
-        from airflow_hops.operators.openlineage.lineage import lineage_of  # the provider may not be installed
+        from airflow_hops.extensions.openlineage.operators.lineage import (
+            lineage_of,  # the provider may not be installed
+        )
 
         return lineage_of(self)
 

@@ -19,11 +19,11 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.streams import REJECTED_FOLDER
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.retraining import claim_request, note_no_new_rows
 from airflow_hops.core.store.source_files import fingerprint_of_sources
+from airflow_hops.extensions.streams.core.topic_ranges import REJECTED_FOLDER
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import airflow_error, producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
@@ -134,7 +134,7 @@ class IngestOperator(SparkOperator):
 
     def _plan_ranges(self, store: ArtifactStore, context: Context) -> None:
         """Plans the offsets of topics; as parameters of the step they are part of the cache key."""
-        from airflow_hops.core.streams.ranges import recorded_ranges  # it would slow down every DAG file
+        from airflow_hops.extensions.streams.core.ranges import recorded_ranges  # it would slow down every DAG file
 
         params = self.step_params(context)
         sources = {table: Source.from_value(table, value) for table, value in params["sources"].items()}
@@ -147,8 +147,10 @@ class IngestOperator(SparkOperator):
 
     def _fetch_datasets(self, store: ArtifactStore) -> None:
         """Waits until shared data sets are in the store, and then reads those files."""
-        from airflow_hops.operators.dataset_sources import fetch_datasets, is_dataset  # these imports, and those of
-        from airflow_hops.triggers.dataset import DatasetTrigger  # the trigger, would slow down every DAG file
+        from airflow_hops.extensions.sharing.hooks import fetch_datasets, is_dataset  # these imports, and those of
+        from airflow_hops.extensions.sharing.triggers import (
+            DatasetTrigger,  # the trigger, would slow down every DAG file
+        )
 
         if not any(map(is_dataset, self.sources.values())):
             return
@@ -167,7 +169,7 @@ class IngestOperator(SparkOperator):
             return {}
         spec = StepSpec(
             step=self.task_id,
-            entry="airflow_hops.ml.stages.ingest.tables:states_of",
+            entry="airflow_hops.extensions.tables.ml.read.tables:states_of",
             params={"sources": tables},
             producer=producer_of(context),
         )
@@ -178,7 +180,7 @@ class IngestOperator(SparkOperator):
         }
 
     def _note_wait(self, event: Mapping[str, Any]) -> None:
-        from airflow_hops.core.sharing.waiting import Wait
+        from airflow_hops.extensions.sharing.core.waiting import Wait
 
         if event["error"]:
             raise HopsError(event["error"])
@@ -231,7 +233,7 @@ def _skip_without_new_rows(store: ArtifactStore, context: Context, snapshot: Art
     Raises:
         AirflowSkipException: requests triggered it, and there are none for any of their champions.
     """
-    from airflow_hops.replay.new_rows import training_snapshot
+    from airflow_hops.hooks.new_rows import training_snapshot
 
     events = list(extras(context.get("triggering_asset_events")))
     causes = {extra["cause"]: extra.get("model_name") for extra in events if extra.get("cause")}

@@ -296,7 +296,7 @@ def _begins(report: Artifact, before: Decision | None) -> bool:
 
 def _no_new_rows(store: ArtifactStore, model: str | None) -> str:
     """Returns that there is nothing new to learn, as far as that is known before a training; otherwise empty."""
-    from airflow_hops.replay.new_rows import has_unchanged_files
+    from airflow_hops.hooks.new_rows import has_unchanged_files
 
     champion = read_record(store, model).champion if model else None
     if champion is None or not has_unchanged_files(store, champion.model):

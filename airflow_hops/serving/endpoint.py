@@ -7,6 +7,7 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
+from airflow_hops.extensions.gateway.serving.shadow import Shadow
 from airflow_hops.serving.access import Access, TokenFile
 from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Controls
@@ -18,7 +19,6 @@ from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.routes import add_feedback_route
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.gateway.shadow import Shadow
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import (
     GrpcSocket,

@@ -11,10 +11,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from airflow_hops.core.serving_api.protocol import Method, MultiInferenceHead, RequestHead
+from airflow_hops.extensions.gateway.serving.shadow import Shadow
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
-from airflow_hops.serving.gateway.shadow import Shadow
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.logs import RequestLog

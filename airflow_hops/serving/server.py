@@ -14,14 +14,14 @@ from types import FrameType
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.serving_api.config import ConfigError, read_config
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from airflow_hops.extensions.gateway.serving import report as gateway_report
+from airflow_hops.extensions.gateway.serving.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.access import warnings_of
 from airflow_hops.serving.api import control
 from airflow_hops.serving.capture import routes as capture_routes
 from airflow_hops.serving.endpoint import Endpoint, access_of
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.gateway import report as gateway_report
-from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError
 from airflow_hops.serving.models.catalog import Catalog

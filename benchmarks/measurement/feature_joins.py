@@ -17,8 +17,8 @@ import pandas as pd
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, RepoConfig, ValueType
 from feast.types import Float64
 
-from airflow_hops.ml.feature_store.point_in_time import join
-from airflow_hops.ml.feature_store.repository import select
+from airflow_hops.extensions.feature_store.ml.point_in_time import join
+from airflow_hops.extensions.feature_store.ml.repository import select
 
 VIEWS, FEATURES, ENTITIES, MOMENTS = 5, 10, 10_000, 50
 START = datetime(2024, 1, 1, tzinfo=UTC)

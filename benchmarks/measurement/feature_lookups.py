@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from airflow_hops.serving.models.online_store import Lookup, entity_key, open_online_store
+from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
 
 VIEWS, FEATURES, ENTITIES = 5, 10, 10_000
 

@@ -45,12 +45,12 @@ def own(folder: str) -> Work:
 
     import tensorflow  # noqa: F401  # the processes are forks, which then need not import it
 
-    from airflow_hops.core.contract.images import ImageSpec
     from airflow_hops.core.contract.sources import ImageSource
+    from airflow_hops.extensions.images.core.images import ImageSpec
+    from airflow_hops.extensions.images.ml.plan import name_classes, plan_images
+    from airflow_hops.extensions.images.ml.task import ImagePreparation, ImageSummary, prepare_task
     from airflow_hops.ml.readers.artifact_files import OutputFolder
     from airflow_hops.ml.spark.tasks import local_pool, run_tasks
-    from airflow_hops.ml.stages.images.plan import name_classes, plan_images
-    from airflow_hops.ml.stages.images.task import ImagePreparation, ImageSummary, prepare_task
 
     def prepare() -> Mapping[str, Any]:
         with tempfile.TemporaryDirectory() as target, local_pool(len(os.sched_getaffinity(0))) as pool:
@@ -69,8 +69,8 @@ def tf_data(folder: str) -> Work:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import tensorflow as tf
 
-    from airflow_hops.core.contract.images import ImageSpec
-    from airflow_hops.ml.features.images import decode_pixels
+    from airflow_hops.extensions.images.core.images import ImageSpec
+    from airflow_hops.extensions.images.ml.features import decode_pixels
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -30,10 +30,10 @@ def train(context: Any, x: float) -> float:
 def ours(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     """The search stage, from its first trial to its end; what it takes before is its start-up."""
     from airflow_hops.core.contract.protocol import Output, StepSpec
-    from airflow_hops.core.contract.search import SearchOptions, Uniform
     from airflow_hops.core.contract.training import SINGLE, TrainingOptions
-    from airflow_hops.core.store.studies import study_folder
-    from airflow_hops.ml.stages.search import run
+    from airflow_hops.extensions.experiments.core.search import SearchOptions, Uniform
+    from airflow_hops.extensions.experiments.core.studies import study_folder
+    from airflow_hops.extensions.experiments.ml.search import run
     from airflow_hops.ml.step.context import StepContext
 
     training = TrainingOptions(train=f"{__spec__.name}:train", strategy=SINGLE, np=1, params={"seconds": seconds})
@@ -96,12 +96,18 @@ def _optimize(journal: str, seconds: float, trials: int) -> None:
 def large(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     """A study of so many trials: written, read, and gone on with."""
     from airflow_hops.core.contract.artifacts import Producer
-    from airflow_hops.core.contract.search import IntUniform, LogUniform, SearchOptions, TrialRecord, Uniform
     from airflow_hops.core.contract.times import now
     from airflow_hops.core.store import ArtifactStore
-    from airflow_hops.core.store.studies import study_folder
-    from airflow_hops.ml.stages.search.ledger import Ledger, new_study, trial_key
-    from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
+    from airflow_hops.extensions.experiments.core.search import (
+        IntUniform,
+        LogUniform,
+        SearchOptions,
+        TrialRecord,
+        Uniform,
+    )
+    from airflow_hops.extensions.experiments.core.studies import study_folder
+    from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study, trial_key
+    from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 
     space = {"lr": LogUniform(1e-5, 1e-1), "dropout": Uniform(0, 0.5), "units": IntUniform(16, 512), "act": ["a", "b"]}
     options = SearchOptions(

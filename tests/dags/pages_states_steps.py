@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.features import (
+from airflow_hops.core.contract.properties import (
+    BlessingProperties,
+    DeploymentProperties,
+    ExamplesProperties,
+    ModelProperties,
+)
+from airflow_hops.extensions.feature_store.core.stored_features import (
     FeatureDefinitions,
     FeatureDefinitionsProperties,
     MaterializationProperties,
     StoredFeature,
     StoredFeatures,
     ViewDefinition,
-)
-from airflow_hops.core.contract.properties import (
-    BlessingProperties,
-    DeploymentProperties,
-    ExamplesProperties,
-    ModelProperties,
 )
 
 WINDOW = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-from airflow_hops.triggers.topic import TopicTrigger
+from airflow_hops.extensions.streams.triggers import TopicTrigger
 
 
 @task

@@ -31,7 +31,7 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.models import scikit_learn
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.frameworks import Framework
-from airflow_hops.ml.models.onnx_converters import Graph
+from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph
 from airflow_hops.serving.errors import invalid_argument
 from airflow_hops.serving.models.described import DescribedServable, request_definitions
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs

@@ -14,7 +14,7 @@ import tensorflow as tf
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.properties import SAVED_MODEL
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages.reproduce.compare import compare_weights, largest_difference, run
+from airflow_hops.extensions.replay.ml.reproduce.compare import compare_weights, largest_difference, run
 
 pytestmark = pytest.mark.runtime
 

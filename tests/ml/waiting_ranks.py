@@ -136,5 +136,5 @@ def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> N
 def forkserver() -> Any:
     """Forks processes in which TensorFlow, Horovod and the search are imported, but TensorFlow has not begun."""
     forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(["horovod.tensorflow", "skl2onnx", "airflow_hops.ml.stages.search"])
+    forking.set_forkserver_preload(["horovod.tensorflow", "skl2onnx", "airflow_hops.extensions.experiments.ml.search"])
     return forking

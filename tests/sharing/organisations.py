@@ -20,20 +20,20 @@ from waiting import wait_for
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.processes.programs import module_command
-from airflow_hops.core.sharing.entries import DatasetEntry, DatasetRef
-from airflow_hops.core.sharing.records import DATA, SharingRecords, Transfer
-from airflow_hops.core.sharing.settings import SETTINGS_NAME, SharingFolder, Trusted
-from airflow_hops.core.sharing.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.sharing.core.entries import DatasetEntry, DatasetRef
+from airflow_hops.extensions.sharing.core.records import DATA, SharingRecords, Transfer
+from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
+from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.launchers.local import runtime_environment
 
 HTTP_PORT, PEER_PORT = 8080, 6881
 ROWS = 2000
 MAKE_ENTRY = """
 import hashlib, json, pathlib, sys
-from airflow_hops.core.sharing.records import SharingRecords
+from airflow_hops.extensions.sharing.core.records import SharingRecords
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.sharing.transport import share_files
+from airflow_hops.extensions.sharing.ml.transport import share_files
 of = json.loads(sys.argv[1])
 folder, records = pathlib.Path(of["folder"]), SharingRecords(ArtifactStore(of["store"]))
 files = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
@@ -134,7 +134,7 @@ class Organisation:
         if python_path is not None:
             environment["PYTHONPATH"] += f":{python_path}"
         with self.log.open("ab") as log:
-            command = module_command(self.runtime / "bin" / "python", "airflow_hops.ml.sharing.daemon")
+            command = module_command(self.runtime / "bin" / "python", "airflow_hops.extensions.sharing.ml.daemon")
             self.daemon = self.run(command, env=environment, stdout=log, stderr=log)
 
         def is_up() -> bool:

@@ -13,10 +13,10 @@ from airflow.sdk.exceptions import TaskDeferred
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.sharing.settings import KEY_NAME
+from airflow_hops.extensions.sharing.core.settings import KEY_NAME
+from airflow_hops.extensions.sharing.triggers import DatasetTrigger
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import IngestOperator
-from airflow_hops.triggers.dataset import DatasetTrigger
 from sharing.organisations import ROWS, Organisation, make_snapshot
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
@@ -150,7 +150,7 @@ def run_deferred(operator: IngestOperator) -> tuple[Any, list[str]]:
             return (resumed(context) if event is None else operator.resume(context, event)), waits
         except TaskDeferred as deferred:
             path, arguments = deferred.trigger.serialize()
-            assert path == "airflow_hops.triggers.dataset.DatasetTrigger"
+            assert path == "airflow_hops.extensions.sharing.triggers.DatasetTrigger"
             waits.append(arguments["wants"])
             event = asyncio.run(events(DatasetTrigger(**arguments, **{})))
 

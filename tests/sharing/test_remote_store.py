@@ -9,8 +9,8 @@ import pytest
 from test_store import s3_store
 from waiting import wait_for
 
-from airflow_hops.core.sharing.entries import DatasetRef
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.sharing.core.entries import DatasetRef
 from sharing.organisations import Organisation, random_files
 
 __all__ = ["s3_store"]

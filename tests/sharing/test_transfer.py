@@ -15,9 +15,9 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.sharing.entries import DatasetRef
-from airflow_hops.core.sharing.records import PREVIEW, Catalogue
-from airflow_hops.core.sharing.statements import SEED, load_key, sign
+from airflow_hops.extensions.sharing.core.entries import DatasetRef
+from airflow_hops.extensions.sharing.core.records import PREVIEW, Catalogue
+from airflow_hops.extensions.sharing.core.statements import SEED, load_key, sign
 from sharing.organisations import Organisation, random_files, same_files
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]

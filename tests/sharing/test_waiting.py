@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_hops.core.contract.artifacts import HopsError
-from airflow_hops.core.sharing.records import Daemon, SharingRecords
-from airflow_hops.core.sharing.waiting import Wait, wait_here
 from airflow_hops.core.store import ArtifactStore, leases
 from airflow_hops.core.store.leases import Watch
+from airflow_hops.extensions.sharing.core.records import Daemon, SharingRecords
+from airflow_hops.extensions.sharing.core.waiting import Wait, wait_here
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-from airflow_hops.core.sharing.search import search
+from airflow_hops.extensions.sharing.core.search import search
 from sharing import tcp_flow
 from sharing.organisations import Organisation, random_files, same_files
 from sharing.slow_network import Link, missing, slow_network

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from written_backtests import made_up_report, remove_backtest, write_backtest
 
-from airflow_hops.core.contract.backtest import BacktestReport
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.replay.core.backtest import BacktestReport
 from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
 

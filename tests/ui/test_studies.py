@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from written_studies import write_study
 
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
 

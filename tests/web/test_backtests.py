@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from written_backtests import made_up_report, remove_backtest, write_backtest
 
-from airflow_hops.core.contract.backtest import BacktestReport
 from airflow_hops.core.contract.retraining.conditions import Drift
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
+from airflow_hops.extensions.replay.core.backtest import BacktestReport
 from web.conftest import Api, assert_runs_nothing
 
 pytestmark = pytest.mark.runtime

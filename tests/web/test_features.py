@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.features import (
+from airflow_hops.extensions.feature_store.core.stored_features import (
     AuditedColumn,
     AuditProperties,
     FeatureAudit,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from written_studies import write_study
 
-from airflow_hops.cli.search import _state
-from airflow_hops.core.store.studies import StudyFolder
+from airflow_hops.extensions.experiments.cli import _state
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime

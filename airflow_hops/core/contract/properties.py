@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, get_args
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
-from airflow_hops.core.contract.streams import TopicRanges
 from airflow_hops.core.contract.target import Target
+from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
 
 Mode = Literal["champion", "canary"]
 """Whether a model was deployed with all the traffic or a share of it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.streams import TOPIC_SCHEME, VALUE_FORMATS, check_offsets
+from airflow_hops.extensions.streams.core.topic_ranges import TOPIC_SCHEME, VALUE_FORMATS, check_offsets
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 SQL = "sql"

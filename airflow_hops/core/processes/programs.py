@@ -2,7 +2,7 @@
 
 Airflow's libraries are installed beside the package, and those of the runtime environment are others: a process of one
 environment must not find modules of the other. The folder ``path_entry`` in the package holds only a stand-in for the
-package and the name ``hops`` for :mod:`airflow_hops.hops.util`, so that it can be on any process's import path.
+package and the name ``hops`` for :mod:`airflow_hops.extensions.experiments.hops`, so that it can be on any process's import path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def module_command(python: str | Path, module: str, *arguments: str | Path) -> l
 
 def kernel_command(python: str | Path) -> list[str]:
     """Returns the command line of a notebook's kernel; Jupyter fills in the path of its connection file."""
-    return module_command(python, "airflow_hops.ml.stages.notebook.kernel", "-f", "{connection_file}")
+    return module_command(python, "airflow_hops.extensions.notebooks.ml.kernel", "-f", "{connection_file}")
 
 
 def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:

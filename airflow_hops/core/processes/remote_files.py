@@ -32,11 +32,11 @@ def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tupl
 
     fsspec.register_implementation(
         "hdfs",
-        "airflow_hops.core.processes.hdfs.HdfsFileSystem",
+        "airflow_hops.extensions.hdfs.core.hdfs.HdfsFileSystem",
         clobber=True,
         errtxt="install hdfs-native to access HDFS: pip install 'airflow-hops[hdfs]'",
     )
-    webhdfs = "airflow_hops.core.processes.webhdfs.WebHdfsFileSystem"
+    webhdfs = "airflow_hops.extensions.hdfs.core.webhdfs.WebHdfsFileSystem"
     fsspec.register_implementation("webhdfs", webhdfs, clobber=True)
     fs, path = fsspec.url_to_fs(url, **(storage_options or {}))
     return fs, str(path)

@@ -13,10 +13,10 @@ The protocol, of which the uses at the end are cases:
    the last holder stays, marked as released, so that numbers never repeat.
 
 Exclusive are the locks of model servers in stores without locks (:mod:`airflow_hops.ml.model_server.locks`) and the
-owner of a study (:mod:`airflow_hops.core.store.study_owner`). A job beats in its record
+owner of a study (:mod:`airflow_hops.extensions.experiments.core.study_owner`). A job beats in its record
 (:mod:`airflow_hops.core.store.jobs`), a worker for the pod that it follows, which ends after ``[hops] orphan_timeout``
-(:mod:`airflow_hops.launchers.kubernetes.process`), the sharing daemon in ``daemon.json``
-(:mod:`airflow_hops.core.sharing.records`).
+(:mod:`airflow_hops.extensions.kubernetes.launchers.process`), the sharing daemon in ``daemon.json``
+(:mod:`airflow_hops.extensions.sharing.core.records`).
 """
 
 from __future__ import annotations

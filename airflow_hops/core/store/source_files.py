@@ -13,8 +13,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source, SourceFile
-from airflow_hops.core.contract.streams import TOPIC_SCHEME
 from airflow_hops.core.processes.remote_files import open_url, without_markers
+from airflow_hops.extensions.streams.core.topic_ranges import TOPIC_SCHEME
 
 _GLOB_CHARACTERS = frozenset("*?[")
 # Fields that identify an object's version, by file system: S3, GCS, Azure, HTTP, then plain modification times.

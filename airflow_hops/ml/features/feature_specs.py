@@ -11,9 +11,9 @@ from typing import Any
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput, read_json
-from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.target import Target
+from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.ml.schemas.files import load_schema
 

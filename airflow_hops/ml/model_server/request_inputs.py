@@ -9,16 +9,16 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.features import OnlineFeatures
 from airflow_hops.core.contract.model_record import ServedVersion
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SavedModel
+from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures
+from airflow_hops.extensions.feature_store.serving.feature_lookup import KEY_TENSORS
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, SignatureFileError, read_inputs
-from airflow_hops.serving.models.feature_lookup import KEY_TENSORS
 
 _SAVED_MODEL = "saved_model.pb"
 

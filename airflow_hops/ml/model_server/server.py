@@ -18,7 +18,7 @@ from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import KSERVE, TENSORFLOW_MODEL_SERVER, ServerAddress
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import SharedPlaces
-from airflow_hops.ml.model_server.kserve import InferenceServices, KServeTraffic
+from airflow_hops.extensions.kubernetes.ml.kserve import InferenceServices, KServeTraffic
 from airflow_hops.ml.model_server.locks import file_lock, store_lock
 from airflow_hops.ml.model_server.steering import (
     ConfigByRpc,

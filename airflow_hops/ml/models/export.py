@@ -24,9 +24,9 @@ from airflow_hops.core.contract.properties import ModelFormat
 from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api import tensors
+from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.frameworks import frameworks
-from airflow_hops.ml.models.onnx_converters import Graph, NotConvertible, convert
 from airflow_hops.ml.models.proof import Differs, TrainedAnswers, check_rows_apart
 from airflow_hops.ml.models.scikit_learn import UntrustedTypes, write_skops
 from airflow_hops.ml.models.trained_models import Sample, answers_of
@@ -239,10 +239,10 @@ def _prove(
 
 def _open(folder: Path, form: ModelFormat) -> LocalServable:
     if form == "skops":
-        from airflow_hops.serving.models.scikit_learn import EstimatorServable
+        from airflow_hops.extensions.frameworks.serving.scikit_learn import EstimatorServable
 
         return EstimatorServable("export", 1, folder, ModelOptions())
-    from airflow_hops.serving.models.onnx import OnnxServable
+    from airflow_hops.extensions.frameworks.serving.onnx import OnnxServable
 
     return OnnxServable("export", 1, folder, ModelOptions())
 

@@ -10,7 +10,7 @@ from airflow_hops.core.contract.target import Target
 from airflow_hops.core.extensions import FRAMEWORKS, load_all
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.models.onnx_converters import Graph
+    from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph
     from airflow_hops.ml.models.trained_models import Sample
 
 

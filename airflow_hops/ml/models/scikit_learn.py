@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.extensions.frameworks.serving.skops_files import untrusted_types
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, inputs_of
 from airflow_hops.serving.models.model_signature import ModelSignature
-from airflow_hops.serving.models.skops_files import untrusted_types
 
 
 class UntrustedTypes(Exception):

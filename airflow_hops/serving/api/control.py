@@ -16,7 +16,7 @@ from airflow_hops.serving.models.catalog import Catalog, State
 from airflow_hops.serving.routes import Routes, json_response, read_percents
 
 if TYPE_CHECKING:
-    from airflow_hops.serving.gateway.upstream_watcher import UpstreamWatcher
+    from airflow_hops.extensions.gateway.serving.upstream_watcher import UpstreamWatcher
     from airflow_hops.serving.models.loader import Loader
 
 Percents = Mapping[int, int]

@@ -25,6 +25,7 @@ from airflow_hops.core.processes.files import make_private, write_atomically
 from airflow_hops.core.processes.locks import lock_for_process
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.extensions.streams.serving.capture import read_config
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
 from airflow_hops.serving.capture.spool import (
@@ -36,7 +37,6 @@ from airflow_hops.serving.capture.spool import (
     WrittenCounts,
     used_bytes,
 )
-from airflow_hops.serving.capture.topic import read_config
 
 log = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
+from airflow_hops.extensions.streams.serving.capture import CapturedTopic
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, Part, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files, remove_old
@@ -38,7 +39,6 @@ from airflow_hops.serving.capture.spool import (
     segment_path,
     segments,
 )
-from airflow_hops.serving.capture.topic import CapturedTopic
 
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 

@@ -95,7 +95,7 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     Raises:
         ServingError: The model does not load, the folder no longer holds one, or a warm-up request fails.
     """
-    from airflow_hops.serving.models.feature_lookup import with_lookups
+    from airflow_hops.extensions.feature_store.serving.feature_lookup import with_lookups
     from airflow_hops.serving.models.warmup import warm_up
 
     if options.batching and options.per_model_batching:

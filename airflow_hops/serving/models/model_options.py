@@ -11,9 +11,9 @@ from typing import Any
 from google.protobuf import text_format
 
 from airflow_hops.core.serving_api.protocol import BatchingParameters
+from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.models.online_store import LookupLimit
 
 PARAMETERS_FILE = "batching_params.pbtxt"
 """File with a version's own parameters, used with ``--enable_per_model_batching_parameters``."""

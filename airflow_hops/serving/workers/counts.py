@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from airflow_hops.extensions.gateway.serving.shadow import ShadowCounts
 from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
-from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
 from airflow_hops.serving.request_kind import RequestKind

@@ -21,10 +21,10 @@ from prometheus_client.core import Metric
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.config import ConfigError
+from airflow_hops.extensions.gateway.serving.shadow import ShadowCounts
 from airflow_hops.serving.api.control import Controls
 from airflow_hops.serving.errors import ServingError, StartError
 from airflow_hops.serving.flags import Flags
-from airflow_hops.serving.gateway.shadow import ShadowCounts
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError, hold_port, hold_shared_port
 from airflow_hops.serving.models.catalog import Catalog, ModelView, State, VersionStatus

@@ -18,14 +18,15 @@ import tensorflow as tf
 from captured_flights import CaptureFolder
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.backtest import Assessment, delay_key
 from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.replay.core.backtest import Assessment, delay_key
+from airflow_hops.extensions.replay.ml import backtest
+from airflow_hops.extensions.replay.ml.backtest.history import labels_of
 from airflow_hops.ml.metrics.class_names import ClassNames
-from airflow_hops.ml.stages import backtest, schema, skew
+from airflow_hops.ml.stages import schema, skew
 from airflow_hops.ml.stages import statistics as feature_statistics
-from airflow_hops.ml.stages.backtest.history import labels_of
 from airflow_hops.ml.stages.performance import stage as performance
 from airflow_hops.ml.step.context import StepContext
 from tests import flights_examples

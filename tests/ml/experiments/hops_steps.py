@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import airflow_hops.hops.util.experiment  # noqa: F401  # once for all forks
+import airflow_hops.extensions.experiments.hops.experiment  # noqa: F401  # once for all forks
 from airflow_hops.core.processes.programs import PATH_ENTRY
 from airflow_hops.core.store import ArtifactStore
 

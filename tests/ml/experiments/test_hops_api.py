@@ -18,8 +18,8 @@ from mlflow.tracking import MlflowClient
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder, study_folder
-from airflow_hops.ml.experiments.project import STORE_VARIABLE
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
+from airflow_hops.extensions.experiments.ml.project import STORE_VARIABLE
 
 pytestmark = pytest.mark.runtime
 AsStep = Callable[..., Any]
@@ -137,7 +137,7 @@ def test_each_trial_has_a_folder_of_its_own(as_step: AsStep) -> None:
 
 
 def test_a_function_is_another_one_as_soon_as_what_it_is_bound_to_changes() -> None:
-    from airflow_hops.ml.experiments.program import identity
+    from airflow_hops.extensions.experiments.ml.program import identity
 
     def made(factor: Any, default: int = 1) -> Callable[[], Any]:
         def train(power: int = default) -> Any:
@@ -164,8 +164,8 @@ def test_a_function_is_another_one_as_soon_as_what_it_is_bound_to_changes() -> N
 def test_a_folder_is_one_programs_or_one_tasks(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_hops.core.contract.artifacts import Producer
     from airflow_hops.core.contract.protocol import StepSpec
-    from airflow_hops.ml.experiments.project import Project
-    from airflow_hops.ml.experiments.record import ExperimentFolder
+    from airflow_hops.extensions.experiments.ml.project import Project
+    from airflow_hops.extensions.experiments.ml.record import ExperimentFolder
 
     def claim(*producer: str) -> ExperimentFolder:
         return ExperimentFolder.claim(Project(StepSpec("x", "", store=store.root, producer=Producer(*producer))), 1)
@@ -351,7 +351,7 @@ def test_files_of_the_project_are_those_of_the_store(as_step: AsStep, tmp_path: 
 
 
 def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_hops.hops.util import hdfs
+    from airflow_hops.extensions.experiments.hops import hdfs
 
     monkeypatch.setenv(STORE_VARIABLE, "memory://hops")
     hdfs.dump("39, Male", "data/adult")
@@ -373,7 +373,7 @@ def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pyte
 def test_files_are_written_into_folders_that_are_not_there(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_hops.hops.util import hdfs
+    from airflow_hops.extensions.experiments.hops import hdfs
 
     monkeypatch.setenv(STORE_VARIABLE, where if "://" in where else str(tmp_path / where))
     for number, open_it in enumerate((hdfs.open_file, hdfs.get_fs().open_file)):
@@ -478,7 +478,7 @@ def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) 
 def counted(version: int = 0) -> Any:
     from hops import experiment, hdfs, tensorboard
 
-    from airflow_hops.ml.experiments.record import ExperimentFolder
+    from airflow_hops.extensions.experiments.ml.record import ExperimentFolder
 
     def count(x: int) -> int:
         Path(tensorboard.logdir(), f"version-{version}").touch()
@@ -531,7 +531,7 @@ def test_a_retry_of_the_task_calls_again_what_had_failed(as_step: AsStep, tmp_pa
 def stopped() -> Any:
     from hops import experiment, hdfs
 
-    from airflow_hops.ml.experiments.project import Project
+    from airflow_hops.extensions.experiments.ml.project import Project
 
     project = Project.current()
     study = study_folder(project.store, "tests", "explore", "one.run.1")

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.training.gang import Placement
 from airflow_hops.ml.training.gang.remote import rendezvous_address
-from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
 
 
 @pytest.mark.parametrize(

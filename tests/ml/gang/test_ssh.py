@@ -22,12 +22,12 @@ from waiting import is_gone, wait_for
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.stages.train import Training, train_model
 from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, run_gang
 from airflow_hops.ml.training.gang.agent import versions
 from airflow_hops.ml.training.gang.frames import GREETING, Frames
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
-from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
 from tests.ml.waiting_ranks import forkserver
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]

@@ -22,9 +22,9 @@ import tensorflow as tf
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store.source_files import list_files
+from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.stages.transform.batches import ExampleWriter
 from airflow_hops.ml.training.reader import open_split, row_count

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from airflow_hops.core.contract.images import MAX_PIXELS, ImageSpec
 from airflow_hops.core.serving_api.encoded_images import largest_image
-from airflow_hops.ml.features.images import decode_pixel_batch, decode_pixels
+from airflow_hops.extensions.images.core.images import MAX_PIXELS, ImageSpec
+from airflow_hops.extensions.images.ml.features import decode_pixel_batch, decode_pixels
 
 pytestmark = pytest.mark.runtime
 

@@ -18,21 +18,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.images import ImageSpec, packed_role
 from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.images.core.images import ImageSpec, packed_role
+from airflow_hops.extensions.images.ml import pack
+from airflow_hops.extensions.images.ml.features import decode_image, decode_pixels, fit_pixels, normalise
+from airflow_hops.extensions.images.ml.plan import plan_images
+from airflow_hops.extensions.images.ml.stage import run
+from airflow_hops.extensions.images.ml.task import ImagePreparation, prepare_task
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
-from airflow_hops.ml.features.images import decode_image, decode_pixels, fit_pixels, normalise
 from airflow_hops.ml.features.serving_export import export_serving_model
 from airflow_hops.ml.features.transform_graph import load_transform
 from airflow_hops.ml.metrics.class_metrics import class_metrics
 from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages import infra_validate, pack
+from airflow_hops.ml.stages import infra_validate
 from airflow_hops.ml.stages.evaluate import stage as evaluate
-from airflow_hops.ml.stages.images.plan import plan_images
-from airflow_hops.ml.stages.images.stage import run
-from airflow_hops.ml.stages.images.task import ImagePreparation, prepare_task
 from airflow_hops.ml.step.context import StepContext
 from tests.ml.conftest import step_context
 

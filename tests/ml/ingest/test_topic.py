@@ -25,14 +25,14 @@ from kafka_brokers import Broker, as_json
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer, RowCounts
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.streams import TYPES_HEADER, TopicRanges
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.streams.ranges import plan_ranges, recorded_ranges
-from airflow_hops.core.streams.topic import Topic
+from airflow_hops.extensions.streams.core.ranges import plan_ranges, recorded_ranges
+from airflow_hops.extensions.streams.core.topic import Topic
+from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
+from airflow_hops.extensions.streams.ml.ingest import ingest_topic, read_records
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import IN_PROCESS
 from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.topic import ingest_topic, read_records
 from airflow_hops.ml.stages.ingest.window import Window
 
 TASK = Producer("dag", "run1", "ingest")
@@ -57,7 +57,7 @@ def places(folder: Path) -> list[tuple[int, int]]:
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mock cluster does not answer questions of administrators."""
-    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
 
 
 @pytest.fixture(params=["mock_kafka", "tansu"])
@@ -285,9 +285,11 @@ def test_gaps_of_transactions_pass_only_where_compaction_is_excluded(
     allowed = source(broker, offsets={"0": (0, 5)}, allow_gaps=True)
     assert ingest(tmp_path / "2", allowed, ranges).rows_out == 3
     # Neither broker reports policies.
-    monkeypatch.setattr("airflow_hops.core.streams.topic.Topic.cleanup_policy", lambda self: "delete")
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.Topic.cleanup_policy", lambda self: "delete")
     assert ingest(tmp_path / "3", topic, ranges).rows_out == 3
-    monkeypatch.setattr("airflow_hops.core.streams.topic.Topic.cleanup_policy", lambda self: "compact,delete")
+    monkeypatch.setattr(
+        "airflow_hops.extensions.streams.core.topic.Topic.cleanup_policy", lambda self: "compact,delete"
+    )
     with pytest.raises(BadInput, match=r"cleanup\.policy is 'compact,delete'"):
         ingest(tmp_path / "4", topic, ranges)
 
@@ -326,7 +328,7 @@ def test_plans_that_do_not_fit_are_refused(mock_kafka: Broker, tmp_path: Path, t
 def test_brokers_that_fall_silent_are_retried(
     mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_hops.ml.stages.ingest.topic._SILENCE_S", 2.0)
+    monkeypatch.setattr("airflow_hops.extensions.streams.ml.ingest._SILENCE_S", 2.0)
     mock_kafka.send("events", [(0, as_json(n=n)) for n in range(3)])
     topic = source(mock_kafka)
     with Topic(topic.uri, topic.storage_options) as opened:
@@ -338,7 +340,7 @@ def test_brokers_that_fall_silent_are_retried(
 
 
 def test_brokers_that_do_not_answer_are_retried(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_hops.core.streams.topic.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.TIMEOUT_S", 2.0)
     mock_kafka.send("events", [(0, as_json(n=0))])
     with mock_kafka.out_of_order(), pytest.raises(HopsError) as failure:
         plan_ranges(source(mock_kafka), (None, None))

@@ -17,8 +17,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import NotebookProperties
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.stages.notebook import stage
-from airflow_hops.ml.stages.notebook.source import inject_parameters, read_notebook
+from airflow_hops.extensions.notebooks.ml import stage
+from airflow_hops.ml.step.source import inject_parameters, read_notebook
 
 
 def write_notebook(path: Path, *sources: str, parameters: str | None = None) -> Path:

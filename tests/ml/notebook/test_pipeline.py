@@ -13,7 +13,7 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.hops import pipeline
+from airflow_hops.extensions.notebooks import pipeline
 from airflow_hops.ml.step import context
 from tests import flights_examples
 

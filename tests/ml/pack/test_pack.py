@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.extensions.images.ml.pack import Shard, plan_shards, run, sample_of
+from airflow_hops.extensions.images.ml.packed import INDEX_SCHEMA
 from airflow_hops.hops import PackedFiles
-from airflow_hops.ml.readers.packed import INDEX_SCHEMA
-from airflow_hops.ml.stages.pack.stage import Shard, plan_shards, run, sample_of
 
 Pack = Callable[..., Artifact]
 ODD_NAMES = (
@@ -161,7 +161,7 @@ def test_file_that_changes_is_not_packed(folder: Path, pack: Pack, monkeypatch: 
             file.write(b"more")
         return shards
 
-    monkeypatch.setattr("airflow_hops.ml.stages.pack.stage.plan_shards", grow)
+    monkeypatch.setattr("airflow_hops.extensions.images.ml.pack.plan_shards", grow)
     with pytest.raises(HopsError, match=r"dog/7\.bin: the file changed while it was read"):
         pack(folder)
 

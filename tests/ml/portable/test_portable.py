@@ -16,7 +16,7 @@ from write_portable import ROWS, predict
 
 from airflow_hops.core.contract.profiles import PROFILES
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import study_folder
+from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.models.loaded_models import LoadedModel

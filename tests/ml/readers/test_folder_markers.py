@@ -16,10 +16,10 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
+from airflow_hops.extensions.frameworks.ml.import_model.stage import fetch_source
+from airflow_hops.extensions.images.ml.pack import run
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.import_model.stage import fetch_source
 from airflow_hops.ml.stages.ingest import Window, ingest_table
-from airflow_hops.ml.stages.pack.stage import run
 from airflow_hops.serving.models.model_cache import ModelCache
 from airflow_hops.serving.models.remote_storage import RemoteBasePath
 

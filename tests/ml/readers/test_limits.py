@@ -18,12 +18,12 @@ import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.frameworks.serving import skops_files
 from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.serving.models import skops_files
 
 pytestmark = pytest.mark.runtime
 

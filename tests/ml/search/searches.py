@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.protocol import parse_line
-from airflow_hops.core.contract.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.core.contract.training import SINGLE, TrainingOptions
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder, study_folder
+from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 
 STEPS = Path(__file__).parents[2] / "steps"
 
@@ -96,7 +96,7 @@ def search(
     """Runs the process."""
     import sys
 
-    from airflow_hops.ml.stages.search import run
+    from airflow_hops.extensions.experiments.ml.search import run
     from airflow_hops.ml.step.context import RecordHandler
     from tests.ml.conftest import step_context
 

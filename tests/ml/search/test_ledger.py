@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.core.contract.search import SearchOptions, TrialRecord, Uniform
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder, study_folder
-from airflow_hops.ml.stages.search import ledger as ledgers
-from airflow_hops.ml.stages.search.ledger import Ledger, new_study, thinned, trial_key
+from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord, Uniform
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
+from airflow_hops.extensions.experiments.ml.search import ledger as ledgers
+from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study, thinned, trial_key
 
 pytestmark = pytest.mark.runtime
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.search import IntUniform, LogUniform, SearchOptions, TrialRecord, Uniform
-from airflow_hops.ml.stages.search.optuna_study import OptunaStudy
+from airflow_hops.extensions.experiments.core.search import IntUniform, LogUniform, SearchOptions, TrialRecord, Uniform
+from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 
 pytestmark = pytest.mark.runtime
 

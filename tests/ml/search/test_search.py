@@ -16,10 +16,10 @@ import pytest
 from searches import Searches
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.search import IntUniform, Uniform
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.studies import StudyFolder
-from airflow_hops.ml.stages.reproduce.lookup import run as look_up
+from airflow_hops.extensions.experiments.core.search import IntUniform, Uniform
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
+from airflow_hops.extensions.replay.ml.reproduce.lookup import run as look_up
 
 pytestmark = pytest.mark.runtime
 

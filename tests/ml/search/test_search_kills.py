@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from searches import Searches
 
-from airflow_hops.core.contract.search import IntUniform
+from airflow_hops.extensions.experiments.core.search import IntUniform
 
 pytestmark = [pytest.mark.runtime, pytest.mark.faults]
 

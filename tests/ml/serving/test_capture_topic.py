@@ -17,16 +17,16 @@ from kafka_brokers import Broker
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.core.streams.ranges import plan_ranges
+from airflow_hops.extensions.streams.core.ranges import plan_ranges
+from airflow_hops.extensions.streams.ml.ingest import ingest_topic
+from airflow_hops.extensions.streams.serving.capture import CapturedTopic
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import IN_PROCESS
 from airflow_hops.ml.stages.ingest import ingest_table
-from airflow_hops.ml.stages.ingest.topic import ingest_topic
 from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
-from airflow_hops.serving.capture.topic import CapturedTopic
 from airflow_hops.serving.request_kind import RequestKind
 from tests.ml.serving.test_capture import CaptureProcess, StartCapture, capture, capture_path, kill_writers, wait_for  # noqa: F401
 
@@ -133,7 +133,7 @@ def test_row_larger_than_a_message_is_counted(mock_kafka: Broker, start: Any, tm
 
 
 def test_ingested_rows_are_those_of_files(mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_hops.core.streams.topic.ADMIN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
     floats = [0.1, 1e-45, 3.4028235e38, np.nan, np.inf, -np.inf]
     texts = ["ü".encode(), b"", b"NaN", b"\n", b"{", b'"']
     inputs = {

@@ -20,15 +20,15 @@ import pytest
 import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.features import OnlineFeatures, StoredFeature, StoredFeatures
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
-from airflow_hops.ml.stages.deploy.online_features import online_features
+from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeature, StoredFeatures
+from airflow_hops.extensions.feature_store.ml.online_features import online_features
+from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable, with_lookups
+from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit, entity_key, open_online_store
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.models.feature_lookup import LookupServable, with_lookups
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions
-from airflow_hops.serving.models.online_store import LookupLimit, entity_key, open_online_store
 from airflow_hops.serving.models.servable import Call, Servable
 
 STORED = {

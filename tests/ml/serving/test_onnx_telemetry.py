@@ -24,5 +24,7 @@ def test_import_of_onnx_models_writes_through_no_link_in_the_temporary_folder(
     # onnxruntime has no telemetry where CI is set, either
     environment = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
     environment = with_package({**environment, "TMPDIR": str(folder), **telemetry})
-    subprocess.run([sys.executable, "-c", "import airflow_hops.serving.models.onnx"], env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import airflow_hops.extensions.frameworks.serving.onnx"], env=environment, check=True
+    )
     assert (mine.read_text() == "untouched") == (not telemetry), "the telemetry that was asked for"

@@ -18,7 +18,7 @@ from waiting import wait_for
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.serving.gateway.shadow import compare
+from airflow_hops.extensions.gateway.serving.shadow import compare
 from airflow_hops.serving.models.traffic import TrafficTable, deal_slots
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}

@@ -74,8 +74,8 @@ def test_pipeline_on_raw_features_becomes_onnx(
     assert record["strategy"] == "single" and 0 <= record["model"]["largest_difference"] < 1e-3
     assert any(line.startswith("step 1 accuracy=") for line in trainings.lines)
     # What serves gives what was trained.
+    from airflow_hops.extensions.frameworks.serving.onnx import OnnxServable
     from airflow_hops.serving.models.model_options import ModelOptions
-    from airflow_hops.serving.models.onnx import OnnxServable
 
     served = OnnxServable("breeds", 1, folder / "onnx", ModelOptions())
     rows = hens(90, 1)

@@ -168,7 +168,7 @@ def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, exa
 
 
 def test_logged_model_is_imported_by_name(tracked: dict[str, Any], tmp_path: Any, make_context: Any) -> None:
-    from airflow_hops.ml.stages.import_model import fetch_source, find_model
+    from airflow_hops.extensions.frameworks.ml.import_model import fetch_source, find_model
 
     logged = tmp_path / "logged"
     logged.mkdir()
@@ -182,7 +182,7 @@ def test_logged_model_is_imported_by_name(tracked: dict[str, Any], tmp_path: Any
 
 
 def test_run_and_version_lead_to_their_model(tracked: dict[str, Any], make_context: Any) -> None:
-    from airflow_hops.ml.stages.reproduce.lookup import run as look_up
+    from airflow_hops.extensions.replay.ml.reproduce.lookup import run as look_up
 
     context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
     result = look_up(context, run_id=tracked["finished"]["id"])

@@ -13,23 +13,23 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.evaluation import EvaluationProperties
-from airflow_hops.core.contract.features import OnlineFeatures
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, Mode
 from airflow_hops.core.contract.rollout.counts import snapshot_of
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
-from airflow_hops.ml.model_server import ModelServer, check_model
-from airflow_hops.ml.model_server.request_inputs import check_inputs
-from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.stages.deploy.online_features import (
+from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures
+from airflow_hops.extensions.feature_store.ml.online_features import (
     check_looked_up,
     check_published,
     online_features,
     published_features,
     with_online_features,
 )
+from airflow_hops.ml.model_server import ModelServer, check_model
+from airflow_hops.ml.model_server.request_inputs import check_inputs
+from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
 

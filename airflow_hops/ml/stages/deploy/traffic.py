@@ -17,9 +17,9 @@ from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.server_address import KSERVE
 from airflow_hops.core.serving_api.traffic_config import check_split
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
+from airflow_hops.extensions.feature_store.ml.online_features import published_features
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.stages.deploy.online_features import published_features
 from airflow_hops.ml.stages.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training

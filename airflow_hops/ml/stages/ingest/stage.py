@@ -16,7 +16,9 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry, 
 from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.contract.sources import Source, SourceFile
 from airflow_hops.core.store.source_files import check_unchanged, list_files
-from airflow_hops.core.streams.ranges import ranges_of
+from airflow_hops.extensions.streams.core.ranges import ranges_of
+from airflow_hops.extensions.streams.ml.ingest import ingest_topic
+from airflow_hops.extensions.tables.ml.read.tables import copy_table
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import Types, unify
@@ -31,8 +33,6 @@ from airflow_hops.ml.stages.ingest.parts import (
     describe_file,
     plan_parts,
 )
-from airflow_hops.ml.stages.ingest.tables import copy_table
-from airflow_hops.ml.stages.ingest.topic import ingest_topic
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
 
@@ -59,7 +59,7 @@ def run(
         window_end: End of the window, ISO 8601, excluded.
         ranges: Planned offsets of each table that is a topic.
         states: States of tables that are not files, by table, as
-            :func:`~airflow_hops.ml.stages.ingest.tables.states_of` found them.
+            :func:`~airflow_hops.extensions.tables.ml.read.tables.states_of` found them.
 
     Raises:
         BadInput: as :func:`ingest_table`, or the window cannot be used.

@@ -147,7 +147,7 @@ class Program:
         sys.path.insert(0, str(path.parent))
         try:
             if path.suffix == NOTEBOOK_SUFFIX:
-                from airflow_hops.ml.stages.notebook.script import run_notebook
+                from airflow_hops.ml.step.script import run_notebook
 
                 return run_notebook(path, params).get(MODEL_NAME)
             return runpy.run_path(str(path), run_name="__main__").get(MODEL_NAME)

@@ -27,12 +27,12 @@ from airflow_hops.core.contract.training import (
 )
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
+from airflow_hops.extensions.torch.ml.ranks import TorchMember, seed_generators, unwrapped
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
 from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum, framework_of
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
 from airflow_hops.ml.stages.train.strategies import Member, Roles
-from airflow_hops.ml.stages.train.torch_ranks import TorchMember, seed_generators, unwrapped
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext, made_current
 from airflow_hops.ml.training.devices import GpuMeter, get_gpus

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
+from airflow_hops.extensions.kubernetes.ml.pods import PodRanks
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang.crew import Channel, Host, Placement, RankJob, RankLauncher
 from airflow_hops.ml.training.gang.forked import LocalRanks
-from airflow_hops.ml.training.gang.pods import PodRanks
-from airflow_hops.ml.training.gang.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.training.gang.supervisor import run_gang
 
 _ANSWER_S = 60.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_hops.core.contract.images import ImageSpec
-from airflow_hops.ml.features.images import decode_images
+from airflow_hops.extensions.images.core.images import ImageSpec
+from airflow_hops.extensions.images.ml.features import decode_images
 from airflow_hops.ml.training.reader.columns import ColumnType
 from airflow_hops.ml.training.reader.units import Piece, Share
 

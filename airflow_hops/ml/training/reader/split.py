@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.images import ImageSpec
 from airflow_hops.core.processes import machine_memory
+from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles

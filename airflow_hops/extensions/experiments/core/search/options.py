@@ -1,0 +1,154 @@
+"""Options of a search, shared by the operator and the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import StepOptions
+from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
+
+SAMPLERS = ("tpe", "random", "grid", "cmaes", "differential_evolution")
+PRUNERS = ("none", "median", "asha", "hyperband")
+DIRECTIONS = ("minimize", "maximize")
+
+Direction = Literal["minimize", "maximize"]
+
+
+@dataclass(frozen=True)
+class SearchOptions(StepOptions):
+    """Options of a search; JSON values.
+
+    Attributes:
+        training: :class:`~airflow_hops.core.contract.training.TrainingOptions` of each trial as JSON; its ``params``
+            are constants, to which those of the trial are added.
+        space: The result of :func:`space_to_dict`; or ``module:function``, called with an ``optuna.Trial``, which
+            returns the parameters, including conditional ones.
+        metrics: Metrics to optimize, one for each objective.
+        directions: ``minimize`` or ``maximize``, for each metric.
+        trials: Number of trials of this run; None for all points of a grid.
+        parallel: Number of simultaneous trials.
+        timeout_s: Seconds after which no more trials begin; None for no limit.
+        study: Name of a study that the task's runs share and continue; None for a separate study for each run.
+        choose: With several objectives, the metric that determines the winner; the first by default.
+        refit: Whether to train the winner again, on ``refit_np`` ranks; otherwise the best trial's model is used.
+        refit_np: Number of ranks of that training; None for those of a trial.
+        reuse: Whether to reuse an earlier trial with the same code, data and parameters.
+        max_failures: Failed trials above which the search fails; None for a third of the trials, at least 3.
+
+    Raises:
+        BadInput: an option is invalid.
+    """
+
+    training: Mapping[str, Any]
+    space: Mapping[str, Any] | str
+    metrics: Sequence[str]
+    directions: Sequence[Direction]
+    trials: int | None = 20
+    parallel: int = 1
+    sampler: str = "tpe"
+    pruner: str = "none"
+    timeout_s: float | None = None
+    seed: int = 0
+    study: str | None = None
+    choose: str | None = None
+    refit: bool = False
+    refit_np: int | None = None
+    reuse: bool = True
+    max_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.space, str):
+            object.__setattr__(self, "space", space_to_dict(self.space))
+        for name, values in (("metrics", self.metrics), ("directions", self.directions)):
+            if isinstance(values, str) or not values or not all(isinstance(v, str) and v for v in values):
+                raise BadInput(f"{name} is {values!r}, expected a list of at least one text")
+            object.__setattr__(self, name, tuple(values))
+        _check_known("sampler", self.sampler, SAMPLERS)
+        _check_known("pruner", self.pruner, PRUNERS)
+        for direction in self.directions:
+            _check_known("direction", direction, DIRECTIONS)
+        if len(self.metrics) != len(self.directions) or len(set(self.metrics)) != len(self.metrics):
+            raise BadInput(
+                f"metrics are {list(self.metrics)} and directions {list(self.directions)}; expected different metrics, "
+                "and a direction for each"
+            )
+        if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
+            raise BadInput(f"study is {self.study!r}, expected a name, or None for one of each run")
+        if self.choose is not None:
+            _check_known("choose", self.choose, self.metrics)
+        whole = {"trials": self.trials, "parallel": self.parallel, "refit_np": self.refit_np}
+        for name, value in whole.items():
+            if value is None and name != "parallel":
+                continue
+            if not is_number(value, (int,)) or value is None or value < 1:
+                raise BadInput(f"{name} is {value!r}, expected an integer, 1 or more")
+        if self.max_failures is not None and not (is_number(self.max_failures, (int,)) and self.max_failures >= 0):
+            raise BadInput(f"max_failures is {self.max_failures!r}, expected an integer, 0 or more")
+        if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
+            raise BadInput(f"timeout is {self.timeout_s!r} s, expected a number above 0")
+        if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
+            raise BadInput(f"seed is {self.seed!r}, expected an integer from 0 to 4294967295")
+        several = len(self.metrics) > 1
+        if several and self.pruner != "none":
+            raise BadInput(f"pruner is {self.pruner!r}, expected 'none': trials of several metrics cannot be pruned")
+        if several and self.sampler in ("cmaes", "differential_evolution"):
+            raise BadInput(f"sampler is {self.sampler!r}, which optimizes one metric; expected tpe, random or grid")
+        if self.sampler == "grid":
+            self.grid()
+        elif self.trials is None:
+            raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
+
+    def dimensions(self) -> dict[str, Dimension] | None:
+        """Returns the space's dimensions by name; None if a function defines the space."""
+        return None if isinstance(self.space, str) else space_of_dict(self.space)
+
+    def grid(self) -> dict[str, list[Any]]:
+        """Returns the values of each parameter of a grid.
+
+        Raises:
+            BadInput: a parameter has infinitely many values, or a function defines the space.
+        """
+        dimensions = self.dimensions()
+        if dimensions is None:
+            raise BadInput(f"sampler 'grid' needs a space of values, found the function {self.space!r}")
+        results = {}
+        for name, dimension in dimensions.items():
+            values = dimension.values()
+            if values is None:
+                raise BadInput(
+                    f"space[{name!r}] is {dimension}, which sampler 'grid' cannot enumerate; give a list of values, an "
+                    "IntUniform or a Uniform with a step, or take another sampler"
+                )
+            results[name] = values
+        return results
+
+    @property
+    def trials_share(self) -> float:
+        """Returns the share of the trials in all of the work; training the winner again counts as one more."""
+        return self.wanted / (self.wanted + self.refit)
+
+    @property
+    def wanted(self) -> int:
+        """Returns the number of trials to make."""
+        points = math.prod(map(len, self.grid().values())) if self.sampler == "grid" else None
+        numbers = [number for number in (self.trials, points) if number is not None]
+        return min(numbers)
+
+    @property
+    def allowed_failures(self) -> int:
+        """Returns the number of trials that may fail."""
+        return max(3, self.wanted // 3) if self.max_failures is None else self.max_failures
+
+    @property
+    def chosen(self) -> int:
+        """Returns the index of the metric that determines the winner."""
+        return 0 if self.choose is None else list(self.metrics).index(self.choose)
+
+
+def _check_known(name: str, value: Any, known: Sequence[str]) -> None:
+    if value not in known:
+        raise BadInput(f"{name} is {value!r}, expected one of {', '.join(known)}")

@@ -1,0 +1,317 @@
+"""Runs an experiment: a search of one or more trials over a function of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import format_record
+from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.times import now
+from airflow_hops.core.contract.training import SINGLE, TrainingOptions
+from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord
+from airflow_hops.extensions.experiments.ml.program import ROWS, TRAIN, UserFunction, identity, running
+from airflow_hops.extensions.experiments.ml.project import Project
+from airflow_hops.extensions.experiments.ml.record import (
+    LOCK_NAME,
+    RECORD_NAME,
+    ExperimentFolder,
+    ExperimentRecord,
+    folder_names,
+    new_record,
+    read_resources,
+    trial_name,
+)
+from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study
+from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
+from airflow_hops.extensions.experiments.ml.search.processes import TrialProcesses
+from airflow_hops.extensions.experiments.ml.search.running import RunningTrial, returned_numbers
+from airflow_hops.extensions.experiments.ml.search.search import Search
+from airflow_hops.extensions.experiments.ml.search.slots import divide
+from airflow_hops.extensions.experiments.ml.search.tracking import StudyRuns
+from airflow_hops.extensions.experiments.ml.search.trial import TrialWork
+from airflow_hops.ml.stages.train import Training
+from airflow_hops.ml.stages.train.stage import metrics_of
+from airflow_hops.ml.stages.train.strategies import Roles
+from airflow_hops.ml.tracking import TrainingRun
+from airflow_hops.ml.training.devices import get_num_gpus
+from airflow_hops.ml.training.gang import LocalRanks
+from airflow_hops.ml.training.gang.forked import check_forkable
+
+log = logging.getLogger(__name__)
+
+SECONDS = "seconds"
+"""Metric of an experiment that is not a search: the seconds of the training, which always exist."""
+
+_numbers: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Description of an experiment.
+
+    Attributes:
+        called: Name of the function of ``hops.experiment``.
+        space: Search space; None for an experiment with one call, or with explicit arguments.
+        rows: Those arguments, a mapping for each call.
+        metric: Metric that a search optimizes; otherwise the entry of the result that the record names.
+        direction: ``max`` or ``min``.
+        sampler: One of :data:`airflow_hops.extensions.experiments.core.search.SAMPLERS`.
+        make_sampler: Makes a sampler of Optuna from a seed, instead of ``sampler``.
+        trials: Number of trials of a search; None for all of a grid.
+        training: Options of each training: ``strategy``, ``np``, ``parameter_servers``.
+        executors: Number of simultaneous processes; None for as many as fit on this machine.
+        versioned_resources: Files to store with the experiment.
+    """
+
+    function: Callable[..., Any]
+    called: str
+    space: Mapping[str, Any] | None = None
+    rows: Sequence[Mapping[str, Any]] = ({},)
+    metric: str = "metric"
+    direction: str = "min"
+    sampler: str = "random"
+    make_sampler: Callable[[int], Any] | None = None
+    trials: int | None = None
+    training: Mapping[str, Any] = field(default_factory=lambda: {"strategy": SINGLE, "np": 1})
+    executors: int | None = None
+    name: str = "no-name"
+    description: str | None = None
+    versioned_resources: Sequence[str] = ()
+
+    @property
+    def user_function(self) -> UserFunction:
+        """Function with its arguments, if they are explicit."""
+        return UserFunction(self.function, self.rows if self.space is None else None)
+
+    def options(self) -> SearchOptions:
+        """Returns the options of the search; raises ``BadInput`` if they are invalid."""
+        directions = {"max": "maximize", "min": "minimize"}
+        if str(self.direction).lower() not in directions:
+            raise BadInput(f"direction is {self.direction!r}, expected 'max' or 'min'")
+        return SearchOptions(
+            training=TrainingOptions(train=TRAIN, any_value=True, **self.training).to_dict(),
+            space=ROWS if self.space is None else self.space,
+            metrics=[SECONDS if self.space is None else self.metric],
+            directions=[directions[str(self.direction).lower()]],  # type: ignore[list-item]
+            trials=len(self.rows) if self.space is None else self.trials,
+            sampler=self.sampler,
+            reuse=False,
+            max_failures=0 if self.space is None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of an experiment.
+
+    Attributes:
+        path: Folder in the store.
+        params: Parameters of the best or only trial; empty for several calls without a search.
+        returned: Values that the function returned in that trial, by name; a single number is ``metric``. For several
+            calls without a search, their values by the name of each call's folder.
+    """
+
+    path: str
+    params: Mapping[str, Any]
+    returned: Mapping[str, Any]
+
+
+def run_experiment(experiment: Experiment) -> Outcome:
+    """Runs an experiment, or resumes that of an earlier try of the same task.
+
+    Raises:
+        BadInput: it cannot run, and a retry would not help.
+        HopsError: too many trials failed, or this process, which has to be forked, already runs TensorFlow.
+    """
+    check_forkable()
+    options, user, project = experiment.options(), experiment.user_function, Project.current()
+    rows = user.rows or [dict.fromkeys(experiment.space or {})]
+    for values in rows:
+        user.check_takes(values)
+    notebook = project.spec.params.get("notebook")
+    there = isinstance(notebook, str) and any((Path(p) / notebook).is_file() for p in project.spec.code_paths)
+    resources = read_resources(project, [*experiment.versioned_resources, *([str(notebook)] if there else [])])
+    named = {Path(path).name: resources[Path(path).name] for path in experiment.versioned_resources}
+    roles = Roles.of_training(TrainingOptions(**options.training))
+    result = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
+    launcher = result if get_num_gpus() else LocalRanks(max(result.slots, roles.ranks))
+    ranks = Roles.of_training(TrainingOptions(**options.training)).ranks
+    room = max(1, (experiment.executors or launcher.slots) // ranks)
+    _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
+    folder = ExperimentFolder.claim(project, number)
+    options = replace(options, parallel=min(room, options.wanted), seed=folder.seed)
+    gpus = min(1, get_num_gpus())
+    record = new_record(
+        folder, experiment.called, experiment.name, experiment.description, options.parallel * ranks, gpus
+    )
+    record = replace(record, versioned_resources=tuple(resources))
+    with temporary_folder("step", "experiment") as scratch, _running(user), _raised_when_asked_to_end():
+        trained = TrainingOptions(**options.training)
+        slots = divide(launcher, options.parallel, ranks)
+        trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
+        try:
+            ledger = _ledger(folder, options, user, named)
+            folder.begin(record, resources, anew=not ledger.trials)
+            return _search(experiment, options, ledger, trials, folder, record)
+        except BaseException as error:
+            failed = isinstance(error, Exception) and not isinstance(error.__cause__, _Stopped)
+            status = "FAILED" if failed else "KILLED"
+            folder.write(replace(record, status=status, finished=now(), error=str(error)))
+            raise
+        finally:
+            trials.close()
+
+
+class _Stopped(Exception):
+    """Cause of an error if a person stopped the experiment."""
+
+
+def _ledger(
+    folder: ExperimentFolder, options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]
+) -> Ledger:
+    """Returns the trials' record, without trials whose folders are gone or whose code differs."""
+    producer = folder.project.spec.producer
+    digest = hashlib.sha256(f"{user.name}\n{identity(user.function)}\n".encode())
+    digest.update(json.dumps([user.rows, options.training], sort_keys=True, default=str).encode())
+    for name, content in sorted(resources.items()):
+        digest.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
+    study = replace(new_study(options, user.name, digest.hexdigest()[:16], producer), name=folder.study_name)
+    ledger = Ledger(folder.study, study, shared=False)
+    if not folder.is_new or not ledger.trials:
+        return ledger
+    folder.study.clear()
+    return Ledger(folder.study, study, shared=False)
+
+
+def _search(
+    experiment: Experiment,
+    options: SearchOptions,
+    ledger: Ledger,
+    trials: TrialProcesses,
+    folder: ExperimentFolder,
+    record: ExperimentRecord,
+) -> Outcome:
+    user, spec = experiment.user_function, folder.project.spec
+    run = TrainingRun(spec, folder.study.uri)
+    report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
+    runs = StudyRuns(run, ledger.study, lambda: run.begin(report, None, None, spec.code_paths))
+    done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
+    running[-1].leave_out(done)
+    study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler)
+    name_of = _namer(experiment, options, record)
+
+    def measured(trial: RunningTrial) -> dict[str, float]:
+        assert trial.result is not None
+        reported = {**trial.metrics, **metrics_of(trial.result)}
+        returned = returned_numbers(trial.result["value"], experiment.metric)
+        if experiment.space is None:
+            return {**returned, **reported}
+        # The metric of a search only comes from the function's return value.
+        reported.pop(experiment.metric, None)
+        return {**reported, **returned}
+
+    with temporary_folder("step", "trials") as scratch:
+        search = Search(options, options.training["np"], study, ledger, folder.study, trials, runs, scratch)
+        search.ended = lambda trial, output: folder.keep(name_of(trial), output)
+        search.measured = measured
+        search.say = _say
+        try:
+            winner = search.run()
+        except BadInput as error:
+            raise error from _Stopped() if search.cut_short else None
+    record = replace(record, trials=dict(Counter(trial.state for trial in ledger.own)))
+    params, returned = user.arguments(winner.params), _returned(folder, name_of(winner), winner)
+    if experiment.space is None:
+        stopped = [trial for trial in ledger.own if trial.state != "complete"]
+        if missing := len(experiment.rows) - len(ledger.own) + len(stopped):
+            ledger.update(published=True)  # resumed when the task is cleared
+            ledger.save(final=True)
+            why = search.cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
+            raise BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}") from _Stopped()
+        if len(ledger.own) > 1:  # there is no best trial
+            params = {}
+            returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in ledger.own}
+    metric = returned_numbers(returned, experiment.metric).get(experiment.metric, math.nan)
+    ended = {"status": "FINISHED"} if search.cut_short is None else {"status": "KILLED", "error": search.cut_short}
+    named = {"hyperparameter": trial_name(params) or None, "metric": metric if math.isfinite(metric) else None}
+    folder.write(replace(record, finished=now(), **ended, **named))  # type: ignore[arg-type]
+    if record.trials.keys() - {"complete"} or search.cut_short:
+        log.warning("%s: %s: %s", folder.path, search.cut_short or "not all calls count", record.trials)
+    run.finish(None, {"value": dict(returned), "params": masked(params)}, {f"{user.name}.py": user.source})
+    return Outcome(folder.path, params, returned)
+
+
+def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
+    """Returns the function that names trials' folders."""
+    user = experiment.user_function
+    planned: Sequence[Mapping[str, Any]] | None = user.rows
+    if experiment.sampler == "grid":
+        grid = options.grid()
+        planned = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    names = None if planned is None else [trial_name(params) or experiment.name for params in planned]
+    named = folder_names(names, [RECORD_NAME, LOCK_NAME, *record.versioned_resources])
+    return lambda trial: named(trial_name(user.arguments(trial.params)) or experiment.name, trial.number)
+
+
+@contextlib.contextmanager
+def _running(user: UserFunction) -> Iterator[None]:
+    """Makes the function available to processes forked inside the ``with`` block."""
+    if running:
+        raise BadInput("an experiment runs already in this process; an experiment's function cannot start another")
+    running.append(user)
+    try:
+        yield
+    finally:
+        running.pop()
+
+
+@contextlib.contextmanager
+def _raised_when_asked_to_end() -> Iterator[None]:
+    """Turns SIGTERM into an exception, so that ``except`` and ``finally`` of the ``with`` block run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("the step was asked to end"))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mapping[str, Any]:
+    """Returns the return value of the function in a trial, whose folder remains."""
+    uri = f"{folder.uri}/{name}/training.json"
+    try:
+        summary = folder.project.store.read_json(uri)
+    except FileNotFoundError:
+        summary = {"params": None}
+    if len({json.dumps(params, sort_keys=True) for params in (summary["params"], masked(trial.params))}) > 1:
+        raise BadInput(
+            f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path} to repeat "
+            "its calls"
+        )
+    value = summary["value"]
+    return value if isinstance(value, Mapping) else {} if value is None else {"metric": value}
+
+
+def _say(fraction: float, text: str) -> None:
+    if "JPY_PARENT_PID" in os.environ:
+        print(text)
+    else:
+        print(format_record(text, progress=round(min(max(fraction, 0.0), 1.0), 4)), flush=True)

@@ -1,0 +1,260 @@
+"""Operators of the feature store: register definitions, load the online store, join training sets, push rows.
+
+They run in a named environment with Feast, by default ``features``, which
+``airflow hops runtime create --name features --with "feast[duckdb]"`` makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow_hops.arguments import Age, Count, ModelName, Probability, Share, Time
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import StepResult
+from airflow_hops.extensions.feature_store.core.stored_features import AuditOptions, AuditProperties
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.base import HopsOperator
+from airflow_hops.operators.links import DataLink, LineageLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+PushTo = Literal["online", "offline", "online_and_offline"]
+_START, _END = "{{ data_interval_start.isoformat() }}", "{{ data_interval_end.isoformat() }}"
+
+
+class FeatureStoreOperator(HopsOperator):
+    """Arguments of all operators of the feature store.
+
+    Args:
+        repository: The Feast repository, a folder with ``feature_store.yaml`` and modules of definitions, absolute or
+            beside the DAG file. Its registry and online store must be in a place that all workers share. (templated)
+        runtime: Name of an environment with Feast. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    templated: ClassVar[Sequence[str]] = ("repository",)
+    param_arguments: ClassVar[Sequence[str]] = ("repository",)
+
+    def __init__(self, *, repository: str, runtime: str = "features", **kwargs: Any) -> None:
+        super().__init__(runtime=runtime, **kwargs)
+        self.store_arguments(locals())
+
+
+class ApplyFeaturesOperator(FeatureStoreOperator):
+    """Registers a repository's entities, feature views and services, as ``feast apply`` does.
+
+    The log shows the plan first. The artifact ``feature_definitions`` holds the plan and the definitions; given to the
+    other operators, it makes the definitions part of lineage and cache key.
+
+    Example::
+
+        defined = ApplyFeaturesOperator(task_id="definitions", repository="flights/features")
+
+    Args:
+        allow_deletes: Whether definitions that the repository no longer has are removed, with their values in the
+            online store. By default such a plan fails the task, and changes nothing.
+        **kwargs: As :class:`FeatureStoreOperator`.
+    """
+
+    entry = "airflow_hops.extensions.feature_store.ml.stages.apply_features:run"
+    output_kind = "feature_definitions"
+    param_arguments = ("repository", "allow_deletes")
+    cacheable = False
+
+    def __init__(self, *, allow_deletes: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+
+
+class MaterializeOperator(FeatureStoreOperator):
+    """Loads the values of a window into the online store, once however often the task is retried.
+
+    The artifact ``materialization`` holds statistics of the window's rows in the offline store.
+
+    Args:
+        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        window_start: Start of the window, ISO 8601, UTC without a zone; by default that of the run's data interval.
+            (templated)
+        window_end: Its end; by default the end of the run's data interval. (templated)
+        views: Names of the views; None for all that are online. (templated)
+        statistics: Whether to compute statistics, for which the rows of the window must fit into memory.
+        **kwargs: As :class:`FeatureStoreOperator`.
+    """
+
+    entry = "airflow_hops.extensions.feature_store.ml.stages.materialize:run"
+    output_kind = "materialization"
+    input_arguments = ("definitions",)
+    templated: ClassVar[Sequence[str]] = ("window_start", "window_end", "views")
+    param_arguments = ("repository", "window_start", "window_end", "views", "statistics")
+    cacheable = False
+
+    def __init__(
+        self,
+        *,
+        definitions: Any = None,
+        window_start: datetime | Time = _START,
+        window_end: datetime | Time = _END,
+        views: Sequence[str] | None = None,
+        statistics: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+        self.window_start, self.window_end = map(_as_text, (window_start, window_end))
+
+
+class TrainingDatasetOperator(FeatureStoreOperator):
+    """Adds the feature store's values as of each example's time, on the engine of the repository's offline store.
+
+    All rows stay, in their order and splits. A value that was created after the example's time is left out if the
+    view's source has a created timestamp; Feast itself takes such values by default.
+
+    Example::
+
+        dataset = TrainingDatasetOperator(
+            task_id="dataset",
+            repository="flights/features",
+            definitions=defined.output,
+            examples=prepared.output,
+            features=["carrier_delays:mean_delay_7d", "airport_weather:wind"],
+        )
+
+    Args:
+        examples: The output of ``PrepareOperator`` with the labels, the entities' keys and the time. (templated)
+        features: References ``view:feature``, or the name of a feature service. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        full_names: Whether columns are named ``view__feature`` instead of ``feature``.
+        as_created: Whether values that were created after an example's time are left out.
+        drop_keys: Whether the keys of the entities are left out, so that the model does not use them as features.
+        **kwargs: As :class:`FeatureStoreOperator`.
+    """
+
+    entry = "airflow_hops.extensions.feature_store.ml.stages.training_dataset:run"
+    output_kind = "examples"
+    input_arguments = ("examples", "definitions")
+    templated = ("features",)
+    param_arguments = ("repository", "features", "full_names", "as_created", "drop_keys")
+    operator_extra_links = (DataLink(), LineageLink())
+    cacheable = False
+
+    def __init__(
+        self,
+        *,
+        examples: Any,
+        features: str | Sequence[str],
+        definitions: Any = None,
+        full_names: bool = False,
+        as_created: bool = True,
+        drop_keys: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+
+
+class AuditFeaturesOperator(FeatureStoreOperator):
+    """Compares feature values that were served, or trained on, with those that a point-in-time join gives.
+
+    Each difference has a cause: a default was used, the value had expired, the online store was loaded late, the value
+    is from the future, or it is in no row of the offline store, so stream and batch compute it differently. The
+    artifact ``feature_audit`` holds ``audit.json`` and ``differences.parquet``.
+
+    Args:
+        dataset: The output of ``TrainingDatasetOperator``, which says where columns come from. (templated)
+        model_name: The served model, whose captured requests are compared; None compares the dataset itself, which
+            shows leakage from the future. (templated)
+        captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
+            sends them to, instead of the captured files; with ``model_name``. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        window_start: Start of the compared requests, ISO 8601, UTC without a zone; by default that of the run's data
+            interval. (templated)
+        window_end: Their end; by default the end of the run's data interval. (templated)
+        delay: Time within which a value should be in the online store; older values count as equal until then.
+        max_differing: Share of rows that may differ, 0 to 1.
+        alpha: Probability of an alarm for a feature of which exactly that share differs.
+        max_rows: Number of rows that are compared; a sample of more.
+        fail: Whether an alarm fails the task, after its artifact was published.
+        **kwargs: As :class:`FeatureStoreOperator`.
+    """
+
+    entry = "airflow_hops.extensions.feature_store.ml.stages.audit_features:run"
+    output_kind = "feature_audit"
+    input_arguments = ("dataset", "captured", "definitions")
+    templated = ("model_name", "window_start", "window_end")
+    cacheable = False
+
+    def __init__(
+        self,
+        *,
+        dataset: Any,
+        model_name: ModelName | None = None,
+        captured: Any = None,
+        definitions: Any = None,
+        window_start: datetime | Time | None = _START,
+        window_end: datetime | Time | None = _END,
+        delay: Age = timedelta(0),
+        max_differing: Share = 0.001,
+        alpha: Probability = 0.01,
+        max_rows: Count = 100_000,
+        fail: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+        if captured is not None and model_name is None:
+            raise ValueError(f"{self.task_id}: captured goes with model_name")
+        self.window_start, self.window_end = map(_as_text, (window_start, window_end))
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Returns the repository and the options of the audit."""
+        return {"repository": self.repository, **AuditOptions.of(self, delay_s=self.delay.total_seconds()).to_dict()}
+
+    def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
+        """Audits, and fails the task on an alarm if ``fail`` is set."""
+        result = super().run_step(hook, context)
+        alarms = AuditProperties.of(Artifact.from_dict(result.value)).alarms
+        if self.fail and alarms:
+            causes = "; ".join(f"{column}: {dict(counts)}" for column, counts in alarms.items())
+            raise BadInput(f"features differ from their point-in-time values: {causes}; see {result.value['uri']}")
+        return result
+
+
+class PushFeaturesOperator(FeatureStoreOperator):
+    """Pushes rows to the views of a push source, as a stream does.
+
+    Args:
+        rows: A snapshot or examples, with the columns of the views and their times. (templated)
+        push_source: Name of the push source. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        table: Table or split with the rows; None for all.
+        to: ``online``, ``offline``, or ``online_and_offline``. A retry appends rows to the offline store again, which
+            changes no training set.
+        **kwargs: As :class:`FeatureStoreOperator`.
+    """
+
+    entry = "airflow_hops.extensions.feature_store.ml.stages.push_features:run"
+    output_kind = "feature_push"
+    input_arguments = ("rows", "definitions")
+    templated = ("push_source",)
+    param_arguments = ("repository", "push_source", "table", "to")
+    cacheable = False
+
+    def __init__(
+        self,
+        *,
+        rows: Any,
+        push_source: str,
+        definitions: Any = None,
+        table: str | None = None,
+        to: PushTo = "online",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+
+
+def _as_text(time: datetime | str | None) -> str | None:
+    return time.isoformat() if isinstance(time, datetime) else time

@@ -1,0 +1,308 @@
+"""Versions whose features are looked up in a feature store: requests hold the keys of the entities instead."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import Method, PredictRequest, SignatureDefMap
+from airflow_hops.extensions.feature_store.core.stored_features import (
+    ONLINE_NAME,
+    OnlineFeatures,
+    StoredFeature,
+    value_time_input,
+)
+from airflow_hops.extensions.feature_store.serving.online_store import (
+    Damaged,
+    Lookup,
+    LookupLimit,
+    OnlineStore,
+    OnlineStoreError,
+    Values,
+    entity_key,
+    open_online_store,
+)
+from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
+from airflow_hops.serving.models.local import count_rows, decode_input
+from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
+from airflow_hops.serving.models.signature_defs import fill_info
+
+KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
+"""Types in which requests hold keys, by Feast's."""
+_INTEGERS = (int, bool)
+_VALUE_TYPES = {"O": (bytes, str), "b": (bool,), "i": _INTEGERS, "u": _INTEGERS, "f": (float, *_INTEGERS)}
+"""Types of stored values that an input takes, by the kind of its NumPy type."""
+_LARGEST_EXACT = 2**53
+"""Integers beyond it are refused in training sets where they would become floats."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    """An input of the model that is looked up: its origin and type, and the width of vectors, -1 if any may come."""
+
+    name: str
+    origin: StoredFeature
+    dtype: tensors.TensorType
+    width: int | None
+
+
+class LookupServable(Servable):
+    """A version whose clients send keys of entities; the features are looked up, and the version gets both.
+
+    Args:
+        inner: The version that takes all features.
+        features: The features and where they come from.
+        store: The online store.
+        limit: Bounds look-ups that run at once; None for one of this version's own.
+
+    Raises:
+        ServingError: the version does not take such a feature or default, or a key is of a type that cannot be sent.
+    """
+
+    def __init__(
+        self, inner: Servable, features: OnlineFeatures, store: OnlineStore, limit: LookupLimit | None = None
+    ) -> None:
+        definitions = SignatureDefMap.FromString(inner.signature_defs)
+        columns = _columns(inner, features)
+        self._groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[_Column]] = {}
+        for column in columns:
+            self._groups.setdefault(column.origin.group, []).append(column)
+            if (default := features.defaults.get(column.name)) is not None:
+                try:
+                    _check_value(column, default)
+                except ValueError as error:
+                    raise invalid_argument(f"{ONLINE_NAME}: the default of {column.name!r} {error}") from error
+        self.keys: Mapping[str, str] = features.key_types
+        self._added = {name for name in self.keys if name not in inner.signature("").inputs}
+        for name in list(definitions.signature_def):
+            if name != "serving_default":
+                del definitions.signature_def[name]  # they take serialized examples, which hold all features
+        signature = definitions.signature_def["serving_default"]
+        for column in columns:
+            del signature.inputs[column.name]
+        for name in self._added:
+            fill_info(signature.inputs[name], name, KEY_TENSORS[self.keys[name]], (-1,))
+        super().__init__(inner.model, inner.version, inner.path, definitions.SerializeToString())
+        self._inner, self._features, self._store, self._limit = inner, features, store, limit or LookupLimit()
+
+    def answer(self, call: Call) -> Reply:
+        """Looks the features up, and asks the version.
+
+        Raises:
+            ServingError: the request has other inputs, the online store does not answer, or a value is missing or of
+                another type.
+        """
+        if call.method is not Method.PREDICT:
+            raise invalid_argument(
+                f"{call.method.label}: model {self.model} looks its features up by keys, which only Predict has"
+            )
+        request = PredictRequest.FromString(call.message)
+        signature = self.signature(request.model_spec.signature_name)
+        if extra := sorted(set(request.inputs) - signature.inputs.keys()):
+            raise invalid_argument(
+                f"input {extra[0]!r} is not in the request's signature, which has {', '.join(signature.inputs)}; "
+                "features of the feature store are looked up, and not sent"
+            )
+        if missing := sorted(self.keys.keys() - set(request.inputs)):
+            raise invalid_argument(f"input {missing[0]!r} is missing, the key by which features are looked up")
+        keys = {name: self._key_of(name, kind, request, signature) for name, kind in self.keys.items()}
+        rows = count_rows(keys or {name: decode_input(name, value) for name, value in request.inputs.items()})
+        if any(len(values) != rows for values in keys.values()):
+            raise invalid_argument(f"keys differ in length: { {name: len(values) for name, values in keys.items()} }")
+        try:
+            arrays, times = self._look_up(keys, rows)
+        except struct.error as error:
+            raise invalid_argument(f"a key of the request is beyond its type INT32: {error}") from error
+        for name, array in arrays.items():
+            tensors.fill_proto(request.inputs[name], array)
+        captured = PredictRequest()
+        captured.CopyFrom(request)
+        for name, at in times.items():
+            tensors.fill_proto(captured.inputs[value_time_input(name)], at)
+        for name in self._added:
+            del request.inputs[name]
+        reply = self._inner.answer(Call(call.method, request.SerializeToString(), call.deadline_s))
+        return reply._replace(captured=captured.SerializeToString())
+
+    def _key_of(self, name: str, kind: str, request: Any, signature: Signature) -> np.ndarray:
+        """Returns the keys of all rows."""
+        array, expected = decode_input(name, request.inputs[name]), signature.input_types[name]
+        if expected is None or array.dtype != expected.numpy:
+            raise invalid_argument(
+                f"input {name!r} is {tensors.type_of(array).name}; expected {expected and expected.name}, the type of "
+                "the keys by which features are looked up"
+            )
+        if array.ndim and array.size != len(array):
+            raise invalid_argument(f"input {name!r} has the shape {array.shape}; expected one key for each row")
+        if kind != "STRING" and array.dtype.kind == "f" and not np.all(array == np.floor(array)):
+            raise invalid_argument(f"input {name!r} has keys that are not integers, by which features are looked up")
+        return array.reshape(-1)
+
+    def _look_up(
+        self, keys: Mapping[str, np.ndarray], rows: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Returns the value and the time of the value, 0 for a default, of each column."""
+        lookups, positions = [], []
+        for (view, columns_by_key), columns in self._groups.items():
+            serialized = [
+                entity_key({key: (self.keys[name], keys[name][row]) for key, name in columns_by_key})
+                for row in range(rows)
+            ]
+            distinct = {key: number for number, key in enumerate(dict.fromkeys(serialized))}
+            positions.append([distinct[key] for key in serialized])
+            lookups.append(Lookup(view, tuple(column.origin.feature for column in columns), tuple(distinct)))
+        try:
+            with self._limit.slot():
+                results = self._store.read(lookups)
+        except OnlineStoreError as error:
+            if not self._features.default_if_down:
+                raise ServingError(grpc.StatusCode.UNAVAILABLE, f"online store: {error}") from error
+            results = [[None] * len(lookup.keys) for lookup in lookups]
+        now_s = time.time()
+        arrays, times = {}, {}
+        for columns, result, numbers in zip(self._groups.values(), results, positions, strict=True):
+            for column in columns:
+                by_key = []
+                for number, stored in enumerate(result):
+                    try:
+                        by_key.append(self._value(column, stored, now_s))
+                    except ValueError as error:
+                        row = numbers.index(number)
+                        key = {name: keys[name][row] for name in column.origin.keys.values()}
+                        raise ServingError(
+                            grpc.StatusCode.DATA_LOSS,
+                            f"online store: {column.origin.view}:{column.origin.feature} of the key {key} {error}",
+                        ) from error
+                values = [by_key[number] for number in numbers]
+                arrays[column.name] = _array(column, [value for value, _ in values])
+                times[column.name] = np.array([at for _, at in values], np.int64)
+        return arrays, times
+
+    def _value(self, column: _Column, stored: Values | None, now_s: float) -> tuple[Any, int]:
+        """Returns a value and its time; the default and 0 if there is none, or it is too old.
+
+        Raises:
+            ValueError: the model does not take the value.
+        """
+        limit_s = self._features.max_age_s or column.origin.ttl_s
+        if stored is not None and (limit_s is None or now_s - stored.event_s <= limit_s):
+            value = stored.values.get(column.origin.feature)
+            if value is not None:
+                _check_value(column, value)
+                return value, int(stored.event_s)
+        default = self._features.defaults.get(column.name)
+        if default is not None:
+            return default, 0
+        if column.dtype.numpy.kind == "f" and column.width != -1:
+            return np.nan if column.width is None else [np.nan] * column.width, 0
+        if column.dtype is tensors.STRING:
+            return b"", 0
+        raise invalid_argument(
+            f"feature {column.origin.view}:{column.origin.feature} has no value for a key of the request, and integers "
+            f"and vectors of any width cannot be missing; deploy with a default for {column.name!r}"
+        )
+
+    def _free(self) -> None:
+        self._inner.close()
+
+
+def _columns(inner: Servable, features: OnlineFeatures) -> list[_Column]:
+    signature = inner.signature("")
+    columns = []
+    for name, origin in features.columns.items():
+        dtype = signature.input_types.get(name)
+        if dtype is None:
+            raise invalid_argument(
+                f"{ONLINE_NAME}: the model does not take {name!r}, a feature of {origin.view!r}; it takes "
+                f"{', '.join(signature.inputs)}"
+            )
+        for key, kind in origin.key_types.items():
+            if kind not in KEY_TENSORS:
+                raise invalid_argument(
+                    f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}"
+                )
+        shape = signature.input_shapes.get(name, ())
+        columns.append(_Column(name, origin, dtype, shape[1] if len(shape) == 2 else None))
+    return columns
+
+
+def _check_value(column: _Column, value: Any) -> None:
+    """Raises ValueError if the model does not take a value, as it would not from a client."""
+    if isinstance(value, Damaged):
+        raise ValueError(f"cannot be read: {value.why}")
+    is_vector = column.width is not None
+    items = value if isinstance(value, list) else [value]
+    if isinstance(value, list) != is_vector or (is_vector and column.width not in (-1, len(items))):
+        width = "any width" if column.width == -1 else f"{column.width} values"
+        raise ValueError(f"is {value!r:.100}; the model takes {f'a vector of {width}' if is_vector else 'one value'}")
+    numpy = column.dtype.numpy
+    allowed = _VALUE_TYPES.get(numpy.kind, ())
+    for item in items:
+        if type(item) not in allowed or (numpy.kind in "iuf" and not _is_held(item, numpy)):
+            raise ValueError(f"is {value!r:.100}; the model takes {column.dtype.name}")
+
+
+def _is_held(number: float, numpy: np.dtype[Any]) -> bool:
+    """Returns whether a type holds a number, rounded only as in training."""
+    if numpy.kind != "f":
+        limits = np.iinfo(numpy)
+        return bool(limits.min <= number <= limits.max)
+    if isinstance(number, int) and abs(number) > _LARGEST_EXACT:
+        return False
+    return not math.isfinite(number) or bool(abs(number) <= np.finfo(numpy).max)
+
+
+def _array(column: _Column, values: list[Any]) -> np.ndarray:
+    if column.width == -1 and len(widths := sorted({len(value) for value in values})) > 1:
+        raise ServingError(
+            grpc.StatusCode.DATA_LOSS,
+            f"online store: {column.origin.view}:{column.origin.feature} has vectors of {widths} values for the keys "
+            "of the request; expected vectors of one width",
+        )
+    if column.dtype is tensors.STRING:
+        array: np.ndarray = np.empty(len(values), object)
+        array[:] = [value.encode() if isinstance(value, str) else value for value in values]
+    else:
+        array = np.asarray(values, column.dtype.numpy)
+    return array if column.width is None else array.reshape(len(values), -1 if values else max(column.width, 0))
+
+
+def with_lookups(servable: Servable, folder: Path, online_store: str, limit: LookupLimit | None = None) -> Servable:
+    """Returns a version that looks its features up if its folder says so, else the version itself.
+
+    Args:
+        servable: The version that takes all features.
+        folder: Its folder.
+        online_store: As for :func:`~airflow_hops.extensions.feature_store.serving.online_store.open_online_store`; empty for none.
+        limit: Bounds look-ups that run at once, of all versions; None for one of this version's own.
+
+    Raises:
+        ServingError: the file is damaged, or there is no usable online store.
+    """
+    path = folder / ONLINE_NAME
+    if not path.is_file():
+        return servable
+    if not online_store:
+        raise ServingError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"{path}: the model's features are in a feature store; start the server with --online_store",
+        )
+    try:
+        features = OnlineFeatures.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise invalid_argument(f"{path}: {error}") from error
+    try:
+        store = open_online_store(online_store, features.project, features.timeout_s)
+    except StartError as error:
+        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+    return LookupServable(servable, features, store, limit)

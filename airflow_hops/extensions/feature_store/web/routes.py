@@ -1,0 +1,189 @@
+"""Feature views of a pipeline: who owns them, how fresh the online store is, which models use them, and audits."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fastapi import APIRouter, HTTPException
+
+from airflow_hops.airflow_internals.api_server import GetUserDep
+from airflow_hops.airflow_internals.database import create_session
+from airflow_hops.core.contract.properties import DeploymentProperties
+from airflow_hops.extensions.feature_store.core.stored_features import (
+    AUDIT_NAME,
+    DEFINITIONS_NAME,
+    AuditedColumn,
+    FeatureAudit,
+    FeatureDefinitions,
+    FeatureDefinitionsProperties,
+    MaterializationProperties,
+    StoredFeatures,
+    ViewDefinition,
+)
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
+from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, open_returned, pipeline_of
+from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
+from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
+from airflow_hops.web.types import Model, Number, Time
+
+router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
+
+_AUDITS = 10
+_MATERIALIZATIONS = 50
+
+
+class FeatureUse(Model):
+    """A served version that uses a view."""
+
+    model: str
+    version: int
+    features: list[str]
+
+
+class FeatureViewEntry(Model):
+    """A feature view."""
+
+    name: str
+    kind: str
+    join_keys: list[str]
+    features: dict[str, str]
+    """Types by feature."""
+    ttl_s: float | None
+    owner: str
+    description: str
+    tags: dict[str, str]
+    source: str
+    online: bool
+    loaded_until: Time | None
+    """End of the newest window that the pipeline loaded into the online store."""
+    used_by: list[FeatureUse]
+
+
+class AuditedFeature(Model):
+    """The audit of one column."""
+
+    column: str
+    view: str
+    feature: str
+    rows: int
+    differing: int
+    causes: dict[str, int]
+    p_value: Number
+    alarm: bool
+
+
+class AuditEntry(ArtifactAddress):
+    """An audit, with all its columns if it can be read."""
+
+    at: Time
+    verdict: str
+    model: str | None
+    """Served model; null for a training set."""
+    rows: int
+    columns: list[AuditedFeature] | None
+    problem: str | None
+    """Reason why the columns are missing."""
+
+
+class FeatureStorePage(Model):
+    """The feature store of a pipeline."""
+
+    project: str | None
+    """Null if no definitions were applied yet."""
+    definitions: ArtifactAddress | None
+    views: list[FeatureViewEntry]
+    services: dict[str, list[str]]
+    """References ``view:feature`` by feature service."""
+    audits: list[AuditEntry]
+    """Newest first."""
+    problem: str | None = None
+    """Reason why the views are missing."""
+
+
+@router.get("")
+def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
+    """Returns the newest definitions that the pipeline applied, and what became of them."""
+    with create_session() as session:
+        pipeline = pipeline_of(session, dag_id)
+        applied = last_returned(session, [dag_id], "feature_definitions")
+        loaded = last_returned(session, [dag_id], "materialization", _MATERIALIZATIONS)
+        deployed = last_returned(session, [dag_id], "deployment")
+        audited = last_returned(session, [dag_id], "feature_audit", _AUDITS)[:_AUDITS]
+    audits = [_audit(user, each) for each in audited]
+    if not applied:
+        return FeatureStorePage(project=None, definitions=None, views=[], services={}, audits=audits)
+    try:
+        text = open_returned(user, applied[0]).read_json(DEFINITIONS_NAME)
+    except HTTPException as error:
+        if error.status_code != 410:
+            raise
+        project = FeatureDefinitionsProperties.of(applied[0].artifact).project
+        return FeatureStorePage(
+            project=project, definitions=None, views=[], services={}, audits=audits, problem=str(error.detail)
+        )
+    try:
+        definitions = FeatureDefinitions.from_dict(text)
+    except TypeError as error:
+        raise HTTPException(502, f"{applied[0].artifact.uri}/{DEFINITIONS_NAME}: {error}") from error
+    uses = _uses(pipeline, deployed)
+    return FeatureStorePage(
+        project=definitions.project,
+        definitions=returned_address(applied[0]),
+        views=[_view(view, loaded, uses.get(view.name, [])) for view in definitions.views],
+        services={name: list(references) for name, references in definitions.services.items()},
+        audits=audits,
+    )
+
+
+def _view(view: ViewDefinition, loaded: list[ReturnedArtifact], used_by: list[FeatureUse]) -> FeatureViewEntry:
+    windows = [MaterializationProperties.of(each.artifact) for each in loaded]
+    ends = [of.window[1] for of in windows if of.window and of.window[1] and view.name in of.views]
+    return FeatureViewEntry.of(
+        view, join_keys=list(view.join_keys), loaded_until=max(ends, default=None), used_by=used_by
+    )
+
+
+def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, list[FeatureUse]]:
+    """Returns the newest deployed versions by view, from the training set that each was deployed with."""
+    uses: dict[str, list[FeatureUse]] = {}
+    for each in deployed:
+        of = DeploymentProperties.of(each.artifact)
+        store = hook_of(pipeline.conn_id(each.task_id)).store
+        manifest = manifest_at(store, each.artifact.uri)
+        if manifest is None or of.model_name is None or of.version is None:
+            continue
+        for reference in manifest.inputs.get("features", ()):
+            views: dict[str, list[str]] = {}
+            with contextlib.suppress(HTTPException):  # the training set was deleted
+                dataset = open_artifact(store, reference)[1]  # a manifest's inputs have no properties
+                for origin in StoredFeatures.from_dict(dataset.properties["stored_features"]).columns.values():
+                    views.setdefault(origin.view, []).append(origin.feature)
+            for view, features in views.items():
+                use = FeatureUse(model=of.model_name, version=of.version, features=sorted(features))
+                uses.setdefault(view, []).append(use)
+    return uses
+
+
+def _audit(user: GetUserDep, returned: ReturnedArtifact) -> AuditEntry:
+    of = returned.artifact.properties
+    columns, problem = None, None
+    try:
+        audit = FeatureAudit.from_dict(open_returned(user, returned).read_json(AUDIT_NAME))
+        columns = [_column(column) for column in audit.columns]
+    except TypeError as error:
+        problem = f"{AUDIT_NAME}: {error}"
+    except HTTPException as error:
+        problem = str(error.detail)
+    return AuditEntry(
+        **returned_address(returned).model_dump(),
+        at=returned.at,
+        verdict=str(of.get("verdict")),
+        model=of.get("model_name"),
+        rows=int(of.get("rows") or 0),
+        columns=columns,
+        problem=problem,
+    )
+
+
+def _column(column: AuditedColumn) -> AuditedFeature:
+    return AuditedFeature.of(column, causes=dict(column.causes))

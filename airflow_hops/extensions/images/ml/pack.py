@@ -1,0 +1,181 @@
+"""Packs many small files into tar shards with an index, in parallel tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import logging
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, RowCounts
+from airflow_hops.core.contract.sources import FileSource, SourceFile
+from airflow_hops.core.store.source_files import check_unchanged, list_files, source_root
+from airflow_hops.extensions.images.ml.packed import INDEX, INDEX_SCHEMA, SHARDS
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary, remove_leftovers, run_tasks, task_pool, uploaded_files
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+_MANY_FILES = 20
+"""Number of files beyond which a sample is reported."""
+_READ_FILES, _READ_BYTES = 256, 32 << 20
+"""Maximum number and size of the files that a task reads at once."""
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """Plan that every task gets: the file system, the source's folder in it, and the folder to write to."""
+
+    fs: Any
+    root: str
+    folder: OutputFolder
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Task: the files of a shard, in order."""
+
+    number: int
+    files: tuple[SourceFile, ...]
+
+
+@dataclass
+class PackSummary(TaskSummary):
+    """Summary of a task.
+
+    Attributes:
+        files: Number of packed files.
+    """
+
+    files: int = 0
+
+
+def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Artifact:
+    """Writes the artifact ``packed_files``: ``shards/*.tar``, and for each shard ``index/*.parquet``.
+
+    Shards are `WebDataset's <https://github.com/webdataset/webdataset>`_: the files of a sample, whose paths are equal
+    up to the first dot of the name, follow each other. Samples are in the order of a hash of their path, so that a
+    reader that shuffles within a buffer gets all classes.
+
+    Args:
+        context: The step's context.
+        source: Fields of the :class:`~airflow_hops.core.contract.sources.FileSource`.
+        shard_mb: Size at which a shard is full, in megabytes.
+
+    Raises:
+        BadInput: there are no files, or they cannot be listed.
+        HopsError: a file changed while it was read, or Spark failed.
+    """
+    files = context.sources({"source": FileSource.from_value("source", source)})["source"]
+    with task_pool(context, "local[*]") as pool, context.output() as writer:
+        fs, listed = list_files(files)
+        root = source_root(fs, files.uri)
+        samples = Counter(sample_of(relative_path(root, file)) for file in listed)
+        shards = plan_shards(root, listed, shard_mb * 1_000_000)
+        context.progress(0.1, f"{len(listed)} files in {len(samples)} samples, {len(shards)} shards")
+        ((largest, most),) = samples.most_common(1)
+        if most > _MANY_FILES:
+            log.warning(
+                "the %d files of %r are one sample, since their names are equal up to the first dot; if each is a "
+                "sample, give them names without a dot before the extension",
+                most,
+                largest,
+            )
+        plan = PackPlan(fs, root, pool.folder(context, writer))
+        summaries = run_tasks(pool, pack_shard, plan, shards, PackSummary, context.progress)
+        check_unchanged(files, listed)
+        for name in (SHARDS, INDEX):
+            remove_leftovers(writer.path / name)
+        writer.add(uploaded_files(summaries))
+        counts = RowCounts(len(listed), sum(summary.files for summary in summaries)).check("packed files")
+        log.info("%d files of %d samples in %d shards", counts.rows_out, len(samples), len(shards))
+        size = sum(file.size_bytes for file in listed)
+        metrics = {"files": counts.rows_out, "samples": len(samples), "shards": len(shards), "bytes": size}
+        return writer.commit(rows={"files": counts}, metrics=metrics)
+
+
+def plan_shards(root: str, listed: Sequence[SourceFile], shard_bytes: int) -> list[Shard]:
+    """Divides files into shards; the files of a sample are in the same one."""
+
+    def order(file: SourceFile) -> tuple[bytes, str]:
+        sample = sample_of(relative_path(root, file))
+        return hashlib.blake2b(sample.encode(), digest_size=8).digest(), sample
+
+    shards: list[Shard] = []
+    chosen: list[SourceFile] = []
+    size = 0
+    for _, sample in itertools.groupby(sorted(listed, key=lambda file: (order(file), file.path)), order):
+        if size >= shard_bytes:
+            shards.append(Shard(len(shards), tuple(chosen)))
+            chosen, size = [], 0
+        for file in sample:
+            chosen.append(file)
+            size += file.size_bytes + tarfile.BLOCKSIZE
+    return [*shards, Shard(len(shards), tuple(chosen))]
+
+
+def relative_path(root: str, file: SourceFile) -> str:
+    """Returns a file's path below the source's folder."""
+    return PurePosixPath(file.path).relative_to(root).as_posix()
+
+
+def sample_of(path: str) -> str:
+    """Returns the key of a file's sample: its path up to the first dot of its name."""
+    folder, separator, name = path.rpartition("/")
+    return f"{folder}{separator}{name.partition('.')[0]}"
+
+
+def pack_shard(plan: PackPlan, shard: Shard) -> str:
+    """Runs a task; returns its :class:`PackSummary` as JSON."""
+    summary = PackSummary()
+    name = f"{shard.number:05d}"
+    with (
+        summary.recording_errors(plan.folder.path),
+        plan.folder.writing(summary.uploaded) as folder,
+        StagedFiles() as staged,
+    ):
+        # Plain headers where they suffice, and PAX records for long and non-ASCII names; no times and owners, so that
+        # the same files make the same shard.
+        archive = staged.open(folder / SHARDS / f"{name}.tar", partial(tarfile.TarFile, mode="w"))
+        index = staged.open(folder / INDEX / f"{name}.parquet", partial(pq.ParquetWriter, schema=INDEX_SCHEMA))
+        for files, contents in _read(plan.fs, shard.files):
+            entries = []
+            for file, content in zip(files, contents, strict=True):
+                if len(content) != file.size_bytes:
+                    raise HopsError(f"{file.name}: the file changed while it was read; retry when it is complete")
+                info = tarfile.TarInfo(relative_path(plan.root, file))
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+                begin = archive.offset - -(-len(content) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                entries.append((info.name, f"{name}.tar", begin, len(content), hashlib.sha256(content).digest()))
+            columns = zip(*entries, strict=True)
+            index.write_table(pa.table([list(column) for column in columns], schema=INDEX_SCHEMA))
+            summary.files += len(entries)
+    return summary.to_json()
+
+
+def _read(fs: Any, files: Sequence[SourceFile]) -> Iterator[tuple[list[SourceFile], list[bytes]]]:
+    """Yields files and their contents, many at once, which remote stores answer side by side."""
+    chosen: list[SourceFile] = []
+    size = 0
+    for number, file in enumerate(files, 1):
+        chosen.append(file)
+        size += file.size_bytes
+        if number == len(files) or len(chosen) == _READ_FILES or size >= _READ_BYTES:
+            try:
+                # Not fs.cat(), for which names with brackets are patterns.
+                yield chosen, fs.cat_ranges([each.path for each in chosen], None, None, on_error="raise")
+            except FileNotFoundError as error:
+                raise HopsError(f"{error.filename or error}: the file disappeared while it was read; retry") from error
+            chosen, size = [], 0

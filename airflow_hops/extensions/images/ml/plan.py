@@ -1,0 +1,237 @@
+"""Plans the preparation: the sources' files, their classes, and tasks of similar size."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import FileSource, ImageSource, SourceFile
+from airflow_hops.core.store.source_files import list_files, source_root
+from airflow_hops.extensions.images.core.images import MAX_PIXELS
+from airflow_hops.extensions.images.ml.idx import IdxFile, is_idx_file
+from airflow_hops.extensions.images.ml.packed import SHARDS, PackedFile, is_packed, read_index
+from airflow_hops.ml.readers.raw_file import explained
+
+TASK_ROWS = 8192
+"""Approximate images per task of Parquet or IDX."""
+
+TASK_FILES, TASK_BYTES = 512, 64 << 20
+"""Maximum image files per task, and their maximum total bytes."""
+
+MAX_CLASSES = 100_000
+
+
+@dataclass(frozen=True)
+class FolderFile:
+    """Image file; its key is the path below the source."""
+
+    path: str
+    key: str
+    label: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageTask:
+    """Part of a source of one of four kinds, for one task.
+
+    Attributes:
+        source: Split whose source this is.
+        part: Number in the names of the written files.
+        fs: fsspec file system.
+        files: Image files (folders).
+        packed: Packed image files.
+        path: The file (Parquet and IDX), or the shard (packed files).
+        row_groups: Row groups to read (Parquet).
+        first_row: Number of the first row in the file (Parquet and IDX).
+        columns: Columns of image, label and key (Parquet).
+        idx: File of images (IDX).
+        labels: Labels of the task's rows (IDX).
+    """
+
+    source: str
+    part: int
+    fs: Any
+    files: tuple[FolderFile, ...] = ()
+    packed: tuple[PackedFile, ...] = ()
+    path: str = ""
+    row_groups: tuple[int, ...] = ()
+    first_row: int = 0
+    columns: tuple[str, str, str | None] = ("", "", None)
+    idx: IdxFile | None = None
+    labels: bytes = b""
+
+
+@dataclass
+class ImagePlan:
+    """Tasks, and the names or numbers of the classes in the sources."""
+
+    tasks: list[ImageTask] = field(default_factory=list)
+    classes: set[str | int] = field(default_factory=set)
+
+
+def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
+    """Lists the files of all sources and divides them into tasks, the same ones on any cluster.
+
+    Raises:
+        BadInput: a source has no images, or a file is damaged or of none of these kinds.
+    """
+    plan = ImagePlan()
+    for split, source in sources.items():
+        fs, listed = list_files(FileSource(source.uri, storage_options=source.storage_options))
+        root = source_root(fs, source.uri)
+        before = len(plan.tasks)
+        if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
+            parts = _of_idx(plan, fs, listed, source)
+        elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
+            parts = _of_parquet(plan, fs, listed, source)
+        elif is_packed([file.path.removeprefix(f"{root}/") for file in listed]):
+            parts = _of_packed(plan, fs, root)
+        else:
+            parts = _of_folder(plan, fs, listed, source)
+        for number, task in enumerate(parts):
+            plan.tasks.append(ImageTask(split, number, fs, **task))
+        if len(plan.tasks) == before:
+            raise BadInput(f"sources[{split!r}]: {source.uri} holds no images")
+    return plan
+
+
+def name_classes(plan: ImagePlan, given: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the classes' names in the order of their numbers: ``given``, or else those of the sources.
+
+    Raises:
+        BadInput: a name occurs twice, or some sources have names, others numbers, and ``given`` is empty.
+    """
+    if given:
+        if len(set(given)) < len(given):
+            raise BadInput(f"classes names a class twice: {', '.join(given)}")
+        return tuple(given)
+    names = {name for name in plan.classes if isinstance(name, str)}
+    numbers = plan.classes - names
+    if names and numbers:
+        raise BadInput(
+            f"some sources name their classes ({min(names)}), others number them ({min(numbers)}); give the names "
+            "in 'classes', in the order of their numbers"
+        )
+    if names:
+        return tuple(sorted(names))
+    highest = max((number for number in numbers if isinstance(number, int)), default=-1)
+    if highest >= MAX_CLASSES:
+        raise BadInput(f"a label is {highest}; expected numbers of classes, from 0 on and below {MAX_CLASSES}")
+    return tuple(str(number) for number in range(highest + 1))
+
+
+def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+    root = fs._strip_protocol(source.uri).rstrip("/")
+    if not fs.isdir(root):
+        raise BadInput(
+            f"{source.uri}: expected a folder with a folder of image files for each class, packed files, Parquet files "
+            "(*.parquet), or an IDX file of images with 'labels'"
+        )
+    files = []
+    for file in listed:
+        key = str(PurePosixPath(file.path).relative_to(root))
+        files.append(FolderFile(file.path, key, class_of(key), file.size_bytes))
+    # Includes classes without files.
+    folders = {PurePosixPath(entry["name"]).name for entry in fs.ls(root, detail=True) if entry["type"] == "directory"}
+    plan.classes |= {name for name in folders if not name.startswith((".", "_"))}
+    # A listing is ordered by class, and a reader's shuffle buffer is limited.
+    files.sort(key=lambda file: hashlib.blake2b(file.key.encode(), digest_size=8).digest())
+    chunk: list[FolderFile] = []
+    size = 0
+    for one in files:
+        chunk.append(one)
+        size += one.size_bytes
+        if len(chunk) == TASK_FILES or size >= TASK_BYTES:
+            yield {"files": tuple(chunk)}
+            chunk, size = [], 0
+    if chunk:
+        yield {"files": tuple(chunk)}
+
+
+def _of_packed(plan: ImagePlan, fs: Any, root: str) -> Iterator[dict[str, Any]]:
+    files = [PackedFile(**row) for row in read_index(fs, root).to_pylist()]
+    plan.classes |= {label for file in files if (label := class_of(file.path)) is not None}
+    for shard, of_shard in itertools.groupby(files, lambda file: file.shard):
+        chunk: list[PackedFile] = []
+        for file in of_shard:
+            chunk.append(file)
+            if len(chunk) == TASK_FILES or chunk[-1].offset - chunk[0].offset >= TASK_BYTES:
+                yield {"path": f"{root}/{SHARDS}/{shard}", "packed": tuple(chunk)}
+                chunk = []
+        if chunk:
+            yield {"path": f"{root}/{SHARDS}/{shard}", "packed": tuple(chunk)}
+
+
+def class_of(path: str) -> str | None:
+    """Returns the folder of a class that an image's path below the source names, or None."""
+    folder, separator, _ = path.partition("/")
+    return folder if separator else None
+
+
+def _of_parquet(
+    plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource
+) -> Iterator[dict[str, Any]]:
+    columns = (source.image_column, source.label_column, source.key_column)
+    for file in listed:
+        with explained(file.name), fs.open(file.path, "rb") as raw:
+            parquet = pq.ParquetFile(raw)
+            _check_columns(parquet.schema_arrow, columns, file.name)
+            at = first = rows = 0
+            groups: list[int] = []
+            for group in range(parquet.metadata.num_row_groups):
+                labels = parquet.read_row_group(group, columns=[source.label_column]).column(0)
+                plan.classes |= {label for label in labels.unique().to_pylist() if label is not None}
+                groups.append(group)
+                rows += parquet.metadata.row_group(group).num_rows
+                at += parquet.metadata.row_group(group).num_rows
+                if rows and (rows >= TASK_ROWS or group == parquet.metadata.num_row_groups - 1):
+                    yield {"path": file.path, "row_groups": tuple(groups), "first_row": first, "columns": columns}
+                    groups, first, rows = [], at, 0
+
+
+def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:
+    if source.labels is None or len(listed) != 1:
+        raise BadInput(
+            f"{listed[0].name}: an IDX file of images; expected one, and in 'labels' that of its labels "
+            "(ImageSource(images, labels=…))"
+        )
+    images = IdxFile.open(fs, listed[0].path, dimensions=(3, 4))
+    if (pixels := math.prod(images.shape[1:3])) > MAX_PIXELS:
+        raise BadInput(f"{listed[0].name}: images of {pixels} pixels by its header; the limit is {MAX_PIXELS} pixels")
+    label_fs, label_files = list_files(FileSource(source.labels, storage_options=source.storage_options))
+    label_file = IdxFile.open(label_fs, label_files[0].path, dimensions=(1,))
+    if label_file.rows != images.rows:
+        raise BadInput(
+            f"{label_files[0].name} has {label_file.rows:,} labels for the {images.rows:,} images of {listed[0].name}"
+        )
+    if not images.rows:
+        return
+    labels = np.concatenate(list(label_file.read(0, label_file.rows, batch=1 << 20)))
+    plan.classes |= {int(label) for label in np.unique(labels)}
+    for first in range(0, images.rows, TASK_ROWS):
+        part = labels[first : first + TASK_ROWS]
+        yield {"path": listed[0].path, "first_row": first, "idx": images, "labels": part.tobytes()}
+
+
+def _check_columns(schema: pa.Schema, columns: Sequence[str | None], name: str) -> None:
+    for column in columns:
+        if column is not None and column not in schema.names:
+            raise BadInput(f"{name}: there is no column {column!r}; it has {', '.join(schema.names)}")
+    image, label = schema.field(columns[0]).type, schema.field(columns[1]).type
+    if pa.types.is_struct(image) and image.get_field_index("bytes") >= 0:
+        image = image.field("bytes").type
+    if not (pa.types.is_binary(image) or pa.types.is_large_binary(image)):
+        raise BadInput(f"{name}: column {columns[0]!r} is {image}, expected binary, or a struct with a field 'bytes'")
+    if not (pa.types.is_integer(label) or pa.types.is_string(label) or pa.types.is_large_string(label)):
+        raise BadInput(f"{name}: column {columns[1]!r} is {label}, expected names (string) or numbers (integer)")

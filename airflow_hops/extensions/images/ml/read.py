@@ -1,0 +1,136 @@
+"""Reads a task's images in batches of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.extensions.images.ml.plan import ImageTask, class_of
+from airflow_hops.ml.readers.raw_file import explained
+
+BATCH_IMAGES = 256
+BATCH_BYTES = 32 << 20
+_PARQUET_ROWS = 16
+
+
+@dataclass
+class ImageBatch:
+    """Images of a source, encoded or, for IDX files, as pixels.
+
+    Attributes:
+        keys: Identity of each image.
+        labels: Name or number of each class, or None.
+        encoded: Bytes of each image, or None if missing.
+        pixels: uint8 of shape ``[images, height, width, channels]``, instead of ``encoded``.
+        where: Location of each image, for people.
+        size_bytes: Total size of ``encoded``.
+    """
+
+    keys: list[str] = field(default_factory=list)
+    labels: list[str | int | None] = field(default_factory=list)
+    encoded: list[bytes | None] = field(default_factory=list)
+    pixels: np.ndarray[Any, Any] | None = None
+    where: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, key: str, label: str | int | None, encoded: bytes | None, where: str) -> None:
+        """Appends an image."""
+        self.keys.append(key)
+        self.labels.append(label)
+        self.encoded.append(encoded)
+        self.where.append(where)
+        self.size_bytes += len(encoded or b"")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next image needs a new batch."""
+        return len(self.keys) >= BATCH_IMAGES or self.size_bytes >= BATCH_BYTES
+
+
+def read_images(task: ImageTask) -> Iterator[ImageBatch]:
+    """Reads a task's images.
+
+    Raises:
+        BadInput: a Parquet or IDX file is damaged.
+        HopsError: an image file was deleted after it was listed, or a packed one is damaged.
+    """
+    if task.idx is not None:
+        yield from _read_idx(task)
+        return
+    batch = ImageBatch()
+    read = _read_files if task.files else _read_packed if task.packed else _read_parquet
+    for image in read(task):
+        batch.add(*image)
+        if batch.is_full:
+            yield batch
+            batch = ImageBatch()
+    if batch.keys:
+        yield batch
+
+
+def _read_files(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]:
+    for file in task.files:
+        try:
+            encoded = task.fs.cat_file(file.path)
+        except FileNotFoundError as error:
+            raise HopsError(f"{file.path}: it was deleted while the source was read") from error
+        yield file.key, file.label, encoded, file.path
+
+
+def _read_packed(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]:
+    with task.fs.open(task.path, "rb") as shard:
+        for file in task.packed:
+            yield file.path, class_of(file.path), file.read(shard), f"{task.path}, {file.path}"
+
+
+def _read_parquet(task: ImageTask) -> Iterator[tuple[str, str | int | None, bytes | None, str]]:
+    image_column, label_column, key_column = task.columns
+    name = PurePosixPath(task.path).name
+    row = task.first_row
+    with explained(task.path), task.fs.open(task.path, "rb") as raw:
+        # Small batches and no read-ahead, to hold only a few images and a column chunk's pages.
+        batches = pq.ParquetFile(raw, pre_buffer=False).iter_batches(
+            batch_size=_PARQUET_ROWS,
+            row_groups=list(task.row_groups),
+            columns=list(dict.fromkeys(column for column in task.columns if column)),
+            use_threads=False,
+        )
+        for batch in batches:
+            images = _column(batch, image_column)
+            if pa.types.is_struct(images.type):
+                images = images.flatten()[images.type.get_field_index("bytes")]
+            keys = _column(batch, key_column).to_pylist() if key_column else [None] * batch.num_rows
+            labels = _column(batch, label_column).to_pylist()
+            for key, label, encoded in zip(keys, labels, images.to_pylist(), strict=True):
+                yield str(key) if key is not None else f"{name}:{row}", label, encoded, f"{task.path}, row {row}"
+                row += 1
+
+
+def _column(batch: Any, name: str) -> Any:
+    return batch.column(batch.schema.get_field_index(name))
+
+
+def _read_idx(task: ImageTask) -> Iterator[ImageBatch]:
+    assert task.idx is not None
+    row = task.first_row
+    labels = np.frombuffer(task.labels, np.uint8)
+    size = int(np.prod(task.idx.shape[1:]))
+    if not size:
+        raise BadInput(f"{task.path}: images of shape {list(task.idx.shape[1:])} have no pixels")
+    images = max(1, min(BATCH_IMAGES, BATCH_BYTES // size))
+    for pixels in task.idx.read(row, row + len(labels), batch=images):
+        rows = range(row, row + len(pixels))
+        yield ImageBatch(
+            keys=[f"{task.source}/{number:08d}" for number in rows],
+            labels=labels[row - task.first_row :][: len(pixels)].tolist(),
+            pixels=pixels if pixels.ndim == 4 else pixels[..., np.newaxis],
+            where=[f"{task.path}, image {number}" for number in rows],
+        )
+        row += len(pixels)

@@ -1,0 +1,51 @@
+"""Operator that packs many small files into a few large ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_hops.arguments import Count
+from airflow_hops.connections import with_storage_options
+from airflow_hops.core.contract.sources import FileSource
+from airflow_hops.core.store.source_files import fingerprint_of_sources
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.spark import SparkOperator
+
+__all__ = ["FileSource", "PackOperator"]
+
+
+class PackOperator(SparkOperator):
+    """Packs many small files into tar files of similar size, with an index, on this machine or on Spark.
+
+    The artifact ``packed_files`` holds ``shards/*.tar`` in the layout of `WebDataset
+    <https://github.com/webdataset/webdataset>`_, and ``index/*.parquet`` with each file's path, place and SHA-256.
+
+    Example::
+
+        packed = PackOperator(task_id="pack", source="s3://photos/train")  # s3://photos/train/<class>/….jpg
+        images = PrepareImagesOperator(
+            task_id="images", sources={"train": packed.output}, height=224, width=224, channels=3
+        )
+
+    Args:
+        source: The files: a :class:`~airflow_hops.core.contract.sources.FileSource`, its URI, or its fields.
+            (templated)
+        shard_mb: Size at which a shard is full, in megabytes.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
+    """
+
+    entry = "airflow_hops.extensions.images.ml.pack:run"
+    output_kind = "packed_files"
+    templated = ("source",)
+    param_arguments = ("source", "shard_mb")
+
+    def __init__(self, *, source: FileSource | str | Mapping[str, Any], shard_mb: Count = 256, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+        self.source: dict[str, Any] = FileSource.from_value("source", source).to_dict()
+
+    def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
+        """Adds the state of the files, so that changed files are packed again."""
+        sources = with_storage_options({"source": FileSource.from_value("source", self.source)})
+        return {**super().step_cache_key_parts(hook), "source": fingerprint_of_sources(sources)}

@@ -1,0 +1,305 @@
+"""Starts steps as pods, through the connection, pod templates and pod manager of Airflow's Kubernetes provider."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.connections import find_connection, similar_connections
+from airflow_hops.core.contract.artifacts import BadInput, cache_key
+from airflow_hops.core.contract.protocol import GANG_VARIABLE, StepSpec
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.extensions.kubernetes.launchers import start
+from airflow_hops.extensions.kubernetes.launchers.archives import store_code, store_package
+from airflow_hops.extensions.kubernetes.launchers.in_pod import PodOrder
+from airflow_hops.launchers.base import Launcher
+from airflow_hops.launchers.process import Detached, StepProcess
+from airflow_hops.launchers.warm import WarmStart
+
+if TYPE_CHECKING:
+    from kubernetes import client
+
+    from airflow_hops.extensions.kubernetes.launchers.process import PodFiles
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CONN_ID = "kubernetes_default"
+_ORPHAN_TIMEOUT_S = 1800.0
+_MOST_BEAT_S = 30.0
+
+
+class KubernetesLauncher(Launcher):
+    """Runs a step as a pod.
+
+    The pod outlives the worker: a retry of the same task with the same code, parameters and inputs follows it. It ends
+    by itself when nobody has followed it for ``[hops] orphan_timeout`` seconds.
+
+    Args:
+        runtime: Folder of the runtime environment in the image.
+        conn_id: Connection of type ``kubernetes``.
+        image: Image with the runtime environment; by default that of the first container in the override or template.
+        namespace: Namespace of the pods; by default the connection's, or ``default``.
+        pod_template_file: YAML file of a pod on the worker, to which the step is added.
+        pod_override: A pod as a dict or ``V1Pod``, which replaces values of the template and adds to its lists.
+        rank_pod_override: The same for the pods of ranks, over ``pod_override``.
+        queue: Kueue's local queue of a training's pods; they start together or not at all.
+        startup_timeout_s: Seconds after which a pod that does not start is given up.
+        lost_node_timeout_s: Seconds after which a pod is given up whose node does not answer.
+        warm: Unused.
+    """
+
+    reattaches = True
+
+    def __init__(
+        self,
+        runtime: Path,
+        warm: WarmStart | None = None,
+        *,
+        conn_id: str = DEFAULT_CONN_ID,
+        image: str | None = None,
+        namespace: str | None = None,
+        pod_template_file: str | None = None,
+        pod_override: Any = None,
+        rank_pod_override: Any = None,
+        queue: str | None = None,
+        startup_timeout_s: float = 600.0,
+        lost_node_timeout_s: float = 300.0,
+    ) -> None:
+        super().__init__(runtime, warm)
+        try:
+            from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+
+            from airflow_hops.extensions.kubernetes.launchers import manifests
+        except ImportError as error:
+            raise BadInput(
+                f"launcher 'kubernetes' needs {error.name}; install 'airflow-hops[kubernetes]' beside Airflow"
+            ) from error
+        if find_connection(conn_id, "kubernetes") is None and conn_id != DEFAULT_CONN_ID:
+            raise BadInput(
+                f"there is no connection {conn_id!r}; add one of type kubernetes, or correct conn_id"
+                + similar_connections(conn_id)
+            )
+        self._hook = KubernetesHook(conn_id=conn_id)
+        self._user = manifests.merge(
+            manifests.read_template(pod_template_file), manifests.read_pod(pod_override, "pod_override")
+        )
+        self._rank_user = manifests.read_pod(rank_pod_override, "rank_pod_override")
+        if not self._user.spec.containers:
+            self._user = manifests.merge(
+                self._user, manifests.read_pod({"spec": {"containers": [{"name": "base"}]}}, "")
+            )
+        container = self._user.spec.containers[0]
+        container.image = image or container.image
+        if not container.image:
+            raise BadInput("there is no image for the step's pod; name one in launcher_options, as {'image': …}")
+        self.environment = container.image
+        self._namespace, self._queue = namespace, queue
+        self._timeouts = {"startup_timeout_s": startup_timeout_s, "lost_node_timeout_s": lost_node_timeout_s}
+
+    def start(
+        self,
+        spec_path: Path,
+        code_paths: Sequence[str],
+        *,
+        variables: Mapping[str, str] = {},
+        detached: Detached | None = None,
+    ) -> StepProcess:
+        """Starts the step of a spec, or follows its pod; see :meth:`airflow_hops.launchers.base.Launcher.start`.
+
+        Raises:
+            BadInput: Kubernetes denies or rejects the pod.
+            HopsError: the quota is exhausted, or the API or the store cannot be reached.
+        """
+        from airflow_hops.extensions.kubernetes.launchers import manifests
+        from airflow_hops.extensions.kubernetes.launchers.failures import calling_api, full_name
+        from airflow_hops.extensions.kubernetes.launchers.process import PodProcess
+
+        spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
+        store = ArtifactStore(spec.store, storage_options=spec.storage_options)
+        with calling_api("connect to Kubernetes"):
+            api = self._hook.core_v1_client
+            self._namespace = self._namespace or self._hook.get_namespace() or "default"
+        with reaching_store(store.root):
+            labels = manifests.labels_of(spec.producer, _installation(store))
+        pod = self._find(api, spec, labels)
+        if pod is not None:
+            log.info("An earlier try left %s: this try follows it", full_name(pod))
+            files = self._files(spec, store, pod.metadata.name)
+        else:
+            pod, files = self._create(api, spec, labels, store, spec_path, code_paths, variables)
+            log.info("The step is %s", full_name(pod))
+        return PodProcess(
+            api, pod, files, spec_path.parent, **self._timeouts, log_file=detached.log if detached else None
+        )
+
+    def _find(self, api: client.CoreV1Api, spec: StepSpec, labels: Mapping[str, str]) -> client.V1Pod | None:
+        """Returns the pod that an earlier try of the task left, if this try can follow it; deletes the others.
+
+        Pods of other tasks are deleted, too, if they ended long ago and no worker has fetched their results. Pods of
+        another Airflow are left alone.
+        """
+        import pendulum
+
+        from airflow_hops.extensions.kubernetes.launchers import manifests
+        from airflow_hops.extensions.kubernetes.launchers.failures import base_state, calling_api
+
+        fingerprint = _fingerprint(spec)
+        with calling_api(f"list pods of the namespace {self._namespace}"):
+            common = (manifests.MANAGED_BY, manifests.INSTALLATION)
+            selector = ",".join([*(f"{name}={labels[name]}" for name in common), f"{manifests.ROLE}=step"])
+            pods = api.list_namespaced_pod(self._namespace, label_selector=selector).items
+        result = None
+        for pod in pods:
+            is_own = labels.items() <= pod.metadata.labels.items()
+            state = base_state(pod)
+            ended_at = state.terminated.finished_at if state and state.terminated else None
+            if is_own and pod.metadata.deletion_timestamp is None and pod.status.phase != "Failed":
+                if pod.metadata.labels.get(manifests.FINGERPRINT) == fingerprint:
+                    result = pod
+                    continue
+                log.info(
+                    "An earlier try left pod %s of other code, parameters or inputs: it is deleted", pod.metadata.name
+                )
+            elif not is_own and (ended_at is None or (pendulum.now() - ended_at).total_seconds() < orphan_timeout_s()):
+                continue
+            with contextlib.suppress(Exception):  # somebody else has deleted it
+                api.delete_namespaced_pod(pod.metadata.name, self._namespace)
+        return result
+
+    def _create(
+        self,
+        api: client.CoreV1Api,
+        spec: StepSpec,
+        labels: Mapping[str, str],
+        store: ArtifactStore,
+        spec_path: Path,
+        code_paths: Sequence[str],
+        variables: Mapping[str, str],
+    ) -> tuple[client.V1Pod, PodFiles]:
+        """Creates the Secret and the pod of a step, and those of its ranks, if they are pods."""
+        from airflow_hops.extensions.kubernetes.launchers import manifests
+        from airflow_hops.extensions.kubernetes.launchers.failures import calling_api
+
+        name = manifests.pod_name(spec.producer)
+        namespace = str(self._namespace)
+        labels = {
+            **labels,
+            manifests.FINGERPRINT: _fingerprint(spec),
+            "try_number": str(spec.producer.try_number),
+        }
+        python, folder = self.runtime / "bin" / "python", spec_path.parent
+        pod = manifests.step_pod(
+            self._user, name=name, namespace=namespace, python=python, folder=folder, labels=labels
+        )
+        files = self._files(spec, store, name)
+        with reaching_store(store.root):
+            code, places = store_code(store, code_paths, needed_modules(spec, self.runtime))
+            order = PodOrder(
+                folder=str(folder),
+                archives={"package": store_package(store), "code": code},
+                storage_options=dict(store.storage_options),
+                store=store.root,
+                code_paths=places,
+                variables=dict(variables),
+                result=files.result,
+                followed=files.followed,
+                beat_s=files.beat_s,
+                orphan_timeout_s=orphan_timeout_s(),
+                grace_s=pod.spec.termination_grace_period_seconds,
+            )
+        ranks: list[client.V1Pod] = []
+        if (size := _rank_count(spec)) is not None:
+            secret = secrets.token_hex(32)
+            host = f"step.{name}.{namespace}.svc"
+            gang = {"host": host, "port": manifests.PORT, "secret": secret}
+            order = replace(order, gang=gang, variables={**order.variables, GANG_VARIABLE: json.dumps(gang)})
+            ranks = [
+                manifests.in_gang(
+                    manifests.rank_pod(pod, self._rank_user, rank), name, f"rank-{rank}", size + 1, self._queue
+                )
+                for rank in range(size)
+            ]
+            pod = manifests.in_gang(pod, name, "step", size + 1, self._queue)
+        program = Path(start.__file__).read_text()
+        order_files = {"start.py": program, "pod.json": json.dumps(asdict(order)), "spec.json": spec_path.read_text()}
+        secret_object = manifests.step_secret(pod, order_files)
+        store.write_text(files.followed, "created")
+        with calling_api(f"create the Secret {namespace}/{name}"):
+            api.create_namespaced_secret(namespace, secret_object)
+        try:
+            with calling_api(f"create the pod {namespace}/{name}"):
+                created = api.create_namespaced_pod(namespace, pod)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                api.delete_namespaced_secret(name, namespace)
+            raise
+        owner = manifests.owned_by(created)
+        try:
+            with calling_api(f"create what belongs to the pod {namespace}/{name}"):
+                api.patch_namespaced_secret(name, namespace, {"metadata": {"ownerReferences": owner}})
+                if ranks:
+                    service = manifests.rank_service(pod)
+                    service.metadata.owner_references = owner
+                    api.create_namespaced_service(namespace, service)
+                for rank in ranks:
+                    rank.metadata.owner_references = owner
+                    api.create_namespaced_pod(namespace, rank)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                api.delete_namespaced_pod(name, namespace)
+            raise
+        return created, files
+
+    def _files(self, spec: StepSpec, store: ArtifactStore, name: str) -> PodFiles:
+        from airflow_hops.extensions.kubernetes.launchers.process import PodFiles
+
+        producer = spec.producer
+        folder = ("_state", "pods", producer.dag_id, producer.run_id, producer.task)
+        beat_s = min(_MOST_BEAT_S, orphan_timeout_s() / 4)
+        return PodFiles(store, store.uri(*folder, f"{name}.json"), store.uri(*folder, f"{name}.followed"), beat_s)
+
+
+def needed_modules(spec: StepSpec, runtime: Path) -> set[Path] | None:
+    """Returns the files of user code that a step needs; None if that cannot be determined."""
+    from airflow_hops.user_code.files import UserFiles
+    from airflow_hops.user_code.libraries import Libraries
+
+    code = UserFiles(spec, Libraries(runtime))
+    return None if code.unknown else {Path(str(file)) for file in code.files.values()}
+
+
+def orphan_timeout_s() -> float:
+    """Returns the seconds after which a pod that no worker follows ends."""
+    return conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S)
+
+
+def _installation(store: ArtifactStore) -> str:
+    """Returns the id of the store, which tells the pods of one Airflow from those of another with another store."""
+    uri = store.uri("_state", "installation")
+    with contextlib.suppress(FileNotFoundError):
+        return store.read_text(uri)
+    with contextlib.suppress(FileExistsError):  # another step of this store was faster
+        store.create_text(uri, uuid.uuid4().hex)
+    return store.read_text(uri)
+
+
+def _fingerprint(spec: StepSpec) -> str:
+    """Returns the label of the step's identity: a retry follows only a pod with the same."""
+    text = f"{spec.store}\n{spec.entry}\n{cache_key(spec.cache_key_parts)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _rank_count(spec: StepSpec) -> int | None:
+    """Returns the number of ranks that are pods; None if there are none."""
+    where = json.loads(spec.services.get("ranks") or "{}")
+    return int(where["slots"]) if where.get("kind") == "kubernetes" else None

@@ -1,0 +1,331 @@
+"""A step's pod as a process: its output by line, its exit code, its result, and a kill that deletes it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pendulum
+from airflow.providers.cncf.kubernetes.kubernetes_helper_functions import KubernetesApiException
+from airflow.providers.cncf.kubernetes.utils.pod_manager import PodManager, parse_log_line
+from kubernetes import client
+from kubernetes.client.rest import ApiException
+from tenacity import stop_after_attempt
+from urllib3.exceptions import HTTPError
+
+from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.contract.protocol import StepResult, format_record
+from airflow_hops.core.processes.ending import GRACE_S
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.kubernetes.launchers.failures import (
+    base_state,
+    calling_api,
+    full_name,
+    is_unreachable,
+    not_started,
+    why_it_cannot_start,
+    why_it_ended,
+    why_it_waits,
+)
+from airflow_hops.extensions.kubernetes.launchers.manifests import BASE, FOLLOWER
+from airflow_hops.launchers.process import StepProcess
+
+log = logging.getLogger(__name__)
+
+_read_pod_logs = PodManager.read_pod_logs.retry_with(stop=stop_after_attempt(1))
+# :meth:`PodProcess.lines` repeats it, and reads the pod's state in between.
+_POLL_S = 0.2
+_STARTING_BEAT_S = 0.5
+"""Seconds between two beats from the start of the pod to its first line: the step waits for one of them."""
+_SILENT_S = 30
+_FOREVER_S = 10**9
+_LAST_LINES = 10
+_GONE_S = 10.0
+_LATE_S = 5.0
+"""Seconds by which a line of the log may arrive late."""
+
+
+@dataclass(frozen=True)
+class PodFiles:
+    """Addresses in the store of what worker and pod tell each other.
+
+    Attributes:
+        result: The step's result.
+        followed: The file in which the worker beats (:mod:`airflow_hops.core.store.leases`), with the time of the last
+            shown line.
+        beat_s: Seconds between two beats.
+    """
+
+    store: ArtifactStore
+    result: str
+    followed: str
+    beat_s: float
+
+
+class PodProcess(StepProcess):
+    """A pod that this process follows; a later follower takes it over.
+
+    Args:
+        api: The API.
+        pod: The pod, which exists.
+        files: Files of the pod in the store.
+        folder: Folder for the step's result.
+        startup_timeout_s: Seconds after which a pending pod is given up.
+        lost_node_timeout_s: Seconds after which a pod whose node is not heard of is given up.
+        log_file: File for the output, instead of :meth:`lines`; None for none.
+    """
+
+    def __init__(
+        self,
+        api: client.CoreV1Api,
+        pod: client.V1Pod,
+        files: PodFiles,
+        folder: Path,
+        *,
+        startup_timeout_s: float,
+        lost_node_timeout_s: float,
+        log_file: Path | None = None,
+    ) -> None:
+        super().__init__(pod.metadata.name, None, None, self._exit_code)
+        self._api, self._manager = api, PodManager(api)
+        self._pod, self._files, self._folder = pod, files, folder
+        self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
+        self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
+        self._is_gone = self._killed = self._collected = False
+        self._code: int | None = None
+        # While one thread reads lines, another may kill; a signal's handler may kill within the same thread.
+        self._reading = threading.RLock()
+        self._gone_at = math.inf
+        self._shown: pendulum.DateTime | None = None
+        self._shown_at: float | None = None
+        with contextlib.suppress(Exception):  # of an earlier follower, if there was one
+            self._shown = pendulum.parse(files.store.read_text(files.followed).split()[1])  # type: ignore[assignment]
+        self._over = threading.Event()
+        self._token = uuid.uuid4().hex
+        with calling_api(f"follow {full_name(pod)}"):
+            body = {"metadata": {"annotations": {FOLLOWER: self._token}}}
+            api.patch_namespaced_pod(pod.metadata.name, pod.metadata.namespace, body)
+        self._beat(0)
+        threading.Thread(target=self._keep_beating, name=f"follows {pod.metadata.name}", daemon=True).start()
+
+    def lines(self) -> Iterator[str]:
+        """Yields the pod's output by line until the step has ended, from where an earlier follower stopped.
+
+        Raises:
+            BadInput: the pod will never start.
+            HopsError: it has not started in time, or another process follows it now.
+        """
+        yield from self._starting()
+        while True:
+            ended = self.poll() is not None  # polled before reading, so that no output is missed
+            try:
+                yield from self._read_log()
+            except (ApiException, HTTPError, KubernetesApiException) as error:
+                log.debug("%s: its log was interrupted (%s)", full_name(self._pod), error)
+            if ended:
+                return
+            if not self._is_follower():
+                raise HopsError(f"{full_name(self._pod)}: a later try of this task follows it now")
+            time.sleep(_POLL_S)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for the end, takes the result from the store, and returns the exit code.
+
+        Raises:
+            TimeoutError: the pod has not ended in time.
+            HopsError: it ended without a result, for a known reason.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._log_file is not None:
+            with self._log_file.open("a") as output:
+                output.writelines(f"{line}\n" for line in self.lines())
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{full_name(self._pod)} is still running after {timeout_s} s")
+            time.sleep(_POLL_S)
+        self._collect()
+        return code
+
+    def kill(self, grace_s: float = GRACE_S) -> None:
+        """Deletes the pod, with all that belongs to it, unless another process follows it.
+
+        The step gets SIGTERM, and SIGKILL after the pod's own ``terminationGracePeriodSeconds``.
+        """
+        if self._over.is_set():
+            return
+        is_running = self.poll() is None
+        self._killed = self._killed or is_running
+        self._over.set()
+        if self._is_gone or self._is_follower():
+            with contextlib.suppress(ApiException, HTTPError):
+                self._manager.delete_pod(self._pod)
+            deadline = time.monotonic() + (self._pod.spec.termination_grace_period_seconds or 0) + _GONE_S
+            while is_running and self.poll() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            for uri in (self._files.result, self._files.followed):
+                with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
+                    self._files.store.remove_text(uri)
+
+    def _starting(self) -> Iterator[str]:
+        """Waits until the pod runs; yields a line for each reason of its waiting."""
+        deadline, reported = time.monotonic() + self._startup_timeout_s, ""
+        while self.poll() is None and self._pod.status.phase == "Pending":
+            if (error := why_it_cannot_start(self._pod)) is not None:
+                raise error
+            reason = why_it_waits(self._pod, self._events())
+            kind = reason.partition(":")[0]
+            if kind not in (reported, "ContainerCreating"):
+                reported = kind
+                yield format_record(f"{full_name(self._pod)} waits: {reason}")
+            if self._pod.spec.scheduling_gates:  # a queue, such as Kueue's, decides when it starts
+                deadline = time.monotonic() + self._startup_timeout_s
+            if time.monotonic() > deadline:
+                raise not_started(self._pod, reason, self._startup_timeout_s)
+            time.sleep(_POLL_S)
+
+    def _read_log(self) -> Iterator[str]:
+        since, skips = self._shown, self._shown is not None
+        since_s = None
+        if since is not None and self._shown_at is not None:
+            # The node's clock may be ahead of this machine's.
+            since_s = max((pendulum.now() - since).total_seconds(), time.monotonic() - self._shown_at + _LATE_S)
+        lines = _read_pod_logs(
+            self._manager,
+            self._pod,
+            BASE,
+            timestamps=True,
+            follow=True,
+            since_seconds=None if since_s is None else math.ceil(since_s) + 1,
+            post_termination_timeout=_FOREVER_S,
+            _request_timeout=(10, _SILENT_S),  # after a silence, the pod's state is read again
+        )
+        for raw in lines:
+            stamp, text = parse_log_line(raw.decode(errors="replace").rstrip("\n"))
+            if stamp is None:  # an error of the node; lines of the container have a time
+                log.debug("%s: %s", full_name(self._pod), text)
+                continue
+            skips = skips and since is not None and stamp <= since
+            if not skips:
+                self._shown, self._shown_at = stamp, time.monotonic()
+                yield text
+
+    def _exit_code(self) -> int | None:
+        with self._reading:
+            if self._code is None:
+                self._read()
+                state = base_state(self._pod)
+                if state is not None and state.terminated is not None:
+                    self._code = int(state.terminated.exit_code)
+                elif self._is_gone:
+                    self._code = -signal.SIGTERM
+                elif self._pod.status.phase in ("Failed", "Succeeded"):
+                    self._code = -signal.SIGKILL
+            return self._code
+
+    def _read(self) -> None:
+        """Reads the pod; if the API does not answer, the pod stays as it was."""
+        try:
+            self._pod = self._manager.read_pod(self._pod)
+        except ApiException as error:
+            if error.status != 404:
+                log.warning("%s cannot be read: %s %s", full_name(self._pod), error.status, error.reason)
+            self._is_gone = error.status == 404
+        except (HTTPError, KubernetesApiException) as error:
+            log.warning("%s cannot be read: %s", full_name(self._pod), error)
+        if not is_unreachable(self._pod):
+            self._reached_at = time.monotonic()
+        elif time.monotonic() - self._reached_at > self._lost_node_timeout_s:
+            self._is_gone = True
+        # If its node is lost, a deleted pod stays for ever.
+        metadata, now = self._pod.metadata, time.monotonic()
+        if metadata.deletion_timestamp is not None:
+            self._gone_at = min(self._gone_at, now + (metadata.deletion_grace_period_seconds or 0) + _GONE_S)
+        if now > self._gone_at:
+            self._is_gone = True
+
+    def _collect(self) -> None:
+        """Writes the result to the step's folder, or raises the reason why there is none."""
+        if self._collected:
+            return
+        self._collected = True
+        try:
+            result = StepResult.from_dict(self._files.store.read_json(self._files.result))
+        except FileNotFoundError:
+            if self._killed:
+                return
+            is_gone = self._was_deleted()
+            error = why_it_ended(self._pod, self._node(), is_gone=is_gone, last_lines=self._last_lines)
+            if error is not None:
+                raise error from None
+            return
+        if result.error is not None:
+            reasons = [why_it_ended(rank, None, is_gone=_is_deleted(rank)) for rank in self._ranks()]
+            result = replace(result, error="\n".join([result.error, *map(str, filter(None, reasons))]))
+        result.write(self._folder / "result.json")
+
+    def _last_lines(self, container: str) -> str:
+        """Returns the last lines of a container's log; empty if they cannot be read."""
+        with contextlib.suppress(ApiException, HTTPError):
+            metadata = self._pod.metadata
+            answer = self._api.read_namespaced_pod_log(
+                metadata.name,
+                metadata.namespace,
+                container=container,
+                tail_lines=_LAST_LINES,
+                _preload_content=False,  # else the client returns the repr of bytes
+            )
+            return "\n".join(f"  {line}" for line in answer.data.decode(errors="replace").splitlines())
+        return ""
+
+    def _was_deleted(self) -> bool:
+        return self._is_gone or _is_deleted(self._pod)
+
+    def _ranks(self) -> list[client.V1Pod]:
+        with contextlib.suppress(ApiException, HTTPError):
+            selector = f"airflow-hops/gang={self.step_id},airflow-hops/role=rank"
+            return list(self._api.list_namespaced_pod(self._pod.metadata.namespace, label_selector=selector).items)
+        return []
+
+    def _node(self) -> client.V1Node | None:
+        with contextlib.suppress(
+            ApiException, HTTPError, ValueError
+        ):  # reading nodes is a right that users may not have
+            return self._api.read_node(self._pod.spec.node_name)
+        return None
+
+    def _events(self) -> list[Any]:
+        with contextlib.suppress(ApiException, HTTPError, KubernetesApiException):
+            return list(self._manager.read_pod_events(self._pod).items)
+        return []
+
+    def _is_follower(self) -> bool:
+        annotations = self._pod.metadata.annotations or {}
+        with contextlib.suppress(ApiException, HTTPError, KubernetesApiException):
+            annotations = self._manager.read_pod(self._pod).metadata.annotations or {}
+        return annotations.get(FOLLOWER) in (None, self._token)
+
+    def _beat(self, number: int) -> None:
+        shown = self._shown.isoformat() if self._shown is not None else ""
+        self._files.store.write_text(self._files.followed, f"{self._token}-{number} {shown}")
+
+    def _keep_beating(self) -> None:
+        number, beaten_at = 0, time.monotonic()
+        while not self._over.wait(_STARTING_BEAT_S):
+            is_starting = self._shown is None and self._pod.status.phase == "Running"
+            if is_starting or time.monotonic() - beaten_at > self._files.beat_s - _STARTING_BEAT_S:
+                number, beaten_at = number + 1, time.monotonic()
+                with contextlib.suppress(Exception):  # the next one may succeed
+                    self._beat(number)
+
+
+def _is_deleted(pod: client.V1Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None

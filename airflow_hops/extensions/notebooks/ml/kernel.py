@@ -1,0 +1,34 @@
+"""Kernel of a notebook: IPython's, in the runtime environment; Jupyter starts it by its command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_hops.extensions.notebooks.ml import session
+
+if __name__ == "__main__":
+    session.begin()
+    from ipykernel.kernelapp import IPKernelApp
+    from ipykernel.zmqshell import ZMQExitAutocall
+
+    class Exit(ZMQExitAutocall):  # type: ignore[misc]
+        """Ends the notebook, as ``sys.exit`` does; IPython's own would let the cells that follow run."""
+
+        def __call__(self, code: Any = None) -> None:
+            """Raises what ends a program."""
+            raise SystemExit(code)
+
+    class KernelApp(IPKernelApp):  # type: ignore[misc]
+        """Drops no output that comes faster than it is read, and takes ``exit()`` at its word."""
+
+        def init_shell(self) -> None:
+            """Makes the shell, with ``exit`` and ``quit``."""
+            super().init_shell()
+            self.shell.user_ns.update(exit=Exit(self.shell), quit=Exit(self.shell))
+
+        def init_iopub(self, context: Any) -> None:
+            """Makes the socket of outputs."""
+            context.sndhwm = 0  # messages; no limit
+            super().init_iopub(context)
+
+    KernelApp.launch_instance()

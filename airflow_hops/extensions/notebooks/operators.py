@@ -1,0 +1,81 @@
+"""Operator that runs a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.arguments import Positive
+from airflow_hops.core.contract.properties import NotebookProperties
+from airflow_hops.operators.base import HopsOperator, own_params
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class NotebookOperator(HopsOperator):
+    """Executes a Jupyter notebook in the runtime environment, and stores it with its outputs.
+
+    Text output appears in the task's log as it is written. The artifact ``notebook`` holds the executed
+    ``notebook.ipynb`` and ``notebook.html``. It is also published if a cell fails, which fails the task. The task is
+    never cached, since the data that a notebook reads is unknown. A value passed to
+    :func:`airflow_hops.extensions.notebooks.pipeline.result` becomes the task's XCom ``result``.
+
+    Args:
+        notebook: Path of the Python ``.ipynb``, relative to the DAG's folder. The kernel's working directory is the
+            file's folder. (templated)
+        params: Values for variables of the notebook, JSON values. They are set in a cell after the one tagged
+            ``parameters``, which must assign each, or at the top if there is no such cell. They are Airflow params of
+            the task: a DAG run's ``conf`` overrides their values. Templates are rendered in these values, but not in
+            ``conf``.
+        inputs: Upstream artifacts by role, which the notebook reads with :mod:`airflow_hops.extensions.notebooks.pipeline`. (templated)
+        env: Environment variables of the kernel. (templated)
+        cell_timeout_s: Seconds that each cell may take; None for no limit.
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
+    """
+
+    entry = "airflow_hops.extensions.notebooks.ml.stage:run"
+    output_kind = "notebook"
+    cacheable = False
+    templated = ("notebook", "values", "inputs", "env")
+
+    def __init__(
+        self,
+        *,
+        notebook: str,
+        params: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str | float] | None = None,
+        cell_timeout_s: Positive | None = None,
+        **kwargs: Any,
+    ) -> None:
+        values = dict(params or {})
+        super().__init__(params=values, **kwargs)
+        self.store_arguments(locals())
+        self.values = {name: values[name] for name in own_params(params or {})}
+        self._defaults = dict(self.values)
+        self.inputs = dict(inputs or {})
+        self.env = dict(env or {})
+
+    def step_params(self, context: Context) -> dict[str, Any]:
+        """Returns the notebook, its parameters and its environment."""
+        # A DAG run's conf is not rendered: otherwise, whoever triggers a run could run templates on the worker.
+        values = {name: context["params"][name] for name in self.values}
+        return {
+            "notebook": self.notebook,
+            "params": {name: self.values[name] if v == self._defaults[name] else v for name, v in values.items()},
+            "env": {name: str(value) for name, value in self.env.items()},
+            "cell_timeout_s": self.cell_timeout_s,
+        }
+
+    def step_inputs(self) -> Mapping[str, Any]:
+        """Returns the notebook's inputs."""
+        return self.inputs
+
+    def execute(self, context: Context) -> Any:
+        """Runs the notebook and pushes the value that it set as its result."""
+        value = super().execute(context)
+        result = NotebookProperties.from_dict(value["properties"]).result
+        if result is not None:
+            context["ti"].xcom_push(key="result", value=result)
+        return value

@@ -1,0 +1,374 @@
+"""``airflow hops datasets``: shares data sets with other organisations, and fetches theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning
+from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.processes.files import write_atomically
+from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.store.checksums import sha256_of
+from airflow_hops.core.store.leases import BEAT_S, Watch
+from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef, Preview, check_name
+from airflow_hops.extensions.sharing.core.records import PREVIEW, Daemon, SharingRecords, Transfer
+from airflow_hops.extensions.sharing.core.search import search as search_datasets
+from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
+from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
+from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait, wait_here
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.launchers.local import runtime_environment, runtime_python
+
+_PUBLISH = "airflow_hops.extensions.sharing.ml.publish:run"
+_NEW_SETTINGS = """\
+organisation = "{organisation}"
+# listen = "127.0.0.1:6881"       # address and port at which the daemon waits for peers
+# address = "data.example:6881"   # how others reach it, if that differs
+# upload_mbit_s = 0               # limits of the rates; 0 for none
+# download_mbit_s = 0
+# disk_gb = 100                   # maximum size of fetched data sets on the daemon's disk
+# seeding = "never"               # give fetched data sets to others: never, in_use, always
+"""
+_REFRESH_S = 20.0
+_BEATS = 3
+"""Beats without one after which a command reports that no daemon runs."""
+
+
+@suppress_logs_and_warning
+def publish(args: Namespace) -> None:
+    """Publishes an artifact as the next version of a data set."""
+    folder, hook = sharing_folder(), RuntimeHook(args.hops_conn_id, runtime=args.runtime)
+    settings, key, records = folder.settings(), load_key(folder.key), SharingRecords(hook.store)
+    try:
+        check_name("--name", args.name)
+        card = Path(args.card).read_text() if args.card else args.description
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    if not 0 <= args.sample_rows <= 1000:
+        raise BadInput(f"--sample-rows is {args.sample_rows}, expected 0 to 1000")
+    versions = [each.entry.version for each in records.own() if each.entry.name == args.name]
+    withdrawn = (records.read("versions", f"{args.name}.json") or {}).get("last", 0)
+    version = max([withdrawn, *versions]) + 1
+    params = {
+        "uri": args.artifact if "://" in args.artifact else hook.store.uri(*args.artifact.strip("/").split("/")),
+        "data": str(folder.data(settings)),
+        "name": args.name,
+        "version": version,
+        "licence": args.licence,
+        "description": args.description,
+        "card": card,
+        "sample_rows": args.sample_rows,
+    }
+    result = hook.run(StepSpec(step="publish", entry=_PUBLISH, params=params), cache=False, on_line=lambda line: None)
+    entry = DatasetEntry.from_dict(result.value).check()
+    records.write({"last": version}, "versions", f"{args.name}.json")
+    records.write(sign(key, ENTRY, entry.to_dict()), "published", f"{entry.name}@{entry.version}.json")
+    records.update_catalogue(key)
+    print(f"{settings.organisation}/{entry.name}@{entry.version}: {entry.rows} rows, {decimal(entry.size_bytes)}")
+    print(f"Catalogue for others: the web UI at /hops/catalogue, or a copy of {records.uri('public')}", file=sys.stderr)
+    _warn_without_daemon(records)
+
+
+@suppress_logs_and_warning
+def unpublish(args: Namespace) -> None:
+    """Stops sharing a version; others keep what they have fetched."""
+    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    key, published = load_key(sharing_folder().key), records.published()
+    name = f"{ref.name}@{ref.version}"
+    if name not in published:
+        raise BadInput(f"data set {args.dataset!r} is not published; published are {', '.join(published) or 'none'}")
+    records.remove("published", f"{name}.json")
+    records.update_catalogue(key)
+    print(f"{name} is not shared any more. The daemon removes its copy of the files.")
+
+
+@suppress_logs_and_warning
+def show_list(args: Namespace) -> None:
+    """Lists the data sets that this organisation shares and fetches."""
+    records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
+    transfers, rows = records.transfers(), []
+    for dataset in records.own():
+        rows.append(_row(dataset, transfers.get(dataset.entry.info_hash), "shared"))
+    asked = [each.ref for each in records.requests()]
+    for dataset in records.datasets():
+        if dataset.ref in asked or records.fetched(dataset.ref):
+            transfer = transfers.get(dataset.entry.info_hash)
+            rows.append(_row(dataset, transfer, transfer.state if transfer else "fetched"))
+    _print(rows, args)
+    _warn_without_daemon(records)
+
+
+@suppress_logs_and_warning
+def peers(args: Namespace) -> None:
+    """Lists the trusted organisations, and what their catalogues say."""
+    records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
+    transfers, rows = records.transfers().values(), []
+    for catalogue in records.catalogues():
+        mine = [peer for each in transfers for peer in each.peers if peer.organisation == catalogue.organisation]
+        dropped = [
+            f"{each.ref}: {who}"
+            for each in transfers
+            for who in each.dropped
+            if who.startswith(f"{catalogue.organisation} ")
+        ]
+        rows.append(
+            {
+                "organisation": catalogue.organisation,
+                "catalogue": catalogue.url,
+                "key": catalogue.key,
+                "data sets": str(len(catalogue.datasets)),
+                "read": f"{time.time() - catalogue.at:.0f} s ago" if catalogue.at else "never",
+                "down": f"{decimal(int(sum(each.down_bytes_s for each in mine)))}/s",
+                "up": f"{decimal(int(sum(each.up_bytes_s for each in mine)))}/s",
+                "problems": "; ".join([*([catalogue.error] if catalogue.error else []), *catalogue.rejected, *dropped]),
+            }
+        )
+    _print(rows, args)
+    _warn_without_daemon(records)
+
+
+@suppress_logs_and_warning
+def search(args: Namespace) -> None:
+    """Searches the catalogues of all trusted organisations, and our own."""
+    records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
+    asked, deadline = records.ask_refresh(), time.monotonic() + _REFRESH_S
+    while not (refreshed := records.is_refreshed(asked)) and records.daemon() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not refreshed:
+        _warn_without_daemon(records)
+    results = search_datasets([*records.own(), *records.datasets()], " ".join(args.text))
+    _print([_row(each, None, each.entry.description.partition("\n")[0]) for each in results], args, what="description")
+    for catalogue in records.catalogues():
+        if catalogue.error:
+            print(f"catalogue of {catalogue.organisation}: {catalogue.error}", file=sys.stderr)
+
+
+@suppress_logs_and_warning
+def show(args: Namespace) -> None:
+    """Shows the card, the schema, the statistics and sample rows of a data set, without its data."""
+    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    dataset = next((each for each in records.own() if ref.matches(each)), None)
+    preview = records.preview(dataset) if dataset else None
+    last: Wait | None = None
+    while dataset is None or preview is None:
+        step = next_wait(records, ref, last, wants=PREVIEW)
+        if isinstance(step, Wait):
+            wait_here(records, step)
+            last = step
+        else:
+            dataset, preview = step, records.preview(step)
+    if args.json:
+        print(json.dumps({**dataset.to_dict(), "preview": preview.to_dict()}))
+        return
+    _show(dataset, preview)
+
+
+@suppress_logs_and_warning
+def download(args: Namespace) -> None:
+    """Has the daemon fetch a data set into the store, and follows it."""
+    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    last: Wait | None = None
+    while isinstance(step := next_wait(records, ref, last), Wait):
+        shown: list[str] = []
+        wait_here(records, step, lambda transfer, shown=shown: _say_progress(transfer, shown))  # type: ignore[misc]
+        last = step
+    print(f"{step.ref}: in {records.place(step.ref)}")
+
+
+@suppress_logs_and_warning
+def verify(args: Namespace) -> None:
+    """Reads the files of a fetched data set in the store again, and compares their checksums."""
+    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    dataset = _fetched(records, ref)
+    preview, place = records.preview(dataset), records.place(dataset.ref)
+    if preview is None:
+        raise BadInput(f"data set {dataset.ref}: its preview, which has the checksums, is not in the store")
+    damaged, files = [], preview.file_entries(dataset.entry)
+    for file in files:
+        try:
+            with records.store.files.open(place, file.path) as stream:
+                checksum = sha256_of(stream)
+        except FileNotFoundError:
+            checksum = "no file"
+        if checksum != file.sha256:
+            damaged.append({"file": file.path, "expected": file.sha256, "found": checksum})
+    if damaged:
+        _print(damaged, args)
+    print(f"{dataset.ref}: {len(files)} files in {place}, {len(damaged) or 'none'} damaged", file=sys.stderr)
+    if damaged:
+        raise SystemExit(1)
+
+
+@suppress_logs_and_warning
+def remove(args: Namespace) -> None:
+    """Ends the download of a data set, and removes its files from the store and the daemon's disk."""
+    records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
+    asked = [each.ref for each in records.requests() if (ref.name, ref.version) == (each.name, each.version)]
+    of = next((each for each in asked if ref.organisation in ("", each.organisation)), None)
+    of = of or _fetched(records, ref).ref
+    records.withdraw(of)
+    records.store.remove_text(f"{records.place(of)}/dataset.json")
+    records.store.remove_folder(records.place(of))
+    print(f"{of}: removed.")
+
+
+@suppress_logs_and_warning
+def keys(args: Namespace) -> None:
+    """Prints our public key and the trusted ones; creates our key; trusts another organisation or ends that."""
+    folder = sharing_folder()
+    if args.create:
+        try:
+            check_name("--organisation", args.organisation or "")
+        except ValueError as error:
+            raise BadInput(str(error)) from None
+        create_key(folder.key)
+        if not (folder.path / SETTINGS_NAME).exists():
+            write_atomically(folder.path / SETTINGS_NAME, _NEW_SETTINGS.format(organisation=args.organisation))
+    if args.trust:
+        name, separator, key = args.trust.partition("=")
+        if not separator or not args.catalogue:
+            raise BadInput(f"--trust is {args.trust!r}; expected NAME=KEY, together with --catalogue ADDRESS")
+        folder.trust(Trusted(name, key, args.catalogue, tuple(args.address)))
+    if args.distrust:
+        folder.distrust(args.distrust)
+    rows = [{"organisation": f"{folder.settings().organisation} (this one)", "key": public_text(load_key(folder.key)),
+             "catalogue": "", "hosts": ""}]  # fmt: skip
+    for name, each in folder.trusted().items():
+        rows.append({"organisation": name, "key": each.key, "catalogue": each.catalogue, "hosts": " ".join(each.hosts)})
+    _print(rows, args)
+
+
+def serve(args: Namespace) -> None:
+    """Replaces this process by the sharing daemon; never returns."""
+    folder, hook = sharing_folder(), RuntimeHook(args.hops_conn_id, runtime=args.runtime)
+    folder.settings()
+    python = runtime_python(hook.settings.runtime)
+    arguments = {
+        "store": hook.settings.store,
+        "storage_options": dict(hook.settings.storage_options),
+        "folder": str(folder.path),
+    }
+    descriptor = os.memfd_create("arguments", 0)  # inherited; credentials of the store are in no file
+    os.write(descriptor, json.dumps(arguments).encode())
+    environment = runtime_environment(hook.settings.runtime)
+    environment["HOPS_SHARING_ARGUMENTS"] = f"/proc/self/fd/{descriptor}"
+    command = module_command(python, "airflow_hops.extensions.sharing.ml.daemon")
+    os.execve(command[0], command, environment)
+
+
+def sharing_folder() -> SharingFolder:
+    """Returns the folder ``[hops] sharing``, or ``hops-sharing`` in AIRFLOW_HOME."""
+    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    configured = conf.get("hops", "sharing", fallback="") or home / "hops-sharing"
+    return SharingFolder(Path(configured).expanduser().absolute())
+
+
+def _fetched(records: SharingRecords, ref: DatasetRef) -> Dataset:
+    """Returns a data set in the store. Raises BadInput if there is none of the name, or several."""
+    organisations = [ref.organisation] if ref.organisation else records.store.names(records.store.uri("_datasets"))
+    matches = [each for name in organisations if (each := records.fetched(replace(ref, organisation=name)))]
+    if len(matches) != 1:
+        there = " and ".join(str(each.ref) for each in matches)
+        raise BadInput(f"data set {str(ref)!r}: the store has {there or 'none of that name'}")
+    return matches[0]
+
+
+def _say_progress(transfer: Transfer, shown: list[str]) -> None:
+    share = transfer.done_bytes / transfer.size_bytes if transfer.size_bytes else 1.0
+    whose = ", ".join(sorted({peer.organisation for peer in transfer.peers})) or "no peer"
+    line = f"{transfer.state}: {share:.0%}, {decimal(int(transfer.down_bytes_s))}/s from {whose}"
+    if shown[-1:] != [line]:
+        shown.append(line)
+        print(line, file=sys.stderr, flush=True)
+
+
+def _warn_without_daemon(records: SharingRecords) -> None:
+    """Waits for a beat of the daemon, and prints that there is none, or what the daemon reports."""
+    daemon: Daemon | None = records.daemon()
+    watch = Watch(daemon)
+    while daemon is not None and not watch.has_changed and watch.silent_s < _BEATS * BEAT_S:
+        time.sleep(0.2)
+        watch.see(daemon := records.daemon())
+    if daemon is None or not watch.has_changed:
+        print("No sharing daemon is running: start 'airflow hops datasets serve'", file=sys.stderr)
+    elif daemon.error:
+        print(f"The sharing daemon on {daemon.host} reports: {daemon.error}", file=sys.stderr)
+
+
+def _row(dataset: Dataset, transfer: Transfer | None, state: str) -> dict[str, str]:
+    entry = dataset.entry
+    row = {
+        "data set": str(dataset.ref),
+        "rows": str(entry.rows),
+        "size": decimal(entry.size_bytes),
+        "licence": entry.licence,
+        "state": state,
+    }
+    if transfer is not None:
+        share = transfer.done_bytes / transfer.size_bytes if transfer.size_bytes else 1.0
+        row |= {
+            "done": f"{share:.0%}",
+            "down": f"{decimal(int(transfer.down_bytes_s))}/s",
+            "up": f"{decimal(int(transfer.up_bytes_s))}/s",
+            "problems": "; ".join([*([transfer.error] if transfer.error else []), *transfer.dropped]),
+        }
+    return row
+
+
+def _print(rows: Sequence[dict[str, str]], args: Namespace, what: str = "") -> None:
+    """Prints rows, all with the same columns."""
+    if what:
+        rows = [{what if name == "state" else name: value for name, value in row.items()} for row in rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    AirflowConsole().print_as([{name: row.get(name, "") for name in names} for row in rows], output=args.output)
+
+
+def _show(dataset: Dataset, preview: Preview) -> None:
+    console, entry = Console(), dataset.entry
+    console.print(Text(f"{dataset.ref}", "bold"))
+    console.print(
+        Text(
+            f"{entry.rows} rows, {entry.files} files, {decimal(entry.size_bytes)}, {entry.licence}, {entry.created_at}"
+        )
+    )
+    console.print(Text(f"\n{preview.card}\n"))
+    for table, types in preview.types.items():
+        statistics = preview.statistics.get(table, {}).get("features", {})
+        rows = ((name, type_, *_figures(statistics.get(name, {}))) for name, type_ in types.items())
+        _table(console, f"{table}: columns", ("column", "type", "missing", "mean", "min", "max", "most frequent"), rows)
+        sample = preview.sample.get(table, {"columns": [], "rows": []})
+        if sample["rows"]:
+            _table(console, f"{table}: first rows", sample["columns"], sample["rows"])
+        console.print(Text(f"{table}: schema\n{preview.schema.get(table, '')}"))
+
+
+def _figures(of: dict[str, Any]) -> Iterable[str]:
+    yield str(of.get("missing", ""))
+    for name in ("mean", "min", "max"):
+        yield f"{of[name]:.4g}" if isinstance(of.get(name), int | float) else str(of.get(name, ""))
+    yield ", ".join(str(value) for value, _ in (of.get("top_values") or ())[:3])
+
+
+def _table(console: Console, title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    # Text, since names and values of others may look like markup.
+    table: Any = Table(title=Text(title), title_justify="left")
+    for column in columns:
+        table.add_column(Text(str(column)))
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    console.print(table)

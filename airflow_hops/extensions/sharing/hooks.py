@@ -1,0 +1,99 @@
+"""Sources ``dataset://…`` of an ingest: fetched by the sharing daemon, and then read as Parquet files in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.sharing.core.entries import SCHEME, Dataset, DatasetRef, Preview
+from airflow_hops.extensions.sharing.core.records import SharingRecords
+from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait
+
+_ALIASES = {"double": "float64", "float": "float32", "halffloat": "float16", "large_string": "string"}
+
+
+def is_dataset(value: Any) -> bool:
+    """Returns whether a source, as an operator stores it, is a shared data set."""
+    return isinstance(value, Mapping) and str(value.get("uri", "")).startswith(f"{SCHEME}://")
+
+
+def fetch_datasets(
+    store: ArtifactStore, sources: Mapping[str, Any], licences: Sequence[str] | None, last: Wait | None
+) -> dict[str, Any] | Wait:
+    """Returns the sources with the places of fetched data sets, or what to wait for.
+
+    Args:
+        store: The artifact store.
+        sources: Fields of the source of each table.
+        licences: Accepted licences; None for any.
+        last: The last wait, which is over.
+
+    Raises:
+        BadInput: a data set does not exist, or its licence, its columns or their types are not as expected.
+        HopsError: the transfer failed.
+    """
+    records, results = SharingRecords(store), dict(sources)
+    for table, value in sources.items():
+        if not is_dataset(value):
+            continue
+        source = Source.from_value(table, value)
+
+        def accept(dataset: Dataset, preview: Preview, source: Source = source, table: str = table) -> None:
+            check_licence(dataset, licences)
+            check_columns(source, dataset, preview.types[table_of(source, table, dataset, preview)])
+
+        step = next_wait(records, DatasetRef.parse(source.uri), last, accept=accept)
+        if isinstance(step, Wait):
+            return step
+        preview = records.preview(step)
+        assert preview is not None
+        uri = f"{records.place(step.ref)}/{table_of(source, table, step, preview)}"
+        read = replace(source, uri=uri, schema={}, storage_options=store.storage_options, storage_conn_id=None)
+        results[table] = read.to_dict()
+    return results
+
+
+def table_of(source: Source, table: str, dataset: Dataset, preview: Preview) -> str:
+    """Returns the data set's table that a source means: that of the URI's fragment, of the same name, or the only one.
+
+    Raises:
+        BadInput: there is no such table.
+    """
+    named = urlsplit(source.uri).fragment
+    known = list(preview.types)
+    result = named or (table if table in known else known[0] if len(known) == 1 else "")
+    if result not in known:
+        raise BadInput(
+            f"table {table!r}: data set {dataset.ref} has the tables {', '.join(known)}; name one, as "
+            f"{SCHEME}://{dataset.ref}#{known[0]}"
+        )
+    return result
+
+
+def check_licence(dataset: Dataset, licences: Sequence[str] | None) -> None:
+    """Raises BadInput if the licence is not accepted."""
+    if licences is not None and dataset.entry.licence not in licences:
+        raise BadInput(
+            f"data set {dataset.ref}: its licence is {dataset.entry.licence!r}; the task accepts "
+            f"{', '.join(map(repr, licences)) or 'none'}"
+        )
+
+
+def check_columns(source: Source, dataset: Dataset, types: Mapping[str, str]) -> None:
+    """Raises BadInput if a column that the source names is missing, or has another type than in its ``schema``."""
+    wanted = [*(source.columns or ()), *([source.time_column] if source.time_column else []), *source.schema]
+    if missing := [name for name in wanted if name not in types]:
+        raise BadInput(f"data set {dataset.ref}: it has no column {missing[0]!r}; it has {', '.join(types)}")
+    for name, expected in source.schema.items():
+        there = types[name]
+        plain = there.partition("[")[0] if there.startswith("timestamp") else _ALIASES.get(there, there)
+        if expected not in (there, plain):
+            raise BadInput(
+                f"data set {dataset.ref}: column {name!r} is {plain}, but the source's schema says {expected}; it was "
+                "not downloaded. Change the schema, or convert the column in prepare"
+            )

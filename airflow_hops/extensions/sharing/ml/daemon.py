@@ -1,0 +1,152 @@
+"""``airflow hops datasets serve``: the daemon that shares and fetches data sets.
+
+It alone talks to other organisations. Requests reach it, and its answers are read, through the records in the store
+(:mod:`airflow_hops.extensions.sharing.core.records`), so it may run on any machine that has the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import BEAT_S
+from airflow_hops.extensions.sharing.core.records import Daemon, SharingRecords
+from airflow_hops.extensions.sharing.core.settings import SharingFolder
+from airflow_hops.extensions.sharing.core.statements import load_key
+from airflow_hops.extensions.sharing.ml.exchange import read_catalogue
+from airflow_hops.extensions.sharing.ml.transfers import Others, Transfers
+from airflow_hops.extensions.sharing.ml.transport import Session, resolve
+
+log = logging.getLogger("airflow_hops.sharing")
+_TICK_S = 0.5
+
+
+class SharingDaemon:
+    """Shares what is published, and fetches what is asked for.
+
+    Args:
+        store: The artifact store.
+        folder: Settings, key and trusted keys.
+    """
+
+    def __init__(self, store: ArtifactStore, folder: SharingFolder) -> None:
+        self.records = SharingRecords(store)
+        self.folder, self.settings = folder, folder.settings()
+        of, key, data = self.settings, load_key(folder.key), folder.data(self.settings)
+        data.mkdir(parents=True, exist_ok=True)
+        rates = {"upload_mbit_s": of.upload_mbit_s, "download_mbit_s": of.download_mbit_s}
+        self.session = Session(of.listen, data, **rates, target_delay_ms=of.target_delay_ms)
+        self.others = Others()
+        self.transfers = Transfers(self.records, self.session, of, key, self.others)
+        self._refreshed, self._exchanged_at = 0.0, -math.inf
+        self.problem: str | None = None
+        self._told = -math.inf
+        self._exchange: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serves until the process is ended."""
+        log.info("%s listens at %s", self.settings.organisation, self.settings.listen)
+        for catalogue in self.records.catalogues():
+            self.others.catalogues[catalogue.organisation] = catalogue
+        while True:
+            began = time.monotonic()
+            try:
+                self.tick()
+                self.problem = None
+            except Exception as error:  # of the store's client, which has its own, or of a damaged record
+                if str(error) != self.problem:
+                    log.warning("%s", error, exc_info=not isinstance(error, HopsError | OSError))
+                self.problem = str(error)
+            tick_s = _TICK_S if self.records.store.is_local else 4 * _TICK_S
+            await asyncio.sleep(max(0.05, tick_s - (time.monotonic() - began)))
+
+    def tick(self) -> None:
+        """Does what is due."""
+        self.session.tick()
+        now = time.monotonic()
+        if now - self._told >= BEAT_S:
+            self._told = now
+            self._reload()
+            self._tell()
+        self._begin_exchange()
+        self.transfers.tick()
+
+    def _reload(self) -> None:
+        """Reads the trusted keys again, and allows only the hosts of their owners."""
+        of, trusted = self.others, self.folder.trusted()
+        of.trusted = trusted
+        of.catalogues = {name: each for name, each in of.catalogues.items() if name in trusted}
+        for name, _ in self.records.all("catalogues"):
+            if name not in trusted:
+                self.records.remove("catalogues", f"{name}.json")
+        of.names = {ip: name for name, each in trusted.items() for host in each.hosts for ip in resolve(host)}
+        self.session.allow(of.names)
+
+    def _tell(self) -> None:
+        of, host = self.settings, socket.gethostname()
+        addresses = of.organisation, host, of.listen, of.announced
+        self.records.write(Daemon(time.time(), *addresses, self._refreshed, of.seeding, self.problem), "daemon.json")
+
+    def _begin_exchange(self) -> None:
+        if self._exchange is not None:
+            if not self._exchange.done():
+                return
+            task, self._exchange = self._exchange, None
+            task.result()
+        asked = self.records.refresh_asked()
+        if asked != self._refreshed or time.monotonic() - self._exchanged_at > self.settings.exchange_s:
+            self._exchange = asyncio.create_task(self._exchange_catalogues(asked))
+
+    async def _exchange_catalogues(self, asked: float) -> None:
+        began, of = time.monotonic(), self.others
+        of.trusted = self.folder.trusted()
+        reads = [read_catalogue(each, of.catalogues.get(name)) for name, each in of.trusted.items()]
+        for catalogue in await asyncio.gather(*reads):
+            before = of.catalogues.get(catalogue.organisation)
+            for reason in catalogue.rejected if before is None or before.rejected != catalogue.rejected else ():
+                log.warning("catalogue of %s: %s", catalogue.organisation, reason)
+            of.catalogues[catalogue.organisation] = catalogue
+            self.records.write(catalogue, "catalogues", f"{catalogue.organisation}.json")
+        self._refreshed, self._exchanged_at, self._told = asked, began, -math.inf
+
+
+def main(arguments: Mapping[str, Any]) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Args:
+        arguments: ``store`` (address), ``storage_options`` and ``folder`` (path of the settings).
+
+    Raises:
+        BadInput: the settings are invalid, or another daemon uses the same folder.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    folder = SharingFolder(Path(arguments["folder"]))
+    store = ArtifactStore(arguments["store"], storage_options=arguments["storage_options"])
+    try:
+        with locked(folder.path / ".lock", 0.0):
+            daemon = SharingDaemon(store, folder)
+            for name in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(name, lambda *_: sys.exit(0))
+            asyncio.run(daemon.run())
+    except TimeoutError:
+        raise BadInput(f"{folder.path}: another daemon uses this folder") from None
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(Path(os.environ.pop("HOPS_SHARING_ARGUMENTS")).read_bytes()))
+    except HopsError as failure:
+        sys.exit(str(failure))

@@ -1,0 +1,148 @@
+"""Reads the catalogues of trusted organisations, and previews and torrent files, over HTTP.
+
+Whatever comes is data: it is bounded in size, and counts only with the signature of a trusted key or the SHA-256 of a
+signed entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, parse_json
+from airflow_hops.extensions.sharing.core.entries import (
+    MOST_CATALOGUE_BYTES,
+    MOST_DOCUMENT_BYTES,
+    Dataset,
+    DatasetEntry,
+    Seed,
+)
+from airflow_hops.extensions.sharing.core.records import Catalogue
+from airflow_hops.extensions.sharing.core.settings import Trusted
+from airflow_hops.extensions.sharing.core.statements import ENTRY, SEED, digest_of, sequence_of, verify
+
+_MOST_STATEMENTS = 20_000
+_MOST_REJECTED = 20
+_TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=10, sock_read=30)
+
+
+async def read_catalogue(of: Trusted, before: Catalogue | None) -> Catalogue:
+    """Returns the verified content of an organisation's catalogue; on failure the previous one, with the error."""
+    names = {of.key: of.organisation}
+    if before is None or before.key != of.key:
+        before = Catalogue(of.organisation, "")
+    before = replace(before, url=of.catalogue, key=of.key, hosts=of.hosts)
+    try:
+        content = await fetch(f"{of.catalogue.rstrip('/')}/catalogue.json", MOST_CATALOGUE_BYTES)
+        value = parse_json(content, of.catalogue)
+        statements = value["statements"] if isinstance(value, dict) else None
+        if not isinstance(statements, list) or len(statements) > _MOST_STATEMENTS:
+            raise HopsError(f"{of.catalogue}: expected an object with up to {_MOST_STATEMENTS} statements")
+        sequence = sequence_of(value.get("catalogue"), statements, names)
+        if sequence < before.sequence:
+            raise HopsError(
+                f"{of.catalogue}: this catalogue has the number {sequence}, and {before.sequence} was read before: "
+                f"it is an old one, which {of.organisation} or somebody on the way has put back"
+            )
+    except (HopsError, KeyError, ValueError) as error:
+        return replace(before, error=str(error) or "it has no statements")
+    seen = dict(before.seen)
+    datasets, seeds, rejected = verified(statements, names, seen)
+    return replace(
+        before,
+        datasets=datasets,
+        seeds=seeds,
+        sequence=sequence,
+        seen=seen,
+        rejected=rejected[:_MOST_REJECTED],
+        error=None,
+        at=time.time(),
+    )
+
+
+def verified(
+    statements: Iterable[Any], names: Mapping[str, str], seen: dict[str, str]
+) -> tuple[list[Dataset], dict[str, list[Seed]], list[str]]:
+    """Returns the data sets and the seeds by organisation, and why other statements do not count.
+
+    ``seen`` has the SHA-256 of entries by ``name@version``; those that are new are added.
+    """
+    datasets: dict[Any, Dataset] = {}
+    seeds: dict[str, list[Seed]] = {}
+    rejected = []
+    for number, statement in enumerate(statements):
+        try:
+            organisation, kind, content = verify(statement, names)
+            if kind == SEED:
+                seeds.setdefault(organisation, []).append(Seed.from_dict(content).check())
+            elif kind == ENTRY:
+                made = Dataset(organisation, DatasetEntry.from_dict(content).check())
+                digest = digest_of(content)
+                if seen.setdefault(f"{made.entry.name}@{made.entry.version}", digest) != digest:
+                    raise ValueError(
+                        f"{made.ref} had other content before; a version keeps its content, so {organisation} must "
+                        "publish a new one"
+                    )
+                datasets[made.ref] = made
+        except (BadInput, TypeError, ValueError) as error:
+            rejected.append(f"statement {number}: {error}")
+    return list(datasets.values()), seeds, rejected
+
+
+async def fetch(url: str, most_bytes: int) -> bytes:
+    """Returns the body of a response.
+
+    Raises:
+        HopsError: no answer, another status than 200, or more than ``most_bytes``.
+    """
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True, auto_decompress=False) as session,
+            session.get(url, headers={"Accept-Encoding": "identity"}, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                raise HopsError(f"{url}: answered {response.status}")
+            content = bytearray()
+            async for piece in response.content.iter_chunked(1 << 16):
+                content += piece
+                if len(content) > most_bytes:
+                    raise HopsError(f"{url}: more than {most_bytes} bytes")
+            return bytes(content)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise HopsError(f"{url}: {type(error).__name__}: {error}") from None
+
+
+async def fetch_document(urls: Sequence[str], digest: str) -> bytes:
+    """Returns a preview or torrent file by its SHA-256, from the first catalogue that has it.
+
+    Raises:
+        HopsError: none has it.
+    """
+    problems = []
+    for url in urls:
+        try:
+            content = await fetch(f"{url.rstrip('/')}/documents/{digest}", MOST_DOCUMENT_BYTES)
+        except HopsError as error:
+            problems.append(str(error))
+            continue
+        if hashlib.sha256(content).hexdigest() == digest:
+            return content
+        problems.append(f"{url}: its document {digest} has other content")
+    raise HopsError("; ".join(problems) or "no catalogue has it")
+
+
+def seed_addresses(catalogues: Iterable[Catalogue], info_hash: str, trusted: Collection[str]) -> dict[str, str]:
+    """Returns the organisations that give a data set to others, by address."""
+    return {
+        seed.address: organisation
+        for catalogue in catalogues
+        for organisation, seeds in catalogue.seeds.items()
+        if organisation in trusted
+        for seed in seeds
+        if seed.info_hash == info_hash
+    }

@@ -1,0 +1,236 @@
+"""Shared data sets: what this organisation and others share, transfers, and the catalogue for other organisations.
+
+The catalogue has only what was published, and anybody may read it, without a login. The other routes need the right to
+read a DAG, as lists across DAGs do. All of them read the store of the connection ``hops_default``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi.params import Path as PathParameter
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.store.leases import Watch
+from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetRef
+from airflow_hops.extensions.sharing.core.records import Catalogue, Daemon, SharingRecords, Transfer
+from airflow_hops.extensions.sharing.core.search import search
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.web.access import ReadableDags
+from airflow_hops.web.artifacts.lookup import hook_of, reaching
+from airflow_hops.web.types import Facts, Json, Model, Number
+
+router = APIRouter(tags=["sharing"])
+
+_watches: dict[str, Watch[Daemon | None]] = {}
+"""Watches of the daemons' beats by store, from the first request for the page on."""
+
+Search = Annotated[str, Query(alias="search", max_length=500, description="Words and conditions, as rows>1000")]
+
+
+class SharingDaemonState(Model):
+    """The daemon; times in seconds since 1970."""
+
+    organisation: str
+    host: str
+    listen: str
+    announced: str
+    seeding: str
+    is_alive: bool
+    at: float
+    error: str | None
+
+
+class SharingPeer(Model):
+    """A peer in a transfer; rates in bytes per second."""
+
+    organisation: str
+    address: str
+    down_bytes_s: float
+    up_bytes_s: float
+    progress: float
+
+
+class SharingTransfer(Model):
+    """The state of a transfer."""
+
+    state: str
+    done_bytes: int
+    down_bytes_s: float
+    up_bytes_s: float
+    uploaded_bytes: int
+    peers: list[SharingPeer]
+    dropped: list[str]
+    error: str | None
+
+
+class SharedDataset(Model):
+    """A data set of a catalogue."""
+
+    organisation: str
+    name: str
+    version: int
+    licence: str
+    description: str
+    kind: str
+    created_at: str
+    rows: int
+    size_bytes: int
+    files: int
+    is_own: bool
+    is_fetched: bool
+    """Whether its files are in the store."""
+    features: dict[str, Facts]
+    """Type and statistics of the first features, by ``table.column``."""
+    transfer: SharingTransfer | None
+
+
+class SharingOrganisation(Model):
+    """A trusted organisation and its catalogue."""
+
+    organisation: str
+    url: str
+    key: str
+    hosts: list[str]
+    datasets: int
+    read_at: Number
+    """Time of the last successful reading, in seconds since 1970; null if there was none."""
+    error: str | None
+    rejected: list[str]
+    """Statements that do not count, with the reason."""
+    down_bytes_s: float
+    up_bytes_s: float
+    dropped: list[str]
+    """Transfers from which it was dropped."""
+
+
+class SharingState(Model):
+    """Everything that is shared; without a daemon, as it last reported."""
+
+    daemon: SharingDaemonState | None
+    datasets: list[SharedDataset]
+    organisations: list[SharingOrganisation]
+
+
+class DatasetTable(Model):
+    """A table of a data set."""
+
+    name: str
+    types: dict[str, str]
+    schema_text: str
+    statistics: Json
+    columns: list[str]
+    rows: list[list[Json]]
+
+
+class DatasetPreview(Model):
+    """Preview of a data set; null fields if it was not fetched yet."""
+
+    card: str | None
+    tables: list[DatasetTable]
+
+
+@router.get("/api/sharing")
+def get_sharing(readable: ReadableDags, text: Search = "") -> SharingState:
+    """Returns what is shared and fetched, and the trusted organisations; ``search`` selects among the data sets."""
+    hook = hook_of(RuntimeHook.default_conn_name)
+    records = SharingRecords(hook.store)
+    with reaching(hook.store):
+        daemon, transfers, own = records.daemon(), records.transfers(), records.own()
+        others, catalogues = records.datasets(), records.catalogues()
+        asked = {each.ref for each in records.requests()}
+        fetched = {each.ref for each in others if each.ref in asked and records.fetched(each.ref)}
+    watch = _watches.setdefault(hook.store.root, Watch(daemon))
+    watch.see(daemon)
+    return SharingState(
+        daemon=SharingDaemonState.of(daemon, is_alive=not watch.is_dead) if daemon else None,
+        datasets=[
+            _dataset(each, transfers.get(each.entry.info_hash), is_own=each in own, is_fetched=each.ref in fetched)
+            for each in search([*own, *others], text)
+        ],
+        organisations=[_organisation(each, list(transfers.values())) for each in catalogues],
+    )
+
+
+@router.get("/api/sharing/{organisation}/{name}/{version}")
+def get_preview(
+    readable: ReadableDags, organisation: str, name: str, version: Annotated[int, PathParameter(ge=1, lt=2**31)]
+) -> DatasetPreview:
+    """Returns the card, schema, statistics and sample rows of a data set."""
+    hook = hook_of(RuntimeHook.default_conn_name)
+    records = SharingRecords(hook.store)
+    with reaching(hook.store):
+        try:
+            ref = DatasetRef.parse(f"{organisation}/{name}@{version}")
+        except BadInput as error:
+            raise HTTPException(404, str(error)) from None
+        dataset = next((each for each in [*records.own(), *records.datasets()] if ref.matches(each)), None)
+        if dataset is None:
+            raise HTTPException(404, f"there is no data set {ref}")
+        preview = records.preview(dataset)
+    if preview is None:
+        return DatasetPreview(card=None, tables=[])
+    try:
+        tables = [
+            DatasetTable(
+                name=table,
+                types=dict(types),
+                schema_text=preview.schema.get(table, ""),
+                statistics=preview.statistics.get(table, {}),
+                columns=preview.sample.get(table, {}).get("columns", []),
+                rows=preview.sample.get(table, {}).get("rows", []),
+            )
+            for table, types in preview.types.items()
+        ]
+    except (AttributeError, TypeError, ValueError) as error:  # of pydantic too: its publisher wrote what it liked
+        raise HTTPException(422, f"the preview of {ref} cannot be shown: {error}") from None
+    return DatasetPreview(card=preview.card, tables=tables)
+
+
+@router.get("/catalogue/catalogue.json", include_in_schema=False)
+def get_catalogue() -> Response:
+    """Returns the signed statements of this organisation, for others."""
+    return _public("catalogue.json", media_type="application/json")
+
+
+@router.get("/catalogue/documents/{digest}", include_in_schema=False)
+def get_document(digest: Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]) -> Response:
+    """Returns a preview or torrent file that the catalogue names, by its SHA-256."""
+    return _public("documents", digest, media_type="application/octet-stream")
+
+
+def _public(*segments: str, media_type: str) -> Response:
+    hook = hook_of(RuntimeHook.default_conn_name)
+    records = SharingRecords(hook.store)
+    with reaching(hook.store):
+        try:
+            content = hook.store.files.read(records.uri("public", *segments))
+        except FileNotFoundError:
+            raise HTTPException(404, "nothing of that name is published") from None
+    return Response(content, media_type=media_type)
+
+
+def _dataset(dataset: Dataset, transfer: Transfer | None, *, is_own: bool, is_fetched: bool) -> SharedDataset:
+    return SharedDataset.of(
+        dataset.entry,
+        organisation=dataset.organisation,
+        is_own=is_own,
+        is_fetched=is_fetched,
+        features={name: dict(of) for name, of in dataset.entry.features.items()},
+        transfer=transfer and SharingTransfer.of(transfer, peers=[SharingPeer.of(peer) for peer in transfer.peers]),
+    )
+
+
+def _organisation(catalogue: Catalogue, transfers: Sequence[Transfer]) -> SharingOrganisation:
+    mine = [peer for each in transfers for peer in each.peers if peer.organisation == catalogue.organisation]
+    named = f"{catalogue.organisation} at "
+    return SharingOrganisation.of(
+        catalogue,
+        datasets=len(catalogue.datasets),
+        read_at=catalogue.at or None,
+        down_bytes_s=sum(each.down_bytes_s for each in mine),
+        up_bytes_s=sum(each.up_bytes_s for each in mine),
+        dropped=[f"{each.ref}: {who}" for each in transfers for who in each.dropped if who.startswith(named)],
+    )

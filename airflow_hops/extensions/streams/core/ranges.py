@@ -1,0 +1,189 @@
+"""Plans which offsets of a topic become a snapshot, and records the plan in the store.
+
+A window of time takes, of each partition, the records from the first one at its start or later up to the first one at
+its end or later. Windows that touch share this offset, so every record is in exactly one of their snapshots, also if
+records are not in the order of their times. A record that arrives after its window was planned belongs to the next
+window: a plan begins where the recorded plan of the window before it ends.
+
+``<store>/_state/<dag>/<task>/ranges/<table>-<digest>/<start>_<end>.json`` is a plan, written once and never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.times import sortable, window_time
+from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.extensions.streams.core.topic import Topic
+from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
+
+
+def recorded_ranges(
+    store: ArtifactStore, producer: Producer, table: str, source: Source, window: tuple[str | None, str | None]
+) -> TopicRanges:
+    """Returns the ranges that were planned for a table and window, or plans and records them.
+
+    A window without an end is planned for each run, since "now" is its end; other windows once for all runs of a task.
+
+    Args:
+        store: The artifact store.
+        producer: The task instance.
+        table: The table's name.
+        source: The topic, with the options of its connection.
+        window: Start and end, ISO 8601, UTC without a zone.
+
+    Raises:
+        BadInput: the topic cannot be read, or records of the window have expired.
+        HopsError: no broker answers.
+    """
+    start, end = (window_time(name, text) for name, text in zip(("window_start", "window_end"), window, strict=True))
+    identity = json.dumps([source.uri, source.offsets], sort_keys=True)
+    folder = store.uri("_state", producer.dag_id, producer.task, "ranges", f"{table}-{_digest(identity)}")
+    of_run = source.offsets is not None or end is None
+    name = f"{_name(start)}_{f'run-{_digest(producer.run_id)}' if of_run else _name(end)}.json"
+    names = store.names(folder)
+    if name not in names:
+        touching = [
+            _read(store, f"{folder}/{other[0]}") if other else None
+            for other in (
+                [each for each in names if start and each.endswith(f"_{_name(start)}.json")],
+                [each for each in names if end and each.startswith(f"{_name(end)}_")],
+            )
+        ]
+        ranges = plan_ranges(source, (start, end), *touching)
+        with contextlib.suppress(FileExistsError):  # another try was faster
+            store.create_text(f"{folder}/{name}", json.dumps(ranges.to_dict(), indent=1) + "\n")
+    return _read(store, f"{folder}/{name}")
+
+
+def plan_ranges(
+    source: Source,
+    window: tuple[datetime | None, datetime | None],
+    before: TopicRanges | None = None,
+    after: TopicRanges | None = None,
+) -> TopicRanges:
+    """Plans the ranges of a window.
+
+    Args:
+        source: The topic, with librdkafka's configuration in ``storage_options``.
+        window: Start and end in UTC; ignored if the source has ``offsets``.
+        before: Plan of the window that ends at the start.
+        after: Plan of the window that begins at the end.
+
+    Raises:
+        BadInput: a partition does not exist, or records of the window have expired.
+        HopsError: no broker answers.
+    """
+    with Topic(source.uri, source.storage_options) as topic:
+        partitions, topic_id = topic.partitions(), topic.topic_id()
+        if source.offsets is not None:
+            if unknown := sorted(set(map(int, source.offsets)) - set(partitions)):
+                raise BadInput(f"topic {topic.name!r} has no partition {unknown[0]}; it has {_few(partitions)}")
+            ranges = {partition: tuple(bounds) for partition, bounds in source.offsets.items()}
+            return TopicRanges(topic.name, topic_id, None, ranges)  # type: ignore[arg-type]
+        # Offsets of another topic of the same name say nothing of this one.
+        before, after = (plan if plan and plan.topic_id == topic_id else None for plan in (before, after))
+        bounds = {
+            str(partition): (_start(topic, partition, window[0], before), _end(topic, partition, window[1], after))
+            for partition in partitions
+        }
+        texts = tuple(time.isoformat() if time else None for time in window)
+        offsets = {partition: (start, max(start, end)) for partition, (start, end) in bounds.items()}
+        return TopicRanges(topic.name, topic_id, None if texts == (None, None) else texts, offsets)  # type: ignore[arg-type]
+
+
+def check_stored(topic: Topic, ranges: TopicRanges) -> None:
+    """Checks that a topic still holds all planned offsets.
+
+    Raises:
+        BadInput: records have expired, or the topic was created again; the message names partition and offsets.
+        HopsError: the topic is shorter than planned, or a transaction is open.
+    """
+    now_id = topic.topic_id()
+    if ranges.topic_id and now_id and now_id != ranges.topic_id:
+        raise BadInput(
+            f"topic {topic.name!r} was deleted and created again after its offsets were planned (its id was "
+            f"{ranges.topic_id} and is {now_id}); clear the plans below _state/<dag>/<task>/ranges of the store, and "
+            "restore the records if they are needed"
+        )
+    partitions = topic.partitions()
+    for partition, (start, end) in ranges.offsets.items():
+        if int(partition) not in partitions:
+            raise BadInput(
+                f"topic {topic.name!r} was created again: partition {partition}, of which offsets {start} to {end - 1} "
+                f"were planned, does not exist; it has {_few(partitions)}"
+            )
+        if start == end:
+            continue
+        low, high = topic.bounds(int(partition))
+        if low > start:
+            raise BadInput(
+                f"topic {topic.name!r}, partition {partition}: offsets {start} to {min(low, end) - 1} have expired; "
+                f"the first stored one is {low}. Ingest sooner, raise the topic's retention, or name the remaining "
+                "offsets in the source's 'offsets'"
+            )
+        if high < end:
+            raise HopsError(
+                f"topic {topic.name!r}, partition {partition}: offsets {start} to {end - 1} were planned, but "
+                f"it ends at {high}; the topic shrank or was created again, or a transaction is open"
+            )
+
+
+def _start(topic: Topic, partition: int, time: datetime | None, before: TopicRanges | None) -> int:
+    low, high = topic.bounds(partition)
+    if before is not None:
+        # A partition that is newer than the plan before it has nothing older.
+        return before.offsets.get(str(partition), (0, 0))[1]
+    if time is None:
+        return low
+    offset = topic.offset_at(partition, _milliseconds(time))
+    start = high if offset is None else offset
+    if 0 < low == start:
+        raise BadInput(
+            f"topic {topic.name!r}, partition {partition}: offsets before {low} have expired, and may belong to the "
+            f"window from {time.isoformat()}. Begin the window later, omit window_start to take what is left, or name "
+            "the offsets in the source's 'offsets'"
+        )
+    return start
+
+
+def _end(topic: Topic, partition: int, time: datetime | None, after: TopicRanges | None) -> int:
+    if after is not None and str(partition) in after.offsets:
+        return after.offsets[str(partition)][0]
+    offset = None if time is None else topic.offset_at(partition, _milliseconds(time))
+    return topic.bounds(partition)[1] if offset is None else offset
+
+
+def _read(store: ArtifactStore, uri: str) -> TopicRanges:
+    try:
+        return TopicRanges.from_dict(store.read_json(uri))
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{uri}: not a plan of a topic's offsets ({error}); restore or remove it") from error
+
+
+def _milliseconds(time: datetime) -> int:
+    """Returns milliseconds since the epoch, rounded up: a record's time has no smaller parts."""
+    return -int(-time.timestamp() * 1000 // 1)
+
+
+def _name(time: datetime | None) -> str:
+    return "first" if time is None else sortable(time.isoformat())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _few(partitions: list[int]) -> str:
+    return f"{len(partitions)} partitions" + (f", 0 to {partitions[-1]}" if partitions else "")
+
+
+def ranges_of(values: Mapping[str, Mapping[str, object]] | None) -> dict[str, TopicRanges]:
+    """Returns the ranges by table from a step's parameter."""
+    return {table: TopicRanges.from_dict(value) for table, value in (values or {}).items()}

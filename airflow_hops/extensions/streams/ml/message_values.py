@@ -1,0 +1,325 @@
+"""Decodes the values of messages: JSON, Avro and Protobuf, the latter two by schemas of a registry.
+
+Values with a registered schema begin with a zero byte and the schema's id, four bytes (Confluent's wire format); in
+Protobuf, the path to the message's type within its file follows. Values of one schema have the same Arrow type.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX
+from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
+from airflow_hops.extensions.streams.ml.message_types import (
+    UTC_TIME,
+    Poison,
+    avro_type,
+    check_storable,
+    is_map,
+    is_repeated,
+    protobuf_type,
+)
+from airflow_hops.ml.readers.jsonl import parse_json
+from airflow_hops.ml.readers.types import CALENDAR_S
+
+_HEADER_BYTES = 5
+_VARINT_BITS = 70
+"""Bits in the ten bytes of a varint of 64 bits, at most."""
+
+Fields = Mapping[str, Any]
+Decode = Callable[[bytes], Fields]
+
+
+def decode_json(value: bytes) -> Fields:
+    """Returns the fields of a JSON object. Raises Poison if the value is not one."""
+    try:
+        fields = orjson.loads(value)
+        parse_json(value)  # orjson accepts a field twice, and more levels than readers do
+    except orjson.JSONDecodeError:
+        raise Poison("not JSON") from None
+    except ValueError as error:
+        raise Poison("a field is there twice") from error
+    except RecursionError as error:
+        raise Poison("values are nested too deeply") from error
+    if not isinstance(fields, dict):
+        raise Poison("not a JSON object")
+    return fields
+
+
+def decode_captured(value: bytes, types: bytes) -> tuple[Fields, pa.DataType]:
+    """Returns the fields of a captured row and their type.
+
+    Args:
+        value: A JSON object.
+        types: The message's header with the types of its members.
+
+    Raises:
+        Poison: the value does not have these types.
+    """
+    fields = decode_json(value)
+    try:
+        type_ = _captured_type(types, *fields)
+        return {field.name: _from_json(fields[field.name], field.type) for field in type_}, type_
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Poison(f"not of the types in the header {TYPES_HEADER}") from error
+
+
+@cache
+def _captured_type(types: bytes, *names: str) -> pa.DataType:
+    type_ = pa.struct(list(zip(names, map(_type_of_text, types.decode().split(";")), strict=True)))
+    check_storable(type_)
+    return type_
+
+
+def _type_of_text(text: str) -> pa.DataType:
+    if text.startswith("list<item: "):
+        return pa.list_(_type_of_text(text.removeprefix("list<item: ")[:-1]))
+    return UTC_TIME if text == str(UTC_TIME) else pa.type_for_alias(text)
+
+
+def _from_json(value: Any, type_: pa.DataType) -> Any:
+    if pa.types.is_list(type_):
+        of = type_.value_type
+        # NumPy converts many numbers at once, also those that are texts, such as "NaN".
+        return np.array(value, of.to_pandas_dtype()) if pa.types.is_floating(of) else [_from_json(v, of) for v in value]
+    if pa.types.is_floating(type_):
+        return float(value)
+    if pa.types.is_timestamp(type_):
+        return datetime.fromisoformat(value)
+    if pa.types.is_binary(type_):
+        return base64.b64decode(value, validate=True)
+    # Arrow takes a boolean for an integer.
+    expected = bool if pa.types.is_boolean(type_) else int if pa.types.is_integer(type_) else str
+    if value is not None and type(value) is not expected:
+        raise TypeError(f"{value!r} is not of type {type_}")
+    return value
+
+
+class Registry:
+    """Decodes values by the schemas of a Confluent schema registry.
+
+    Args:
+        options: ``schema.registry.url`` and other options of confluent-kafka's client with the same prefix.
+        format: Expected kind of the schemas: ``json``, ``avro`` or ``protobuf``; None for the kind of each schema.
+
+    Raises:
+        BadInput: the options have no URL, or the client refuses one.
+    """
+
+    def __init__(self, options: Mapping[str, Any], format: str | None) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        config = {
+            name.removeprefix(REGISTRY_PREFIX): v for name, v in options.items() if name.startswith(REGISTRY_PREFIX)
+        }
+        if "url" not in config:
+            raise BadInput(
+                f"format {format!r} needs a schema registry; give 'schema.registry.url' in the extra of the connection "
+                "or in the source's 'storage_options'"
+            )
+        try:
+            self._client = SchemaRegistryClient(config)
+            # Another client, since one returns the text that it remembers, whatever form is asked for.
+            self._serialized = SchemaRegistryClient(config)
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"schema registry: {error}") from error
+        self._url, self._format = config["url"], format
+        self._decoders: dict[bytes, tuple[Decode, pa.DataType | None] | Poison] = {}
+
+    def decoder(self, value: bytes) -> tuple[bytes, Decode, pa.DataType | None]:
+        """Returns the id of a value's schema, the function that decodes the value, and its type; None for JSON.
+
+        Raises:
+            Poison: the value has no schema, the registry does not know it, or it cannot be used.
+            HopsError: the registry does not answer.
+            BadInput: the registry refuses the request; the schema is not a record, or has a union that does not fit a
+                column.
+        """
+        if len(value) < _HEADER_BYTES or value[0]:
+            raise Poison("no id of a schema")
+        key = value[1:_HEADER_BYTES]
+        if key not in self._decoders:
+            try:
+                self._decoders[key] = self._make_decoder(int.from_bytes(key, "big"))
+            except Poison as error:
+                self._decoders[key] = error
+        decoder = self._decoders[key]
+        if isinstance(decoder, Poison):
+            raise decoder
+        return key, *decoder
+
+    def _make_decoder(self, schema_id: int) -> tuple[Decode, pa.DataType | None]:
+        schema = self._ask(lambda: self._client.get_schema(schema_id))
+        kind = str(schema.schema_type or "AVRO").lower()
+        if self._format is not None and kind != self._format:
+            raise Poison(f"schema is {kind}, expected {self._format}")
+        if kind == "json":
+            return (lambda value: decode_json(value[_HEADER_BYTES:])), None
+        try:
+            decode, type_ = self._avro(schema) if kind == "avro" else self._protobuf(schema_id)
+            check_storable(type_)
+            return decode, type_
+        except (Poison, HopsError):
+            raise
+        except Exception as error:  # whichever error the schema leads to
+            raise Poison(f"schema {schema_id} cannot be used ({type(error).__name__}: {str(error)[:100]})") from error
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        try:
+            return request()
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                raise Poison("schema is not in the registry") from None
+            code = error.http_status_code
+            kind = BadInput if 400 <= code < 500 and code not in (408, 429) else HopsError
+            raise kind(f"schema registry {self._url}: {error}") from error
+        except Exception as error:  # of whichever HTTP library the client uses
+            raise HopsError(f"schema registry {self._url} does not answer ({type(error).__name__}: {error})") from error
+
+    def _avro(self, schema: Any) -> tuple[Decode, pa.DataType]:
+        import fastavro
+
+        named: dict[str, Any] = {}
+
+        def parse(schema: Any) -> Any:
+            for reference in schema.references or ():
+                parse(self._ask(partial(self._client.get_version, reference.subject, reference.version)).schema)
+            return fastavro.parse_schema(orjson.loads(schema.schema_str), named_schemas=named)
+
+        parsed = parse(schema)
+
+        def decode(value: bytes) -> Fields:
+            stream = io.BytesIO(value[_HEADER_BYTES:])
+            try:
+                fields = fastavro.schemaless_reader(stream, parsed)
+            except Exception as error:  # whichever error the bytes lead to
+                raise Poison("not Avro of its schema") from error
+            if stream.read(1):
+                raise Poison("not Avro of its schema")
+            decoded: Fields = _for_arrow(fields, type_)
+            return decoded
+
+        type_ = avro_type(parsed, named)
+        if not pa.types.is_struct(type_):
+            raise BadInput(f"schema registry {self._url}: {schema.schema_str[:200]} is not a record, as rows must be")
+        return decode, type_
+
+    def _protobuf(self, schema_id: int) -> tuple[Decode, pa.DataType]:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+        pool = descriptor_pool.DescriptorPool()
+
+        def add(schema: Any, name: str | None = None) -> Any:
+            for reference in schema.references or ():
+                get = partial(self._serialized.get_version, reference.subject, reference.version, fmt="serialized")
+                add(self._ask(get).schema, reference.name)
+            file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.schema_str))
+            file.name = name or file.name or "values.proto"
+            for dependency in file.dependency:
+                if dependency.startswith("google/protobuf/"):
+                    _add_well_known(pool, dependency)
+            return pool.Add(file) or pool.FindFileByName(file.name)
+
+        file = add(self._ask(lambda: self._serialized.get_schema(schema_id, fmt="serialized")))
+        # A file may have several messages; values nearly always are of the first.
+        descriptor = next(iter(file.message_types_by_name.values()))
+        type_ = protobuf_type(descriptor)
+        message_class = message_factory.GetMessageClass(descriptor)
+
+        def decode(value: bytes) -> Fields:
+            try:
+                return _fields_of(message_class.FromString(value[_start_of_message(value) :]))
+            except (message.DecodeError, IndexError) as error:
+                raise Poison("not Protobuf of its schema") from error
+
+        return decode, type_
+
+
+def _for_arrow(value: Any, type_: pa.DataType) -> Any:
+    """Returns a decoded value with the pairs of maps in a list, and UUIDs as text, which Arrow expects."""
+    if value is None:
+        return None
+    if pa.types.is_struct(type_):
+        return {field.name: _for_arrow(value[field.name], field.type) for field in type_}
+    if pa.types.is_map(type_):
+        return [(key, _for_arrow(item, type_.item_type)) for key, item in value.items()]
+    if pa.types.is_list(type_):
+        return [_for_arrow(item, type_.value_type) for item in value]
+    return str(value) if isinstance(value, uuid.UUID) else value
+
+
+def _add_well_known(pool: Any, name: str) -> None:
+    import importlib
+
+    from google.protobuf import descriptor_pb2
+
+    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    for dependency in module.DESCRIPTOR.dependencies:
+        _add_well_known(pool, dependency.name)
+    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb))
+
+
+def _start_of_message(value: bytes) -> int:
+    """Returns the position after the path in a value. Raises Poison if the path does not lead to the first message."""
+    position = _HEADER_BYTES
+
+    def number() -> int:
+        nonlocal position
+        result = shift = 0
+        while True:
+            byte = value[position]
+            position += 1
+            result |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > _VARINT_BITS:
+                raise Poison("not Protobuf of its schema")
+            if not byte & 0x80:
+                return (result >> 1) ^ -(result & 1)
+
+    # A path to the first message is the number of its parts, 1, and 0; or no part.
+    if (parts := number()) and (parts != 1 or number()):
+        raise Poison("not the first message of its schema")
+    return position
+
+
+def _fields_of(message: Any) -> dict[str, Any]:
+    """Returns a message's fields; those that know whether they are set, and are not, are None."""
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if is_map(field):
+            of = field.message_type.fields_by_name["value"]
+            fields[field.name] = [(key, _value_of(of, item)) for key, item in value.items()]
+        elif is_repeated(field):
+            fields[field.name] = [_value_of(field, item) for item in value]
+        else:
+            fields[field.name] = (
+                None if field.has_presence and not message.HasField(field.name) else _value_of(field, value)
+            )
+    return fields
+
+
+def _value_of(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        if field.message_type.full_name == "google.protobuf.Timestamp":
+            if value.seconds not in CALENDAR_S:
+                raise Poison("a time outside the years 1 to 9999")
+            return value.seconds * 1_000_000 + value.nanos // 1000
+        return _fields_of(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else str(value)
+    return value

@@ -1,0 +1,181 @@
+"""Sends captured rows to Kafka: each row is a message, a JSON object with the columns of the captured files.
+
+The header ``hops-types`` has the Arrow types of the object's members, in their order, separated by ``;``: numbers have
+as many digits as their type needs, and NaN and infinities, which JSON lacks, are the texts ``NaN``, ``Infinity`` and
+``-Infinity``.
+
+A batch is one transaction, so that attempts that failed leave nothing that a reader of committed records sees. If the
+writer is killed between the commit and the note of it in the spool, the batch is sent again; its rows have the same
+``request_id`` and ``row``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
+from airflow_hops.serving.capture.batch import Part
+
+log = logging.getLogger(__name__)
+
+LABELS_SUFFIX, SHADOW_SUFFIX = "-labels", "-shadow"
+"""Ends of the names of the topics of labels and of shadow answers."""
+_ANSWER_S = 10.0
+_ROWS_AT_ONCE = 1000
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+class CapturedTopic:
+    """The topics of captured rows.
+
+    Args:
+        topic: Name of the topic of answered requests.
+        config_file: JSON file with librdkafka's configuration.
+        sender: Name of the sender of transactions, of which the newest one alone can commit.
+
+    Raises:
+        OSError: the file cannot be read, or librdkafka refuses its content.
+    """
+
+    def __init__(self, topic: str, config_file: str, sender: str) -> None:
+        self._topic = topic
+        self._config = {
+            "linger.ms": 50,
+            "compression.type": "lz4",
+            "delivery.report.only.error": True,  # the commit reports the others
+            "queue.buffering.max.kbytes": 2**15,
+            **read_config(config_file),
+            "transactional.id": sender,
+        }
+        self._producer: Any = None
+
+    def send(self, parts: Sequence[Part]) -> Counter[str]:
+        """Sends the rows of parts in one transaction; returns by model how many rows cannot be sent at all.
+
+        Raises:
+            OSError: the brokers have not committed them.
+        """
+        from confluent_kafka import KafkaError, KafkaException, Producer
+
+        unsendable: Counter[str] = Counter()
+        try:
+            if self._producer is None:
+                producer = Producer(self._config)
+                producer.init_transactions(_ANSWER_S)
+                self._producer = producer
+            self._producer.begin_transaction()
+            for part in parts:
+                try:
+                    table = part.table() if part.table else None
+                except Exception as error:
+                    log.error("capture: %d rows of model %s cannot be sent: %s", part.rows, part.model, error)
+                    unsendable[part.model] += part.rows
+                    continue
+                if table is None:
+                    continue
+                if part.labels:
+                    table = table.append_column("model", [[part.model] * len(table)])
+                headers = [(TYPES_HEADER, ";".join(str(type_) for type_ in table.schema.types))]
+                for key, value in _messages(table):
+                    if not self._produce(self._name(part), key, value, headers, KafkaError, KafkaException):
+                        unsendable[part.model] += 0 if part.labels else 1
+            self._drain()
+            self._producer.commit_transaction(_ANSWER_S)
+        except (KafkaException, BufferError) as error:
+            if self._producer is not None:
+                self._producer.purge()
+            self._producer = None  # another one ends this transaction
+            raise OSError(f"topic {self._topic}: {error.args[0]}") from error
+        return unsendable
+
+    def _produce(self, topic: str, key: bytes, value: bytes, headers: Any, kinds: Any, failure: Any) -> bool:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, headers=headers)
+                return True
+            except BufferError:  # librdkafka's queue is full
+                if len(self._producer):
+                    self._drain()
+                    continue
+            except failure as error:
+                if error.args[0].code() != kinds.MSG_SIZE_TOO_LARGE:
+                    raise
+            log.error("capture: a row of %d bytes is larger than a message of topic %s", len(value), topic)
+            return False
+
+    def _drain(self) -> None:
+        """Waits until the brokers have acknowledged all messages; they may be slow, but not silent."""
+        waiting = len(self._producer)
+        while left := self._producer.flush(_ANSWER_S):
+            if left >= waiting:
+                raise BufferError(f"the brokers have acknowledged nothing for {_ANSWER_S:.0f} s")
+            waiting = left
+
+    def _name(self, part: Part) -> str:
+        if part.labels:
+            return self._topic + LABELS_SUFFIX
+        return self._topic + (SHADOW_SUFFIX if part.shadow else "")
+
+
+def read_config(config_file: str) -> dict[str, Any]:
+    """Returns librdkafka's configuration in a JSON file. Raises OSError if it has none with ``bootstrap.servers``."""
+    try:
+        config = json.loads(Path(config_file).read_text())
+    except ValueError as error:
+        raise OSError(f"{config_file} is not JSON: {error}") from error
+    if not isinstance(config, dict) or not config.get("bootstrap.servers"):
+        raise OSError(f"{config_file}: expected a JSON object of librdkafka's options, with 'bootstrap.servers'")
+    return config
+
+
+def _messages(table: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Yields key and value of each row; the key is the request's id, so that a request's rows stay in order."""
+    names = [orjson.dumps(name).replace(b"%", b"%%") + b":%b" for name in table.column_names]
+    row = b"{" + b",".join(names) + b"}"
+    for batch in table.to_batches(_ROWS_AT_ONCE):
+        texts = zip(*(_texts(_values(column)) for column in batch.columns), strict=True)
+        for request_id, values in zip(
+            batch.column(table.column_names.index("request_id")).to_pylist(), texts, strict=True
+        ):
+            yield request_id.encode(), row % values
+
+
+def _texts(values: Sequence[Any] | np.ndarray) -> list[bytes]:
+    """Returns the JSON text of each value: of numbers and times, which have no commas, of all at once."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC
+    if isinstance(values, np.ndarray):
+        every: bytes = orjson.dumps(values, option=options)[1:-1]
+        return every.split(b",")
+    return [orjson.dumps(value, default=_text_of, option=options) for value in values]
+
+
+def _values(column: Any) -> Sequence[Any] | np.ndarray:
+    """Returns the values of a column without nulls, as orjson writes them; numbers and times are NumPy's."""
+    import pyarrow as pa
+
+    if pa.types.is_list(column.type):
+        values, offsets = _values(column.flatten()), column.offsets.to_pylist()
+        return [values[start - offsets[0] : end - offsets[0]] for start, end in pairwise(offsets)]
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    array: np.ndarray = column.to_numpy(zero_copy_only=False)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return [value if np.isfinite(value) else _NOT_FINITE[str(value)] for value in array]
+    return array
+
+
+def _text_of(value: Any) -> str:
+    """Returns bytes as text in Base64."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError

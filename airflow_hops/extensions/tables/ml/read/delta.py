@@ -1,0 +1,100 @@
+"""Rows of a Delta table at one version, read without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.ml.read import lake
+from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, columns_to_read, failing_as
+from airflow_hops.ml.stages.ingest.window import Window
+
+
+def state_of(source: Source) -> list[list[Any]]:
+    """Returns the current version, or the one that the source names, as one row."""
+    return [[_load(source, source.version).version()]]
+
+
+@contextmanager
+def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
+    """Opens a table at a version, for the rows in a window.
+
+    Raises:
+        BadInput: there is no such table or version, a key occurs twice, or only Spark reads the table's deletes.
+        HopsError: the storage fails.
+    """
+    where = f"{source.uri} at version {state}"
+    table = _load(source, state)
+    with failing(where):
+        check_features(table, where)
+        dataset = table.to_pyarrow_dataset()
+    schema: pa.Schema = dataset.schema
+    columns = columns_to_read(source, schema.names, where)
+    bounds = lake.bounds(source, window, schema)
+    time = pc.field(source.time_column or "")
+    inside = None
+    for compared, bound in bounds:
+        condition = time >= bound if compared == ">=" else time < bound
+        inside = condition if inside is None else inside & condition
+    with failing(where):
+        if source.key:
+            lake.check_key(dataset.to_table(list(source.key), filter=inside), source, where)
+        without_time = dataset.count_rows(filter=time.is_null()) if bounds else 0
+        added = pa.table(table.get_add_actions(flatten=True))
+        sizes = dict(zip(added["path"].to_pylist(), added["size_bytes"].to_pylist(), strict=True))
+        parts = lake.parts((each, sizes.get(each.path, 0)) for each in dataset.get_fragments(filter=inside))
+    yield OpenTable(
+        where,
+        {name: schema.field(name).type for name in columns},
+        parts,
+        partial(_read, where, schema, columns, inside),
+        without_time=without_time,
+        span=lambda: lake.span(dataset.to_table([source.time_column])[0]),
+    )
+
+
+def check_features(table: DeltaTable, where: str) -> None:
+    """Raises BadInput if deltalake would overlook deleted rows or values of renamed columns."""
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise BadInput(
+            f"{where}: the table may have deletion vectors, which only Spark reads; turn them off and purge them"
+        )
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        raise BadInput(f"{where}: the table has column mapping, which only Spark reads; copy it to one without")
+
+
+def _read(
+    where: str, schema: pa.Schema, columns: Sequence[str], inside: Any, part: Sequence[Any]
+) -> Iterator[pa.RecordBatch]:
+    with failing(where):
+        for fragment in part:
+            yield from fragment.to_batches(schema=schema, columns=list(columns), filter=inside)
+
+
+def _load(source: Source, version: str | None) -> DeltaTable:
+    options = {name: str(value) for name, value in source.storage_options.items()}
+    if version is not None and not version.isdigit():
+        raise BadInput(f"{source.uri}: 'version' is {version!r}; expected the number of a version")
+    with failing(source.uri + (f" at version {version}" if version else ""), is_bad=version is not None):
+        path = source.uri.removeprefix("delta://")
+        return DeltaTable(path, None if version is None else int(version), storage_options=options)
+
+
+def failing(where: str, *, is_bad: bool = False) -> AbstractContextManager[None]:
+    """Turns errors of deltalake into ours; with ``is_bad``, a retry cannot help."""
+    bad = (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, pa.ArrowInvalid)
+
+    def is_lasting(error: Exception) -> bool:
+        # deltalake has no class of its own for a schema that Delta does not allow, and for features that it lacks.
+        return is_bad or isinstance(error, bad) or type(error) is Exception or "Unsupported table feature" in str(error)
+
+    return failing_as(where, Exception, is_bad=is_lasting)

@@ -1,0 +1,169 @@
+"""Writes the rows of an artifact to a table, instead of those of the same batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.extensions.streams.core.topic_ranges import REJECTED_FOLDER
+from airflow_hops.extensions.tables.core.tables import Table, TableWriteProperties
+from airflow_hops.extensions.tables.ml.read.open_table import module_for
+from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, FOLDER, TableWriter
+from airflow_hops.ml.readers.text_types import first_bad
+from airflow_hops.ml.readers.types import converted, fits, is_in_calendar, normalised, value_text
+from airflow_hops.ml.step.context import StepContext
+
+log = logging.getLogger(__name__)
+
+_BATCH_ROWS = 1 << 17
+_MAY_BE_EMPTY = ("quarantine", REJECTED_FOLDER)
+"""Folders that an artifact has only if there are such rows."""
+
+
+def run(
+    context: StepContext, *, table: Mapping[str, Any], folders: Sequence[str] | None = None, batch: str | None = None
+) -> Artifact:
+    """Writes the artifact ``table_write``, which has no files, after the rows of the input ``rows`` are in the table.
+
+    Args:
+        context: Step with the input ``rows``.
+        table: Fields of the :class:`~airflow_hops.extensions.tables.core.tables.Table`.
+        folders: Folders of the artifact; None for all except rejected records.
+        batch: Value of the column ``hops_batch``; None for the artifact's path in the store.
+
+    Raises:
+        BadInput: the artifact has no rows, or the table other columns, or it cannot hold a type or value.
+        HopsError: the database or storage failed.
+    """
+    target = Table.from_value(table).with_options(context.spec.source_options)
+    artifact = context.input("rows")
+    batch = batch or artifact.uri.removeprefix(context.store.root).strip("/")
+    files = _files(context, artifact, folders)
+    schema = _schema(files) if files else None
+    total = sum(file.metadata.num_rows for file in files)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        written = 0
+        for file in files:
+            for read in pq.ParquetFile(file.path, metadata=file.metadata).iter_batches(_BATCH_ROWS):
+                assert schema is not None
+                yield _converted(read, schema, batch, file, target)
+                written += read.num_rows
+                context.progress(0.9 * written / max(total, 1), f"{written} of {total} rows")
+
+    with _opened(target) as writer:
+        columns = {field.name: _type(writer, field, target) for field in schema or ()}
+        existing = writer.columns()
+        if schema is not None and existing is None:
+            writer.create(schema)
+        elif schema is not None and existing is not None:
+            _check_columns(existing, columns, target)
+        if not (schema is None and existing is None):
+            writer.replace(batch, schema, rows())
+    log.info("%d rows in table %s, batch %s", total, target.uri, batch)
+    with context.output() as output:
+        return output.commit(
+            rows={target.uri: RowCounts(total, total)},
+            metrics={"rows": total},
+            properties=TableWriteProperties(target.uri, batch, columns, writer.version).to_dict(),
+        )
+
+
+def _opened(table: Table) -> AbstractContextManager[TableWriter]:
+    name = table.uri.partition("://")[0] if table.conn_id is None else table.storage_options["dialect"]
+    module = module_for(f"airflow_hops.extensions.tables.ml.write.{name}", f"table {table.uri!r}")
+    return module.opened(table)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _File:
+    folder: str
+    path: Path
+    metadata: pq.FileMetaData
+
+
+def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | None) -> list[_File]:
+    """Returns the Parquet files."""
+    if isinstance(folders, str) or (folders is not None and not folders):
+        raise BadInput(f"folders is {folders!r}; expected a list of folders, or None for all")
+    paths = sorted(
+        entry.path for entry in context.store.manifest(artifact.uri).files if entry.path.endswith(".parquet")
+    )
+    of = [(path.rpartition("/")[0], path) for path in paths]
+    known = dict.fromkeys(folder for folder, _ in of)
+    for folder in folders or ():
+        if folder not in known and not folder.startswith(_MAY_BE_EMPTY):
+            raise BadInput(f"{artifact.uri}: folders names {folder!r}; rows are in {', '.join(known) or 'no folder'}")
+    if not known and folders is None and artifact.kind != "anomalies":
+        raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
+    wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
+    local = context.store.local(artifact)
+    return [_File(folder, local / path, pq.read_metadata(local / path)) for folder, path in of if folder in wanted]
+
+
+def _schema(files: Sequence[_File]) -> pa.Schema:
+    """Returns the schema of all files, with the columns of batch and folder."""
+    schemas = {
+        file.path: {field.name: normalised(field.type) for field in file.metadata.schema.to_arrow_schema()}
+        for file in files
+    }
+    first, columns = next(iter(schemas.items()))
+    for path, others in schemas.items():
+        if others != columns:
+            name = next(name for name in [*columns, *others] if columns.get(name) != others.get(name))
+            raise BadInput(
+                f"{path}: column {name!r} is {others.get(name, 'missing')}, and {columns.get(name, 'missing')} in "
+                f"{first}; name folders with the same columns in 'folders'"
+            )
+    for name in (BATCH, FOLDER):
+        if name in columns:
+            raise BadInput(f"{first}: there is a column {name!r}, which the table needs for itself; rename it")
+    return pa.schema([*columns.items(), (BATCH, pa.string()), (FOLDER, pa.string())])
+
+
+def _converted(read: pa.RecordBatch, schema: pa.Schema, batch: str, file: _File, table: Table) -> pa.RecordBatch:
+    arrays = []
+    for field in list(schema)[:-2]:
+        array = read.column(read.schema.get_field_index(field.name))
+        if not _fits(array, field.type):
+            value = value_text(array, first_bad(array, partial(_fits, type_=field.type)))
+            raise BadInput(
+                f"table {table.uri!r}: column {field.name!r} has {value}, which does not fit {field.type}, in "
+                f"{file.path}; correct it where the artifact is made"
+            )
+        arrays.append(converted(array, field.type))
+    added = [pa.repeat(value, read.num_rows).cast(pa.string()) for value in (batch, file.folder)]
+    return pa.RecordBatch.from_arrays([*arrays, *added], schema=schema)
+
+
+def _fits(array: pa.Array, type_: pa.DataType) -> bool:
+    return is_in_calendar(array) and fits(array, type_)
+
+
+def _type(writer: TableWriter, field: pa.Field, table: Table) -> str:
+    type_ = writer.type_of(field.type)
+    if type_ is None:
+        raise BadInput(
+            f"table {table.uri!r} cannot hold column {field.name!r}, which is {field.type}; convert it or leave it out "
+            "where the artifact is made"
+        )
+    return type_
+
+
+def _check_columns(existing: Mapping[str, str], columns: Mapping[str, str], table: Table) -> None:
+    """Raises BadInput if the table has other columns."""
+    for name in [*columns, *existing]:
+        if existing.get(name) != columns.get(name):
+            raise BadInput(
+                f"table {table.uri!r}: column {name!r} is {existing.get(name, 'missing')}, and the rows have "
+                f"{columns.get(name, 'no such column')}; alter the table, or write to another one"
+            )

@@ -1,0 +1,57 @@
+"""Operator that writes the rows of an artifact to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_hops.extensions.tables.core.tables import Table
+from airflow_hops.operators.base import HopsOperator
+
+__all__ = ["Table", "WriteTableOperator"]
+
+
+class WriteTableOperator(HopsOperator):
+    """Writes the rows of an artifact to a table of PostgreSQL, SQLite, Iceberg or Delta: each row exactly once.
+
+    The rows may be predictions, examples, a snapshot, or what a validation has quarantined. The table gets two more
+    columns: ``hops_batch``, and ``hops_folder``, the split or table within the artifact. All rows are written in one
+    transaction, which first deletes rows of the same batch, so a retry or a rerun replaces them.
+
+    Example::
+
+        WriteTableOperator(
+            task_id="write", rows=predicted.output, table=Table(conn_id="warehouse", name="predictions")
+        )
+
+    Args:
+        rows: The artifact. (templated)
+        table: The table: a :class:`~airflow_hops.extensions.tables.core.tables.Table`, its URI, or its fields. It is created if
+            it does not exist. (templated)
+        folders: Folders of the artifact to write, such as ``["eval"]`` or ``["rejected/flights"]``; None for all
+            except rejected records. (templated)
+        batch: Value of ``hops_batch``, such as ``"{{ ds }}"``; None for the artifact's path in the store, which
+            consists of DAG, run and task. (templated)
+        **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`. Tables of Iceberg and Delta need a ``runtime``
+            with their libraries.
+    """
+
+    entry = "airflow_hops.extensions.tables.ml.write:run"
+    output_kind = "table_write"
+    param_arguments = ("table", "folders", "batch")
+    input_arguments = ("rows",)
+    templated = ("table", "folders", "batch")
+    cacheable = False
+
+    def __init__(
+        self,
+        *,
+        rows: Any,
+        table: Table | str | Mapping[str, Any],
+        folders: Sequence[str] | None = None,
+        batch: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+        self.table: dict[str, Any] = Table.from_value(table).to_dict()

@@ -1,0 +1,53 @@
+"""Whether the sources of a champion have rows that it was not trained on."""
+
+from __future__ import annotations
+
+from airflow_hops.connections import with_storage_options
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.lineage import links_of
+from airflow_hops.core.contract.run_record import INGEST_ENTRY
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.source_files import fingerprint_of_sources
+from airflow_hops.extensions.replay.hooks.chain import record_of
+
+
+def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:
+    """Returns the only snapshot that a model was trained on; None if there are several, or if it is unknown."""
+    snapshots, seen, waiting = dict[str, Artifact](), set[str](), [model]
+    while waiting:
+        artifact = waiting.pop()
+        if artifact.kind == "snapshot":
+            snapshots[artifact.fingerprint] = artifact
+        elif artifact.kind != "schema" and artifact.uri not in seen:  # it was frozen in an earlier run
+            seen.add(artifact.uri)
+            try:
+                manifest = store.manifest(artifact.uri)
+            except BadInput:
+                return None
+            if manifest.fingerprint != artifact.fingerprint:  # it was replaced since
+                return None
+            waiting += [link.source for link in links_of(manifest)]
+    return snapshots.popitem()[1] if len(snapshots) == 1 else None
+
+
+def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
+    """Returns whether a model was trained on all rows of files that have not changed since.
+
+    False does not mean that there are new rows: they are unknown for tables, topics, and models of a window in time.
+    """
+    snapshot = training_snapshot(store, model)
+    if snapshot is None:
+        return False
+    try:
+        manifest = store.manifest(snapshot.uri)
+        record = record_of(store, manifest)
+        if record is None or record.entry != INGEST_ENTRY or record.secrets:
+            return False
+        sources = {table: Source.from_value(table, value) for table, value in record.params["sources"].items()}
+        in_window = record.params["window_end"] and any(source.time_column for source in sources.values())
+        if in_window or any(source.is_table or source.is_topic for source in sources.values()):
+            return False
+        return fingerprint_of_sources(with_storage_options(sources)) == manifest.cache_key_parts.get("sources")
+    except HopsError:  # the training itself will say what is wrong with the sources
+        return False

@@ -1,5 +1,0 @@
-"""Experiments: functions that run in processes of the step, and their records in the store."""
-
-from airflow_hops.ml.experiments.experiment import Experiment, run_experiment
-
-__all__ = ["Experiment", "run_experiment"]

@@ -1,1 +1,0 @@
-"""Runs notebooks as steps (``stage``), and as the code of ranks (``script``)."""

@@ -1,1 +1,0 @@
-"""OpenLineage events of operators; imported only where the provider asks for them."""

@@ -1,1 +1,0 @@
-"""Repeated runs: back-tests, reproduction, and comparison of runs."""
