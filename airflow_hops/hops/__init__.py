@@ -46,7 +46,7 @@ _MODULES = {
     "ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids z_score",
     "ml.models": "scikit_learn",
     "ml.models.export": "ExportedModel export_model",
-    "ml.readers.packed": "PackedFiles",
+    "extensions.images.ml.packed": "PackedFiles",
     "ml.step.context": "StepContext",
     "ml.training": "devices keras reader",
     "ml.training.context": "TrainContext current_context",

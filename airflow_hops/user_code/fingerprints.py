@@ -12,7 +12,7 @@ from airflow_hops.core.contract.run_record import UserCode
 from airflow_hops.core.store.run_records import MAX_CODE_BYTES, MAX_CODE_FILES
 
 ML_SIDE = ("core", "hops", "ml", "serving")
-"""The modules and folders of this package that run in a step."""
+"""The folders of this package, and of each extension in it, that run in a step."""
 
 
 @functools.cache
@@ -20,10 +20,14 @@ def package_fingerprint() -> str:
     """Returns the SHA-256 (hex) of the sources that can run in a step."""
     package = Path(airflow_hops.__file__).parent
     digest = hashlib.sha256()
-    for name in ML_SIDE:
-        for source in sorted((package / name).rglob("*.py")):
-            digest.update(f"{source.relative_to(package)}\0".encode())
-            digest.update(source.read_bytes())
+    for source in sorted(
+        source
+        for pattern in ("", "extensions/*/")
+        for name in ML_SIDE
+        for source in package.glob(f"{pattern}{name}/**/*.py")
+    ):
+        digest.update(f"{source.relative_to(package)}\0".encode())
+        digest.update(source.read_bytes())
     return digest.hexdigest()
 
 

@@ -191,7 +191,7 @@ def step(
         BadInput: the stage does not exist, or rejects its inputs.
     """
     spec = session.current_context().spec
-    entry = stage if ":" in stage else f"airflow_hops.ml.stages.{stage}:run"
+    entry = stage if ":" in stage else extensions(STAGES)[stage].value
     name = name or stage.partition(":")[0].rpartition(".")[2]
     producer = replace(spec.producer, task_id=f"{spec.producer.task_id}.{name}")
     output = None if kind is None else Output(store().address(producer, kind), kind)

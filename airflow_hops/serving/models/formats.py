@@ -36,21 +36,23 @@ def _opener(module: str, servable: str) -> Callable[[str, int, Path, ModelOption
     """Imports a format's module only when a model is opened, so that other processes do not import TensorFlow."""
 
     def open_version(model: str, version: int, folder: Path, options: ModelOptions) -> Servable:
-        opened: Servable = getattr(import_module(f"airflow_hops.serving.models.{module}"), servable)(
-            model, version, folder, options
-        )
+        opened: Servable = getattr(import_module(f"airflow_hops.{module}"), servable)(model, version, folder, options)
         return opened
 
     return open_version
 
 
 SAVED_MODEL = ModelFormat(
-    "SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _opener("saved_model", "SavedModelServable")
+    "SavedModel", ("saved_model.pb", "saved_model.pbtxt"), _opener("serving.models.saved_model", "SavedModelServable")
 )
-TFLITE = ModelFormat("TensorFlow Lite", ("model.tflite",), _opener("tflite", "TfLiteServable"))
-ONNX = ModelFormat("ONNX", ("model.onnx",), _opener("onnx", "OnnxServable"))
+TFLITE = ModelFormat(
+    "TensorFlow Lite", ("model.tflite",), _opener("extensions.frameworks.serving.tflite", "TfLiteServable")
+)
+ONNX = ModelFormat("ONNX", ("model.onnx",), _opener("extensions.frameworks.serving.onnx", "OnnxServable"))
 SCIKIT_LEARN = ModelFormat(
-    "scikit-learn", ("model.skops", "model.pkl", "model.joblib"), _opener("scikit_learn", "EstimatorServable")
+    "scikit-learn",
+    ("model.skops", "model.pkl", "model.joblib"),
+    _opener("extensions.frameworks.serving.scikit_learn", "EstimatorServable"),
 )
 
 

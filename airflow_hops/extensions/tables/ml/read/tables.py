@@ -35,7 +35,7 @@ def _module_of(source: Source) -> Any:
     """Imports the module that reads a table; the others' libraries may not be installed."""
     scheme = source.uri.partition("://")[0]
     name = _MODULES.get(scheme) or source.storage_options["dialect"]
-    return module_for(f"airflow_hops.ml.stages.ingest.{name}", f"source {source.uri!r}")
+    return module_for(f"airflow_hops.extensions.tables.ml.read.{name}", f"source {source.uri!r}")
 
 
 def states_of(context: StepContext, *, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
