@@ -15,11 +15,11 @@ sys.path[:1] = [str(REPOSITORY), str(REPOSITORY / "tests")]
 
 import statistics  # noqa: E402
 
-from kafka_brokers import mock_cluster  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from benchmarks.measurement.serving_targets import CapturingInTurns, Clients  # noqa: E402
 from benchmarks.serving import MODELS, WORK, captured_in_turns, set_up  # noqa: E402
+from tests.extensions.streams.kafka_brokers import mock_cluster  # noqa: E402
 
 MARK = 0.95
 

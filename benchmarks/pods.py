@@ -23,9 +23,10 @@ sys.path[:1] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "da
 from statistics import median  # noqa: E402
 
 from kubernetes_cluster import KubernetesCluster, why_not  # noqa: E402
-from kubernetes_pods import machine_pod  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
+
+from tests.extensions.kubernetes.kubernetes_pods import machine_pod  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "pods"
 RUNTIME = REPOSITORY / ".venv-runtime"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from step_runner import REPOSITORY, StepRunner
 from waiting import wait_for
 
 WARM_PROCESSES: list[Any] = []
@@ -17,20 +18,16 @@ WARM_PROCESSES: list[Any] = []
 
 pytest_plugins = [
     "containers",
-    "databases",
     "fault_counts",
-    "kafka_brokers",
+    "tests.extensions.streams.kafka_brokers",
     "kubernetes_cluster",
-    "kubernetes_pods",
+    "tests.extensions.kubernetes.kubernetes_pods",
     "served_models",
-    "sharing.fixtures",
     "shown_demo",
     "small_places",
-    "ssh_servers",
 ]
 collect_ignore = ["gpu", "ml"]  # run by another environment's own Python
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 RUNTIME = Path(os.environ.get("HOPS_RUNTIME", REPOSITORY / ".venv-runtime"))
 
 
@@ -170,7 +167,7 @@ def flights_raw() -> Path:
 @pytest.fixture(scope="session")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """An HDFS that tests leave in order."""
-    from hdfs_cluster import HdfsCluster
+    from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
 
     with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
         yield cluster
@@ -192,59 +189,20 @@ def store(tmp_path: Path) -> Any:
     return ArtifactStore(str(tmp_path / "store"))
 
 
-class StepRunner:
-    """Runs steps as real processes through the runtime hook, in one store."""
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """Address of an S3 API on this machine."""
+    from moto.server import ThreadedMotoServer
 
-    def __init__(self, root: str, runtime: Path, storage_options: Mapping[str, Any] | None = None) -> None:
-        from airflow_hops.core.store import ArtifactStore
-
-        self.store = ArtifactStore(root, storage_options=storage_options)
-        self.runtime = runtime
-        self.lines: list[Any] = []
-        self.count = 0
-
-    def __call__(
-        self,
-        entry: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, Any] | None = None,
-        kind: str | None = None,
-        code_paths: tuple[str, ...] = (),
-        launcher: Any = None,
-        services: Mapping[str, str] | None = None,
-        dag_id: str = "tests",
-        task_id: str | None = None,
-        run_id: str | None = None,
-    ) -> Any:
-        """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
-        from dataclasses import replace
-
-        from airflow_hops.core.contract.artifacts import Artifact, Producer
-        from airflow_hops.core.contract.protocol import Output, StepSpec
-        from airflow_hops.hooks.runtime import RuntimeHook
-
-        self.count += 1
-        hook = RuntimeHook()
-        settings = replace(hook.settings, store=self.store.root, storage_options=self.store.storage_options)
-        own = {name: settings.services[name] for name in ("tracking_uri", "serving_host", "serving_port")}
-        settings = replace(settings, services={**own, **(services or {})})
-        hook.__dict__["settings"] = settings
-        run_id = run_id or f"run-{self.count}"
-        producer = Producer(dag_id, run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
-        self.last_uri = self.store.address(producer, kind) if kind else None
-        spec = StepSpec(
-            step=producer.task_id,
-            entry=entry,
-            params=params or {},
-            inputs={role: tuple(v) if isinstance(v, list | tuple) else (v,) for role, v in (inputs or {}).items()},
-            output=Output(self.last_uri, kind) if kind and self.last_uri else None,
-            producer=producer,
-            code_paths=code_paths,
-        )
-        self.lines = []
-        result = hook.run(spec, launcher=launcher, cache=False, on_line=self.lines.append)
-        return Artifact.from_dict(result.value) if result.is_artifact else result.value
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            environment.setenv(name, "testing")
+        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
 
 
 @pytest.fixture

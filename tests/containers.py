@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import REPOSITORY
+from step_runner import REPOSITORY
 
 USER = 50000
 RUNTIME_IMAGE, AIRFLOW_IMAGE = "localhost/airflow-hops-runtime", "localhost/airflow-hops"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import StepRunner
 from served_models import ConnectedServer, Processes
+from step_runner import StepRunner
 
 from airflow_hops.hooks.runtime import warm_socket
 from demo.airflow_api import AirflowApi

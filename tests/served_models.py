@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import StepRunner
 from server_process import ServerProcess
+from step_runner import StepRunner
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.evaluation import EvaluationProperties, ModelReference

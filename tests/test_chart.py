@@ -18,8 +18,8 @@ import kubernetes_validate
 import pytest
 import yaml
 from airflow.configuration import conf
-from conftest import REPOSITORY
 from kubernetes_cluster import KubernetesCluster
+from step_runner import REPOSITORY
 
 from airflow_hops.core.serving_api.config import read_message
 from airflow_hops.core.serving_api.protocol import ModelServerConfig

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written_studies import write_study
 
 from airflow_hops.cli import doctor as checks
 from airflow_hops.core.contract.profiles import STAMP_NAME, profile_of
@@ -21,6 +20,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments import cli as search
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from airflow_hops.hooks.runtime import RuntimeHook
+from tests.extensions.experiments.written_studies import write_study
 
 
 def test_the_commands_are_in_airflows_own_help(hops: Any, capsys: pytest.CaptureFixture[str]) -> None:

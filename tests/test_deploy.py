@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from conftest import StepRunner
 from served_models import Pipeline
+from step_runner import StepRunner
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from airflow.cli.cli_parser import get_parser
 from airflow.configuration import conf
-from conftest import REPOSITORY
+from step_runner import REPOSITORY
 from test_snippets import hops_parser
 
 from airflow_hops.provider_info import PROVIDER_INFO

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from airflow.timetables.interval import CronDataIntervalTimetable
-from conftest import REPOSITORY
+from step_runner import REPOSITORY
 
 import airflow_hops.operators
 from airflow_hops.core.contract.profiles import BASE, CURRENT

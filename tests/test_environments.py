@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
 from packaging.requirements import Requirement
+from step_runner import REPOSITORY
 from uv import find_uv_bin
 
 import set_up

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
 from example_extensions import write_distribution
+from step_runner import REPOSITORY
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import FRAMEWORKS, LAUNCHERS, MODEL_FORMATS, OWN, STAGES, extensions, load_extension

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import requests
 import yaml
-from conftest import REPOSITORY, StepRunner
 from containers import AIRFLOW_IMAGE, RUNTIME_IMAGE, USER, Container, own_folder
 from kubernetes_cluster import BUSYBOX, KubernetesCluster
-from kubernetes_pods import Pods, pods_in
+from step_runner import REPOSITORY, StepRunner
 from test_chart import Render, helm, render, template  # noqa: F401
 from waiting import wait_for
 
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
+from tests.extensions.kubernetes.kubernetes_pods import Pods, pods_in
 
 pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("images")]
 
@@ -156,7 +156,7 @@ def test_step_is_a_pod_of_the_image(image_pods: Pods, runtime: Path, tmp_path: P
     launcher = KubernetesLauncher(Path("/opt/hops-runtime"), **image_pods.options)
     code = tmp_path / "dags"
     code.mkdir()
-    shutil.copy(REPOSITORY / "tests" / "steps" / "pod_steps.py", code)
+    shutil.copy(REPOSITORY / "tests" / "extensions" / "kubernetes" / "pod_steps.py", code)
     (code / "neighbour.py").write_text("WORD = 'beside the DAG'\n")
     value = run_step("pod_steps:where", launcher=launcher, code_paths=(str(code),))
     assert value["python"] == "/opt/hops-runtime" and value["dag"] == "tests"

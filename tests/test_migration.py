@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from rich.console import Console
+from step_runner import REPOSITORY
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.profiles import BASE, CURRENT, profile_of

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from conftest import REPOSITORY
+from step_runner import REPOSITORY
 from waiting import wait_for
 
 import set_up

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import REPOSITORY
+from step_runner import REPOSITORY
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer

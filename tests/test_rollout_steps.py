@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_brokers import Broker
 from served_models import ConnectedServer, Pipeline
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
+from tests.extensions.streams.kafka_brokers import Broker
 
 pytestmark = pytest.mark.runtime
 

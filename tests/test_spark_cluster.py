@@ -27,15 +27,15 @@ import pyarrow.parquet as pq
 import pytest
 import spark_cluster
 from captured_flights import CaptureFolder
-from conftest import StepRunner
-from hdfs_cluster import HdfsCluster
 from spark_cluster import SparkCluster
+from step_runner import StepRunner
 from uv import find_uv_bin
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
+from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
 
 pytestmark = [
     pytest.mark.runtime,

@@ -28,7 +28,7 @@ from airflow_hops.ml.step.context import StepContext
 from tests.ml.waiting_ranks import WaitingRanks, forkserver
 from tests.small_places import small_folder, small_memory  # noqa: F401
 
-pytest_plugins = ["fault_counts", "kafka_brokers", "small_places", "ssh_servers"]
+pytest_plugins = ["fault_counts", "small_places", "tests.extensions.streams.kafka_brokers", "tests.ml.model_servers"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The matrices of these tests are multiplied sooner than a thread of OpenBLAS has stopped to wait for another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -46,8 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
 _ANSWER_S = 300.0
 
 MARKERS = {
+    "formats_server": "server",
     "s3_endpoint": "server",
+    "shared_server": "server",
     "spark": "spark",
+    "start_server": "server",
     "start_ssh_server": "server",
     "three_ranks": "server",
     "trainings": "server",
@@ -336,6 +339,7 @@ def spark() -> Iterator[Any]:
     for name, value in conf.items():
         arguments += ["--conf", f"{name}={value}"]
     folders = [tests.parents[1], tests, *(folder for folder in tests.iterdir() if folder.is_dir())]
+    folders += [folder for folder in (tests / "extensions").iterdir() if folder.is_dir()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(java.home))
         patch.setenv("PYSPARK_PYTHON", sys.executable)

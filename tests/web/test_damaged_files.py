@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
-from written_backtests import made_up_report, write_backtest
-from written_studies import write_study
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Producer
 from airflow_hops.core.store.model_records import record_uri
 from airflow_hops.reports.kept_cards import keep_cards
+from tests.extensions.experiments.written_studies import write_study
+from tests.extensions.replay.written_backtests import made_up_report, write_backtest
 from web.conftest import Api
 from web.test_access import NAMES, PROTECTED, _path
 

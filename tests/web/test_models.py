@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import StepRunner
 from served_models import Pipeline, Processes
+from step_runner import StepRunner
 from waiting import wait_for
 
 from airflow_hops.core.contract.model_record import ModelRecord

@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from captured_flights import CaptureFolder
-from captured_topic import ingest_captured
-from kafka_brokers import Broker
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.performance import LOWER_IS_BETTER, METRICS, PerformanceOptions, PerformanceReport
@@ -35,6 +33,8 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.capture.batch import labels_table
 from airflow_hops.serving.capture.record import CapturedLabel
 from tests import flights_examples
+from tests.extensions.streams.captured_topic import ingest_captured
+from tests.extensions.streams.kafka_brokers import Broker
 
 DAY = 86_400
 START = 1_364_774_400  # 2013-04-01

@@ -29,7 +29,8 @@ from airflow_hops.ml.models import scikit_learn
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.stages import schema, statistics
-from tests import captured_flights, flights_examples, written_studies
+from tests import captured_flights, flights_examples
+from tests.extensions.experiments import written_studies
 from tests.ml.conftest import stage_runner
 from tests.ml.flights_models import FlightsModels
 

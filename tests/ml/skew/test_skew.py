@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from kafka_brokers import Broker
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
@@ -34,7 +33,8 @@ from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from tests import flights_examples
 from tests.captured_flights import INPUTS, CaptureFolder, write_champion
-from tests.captured_topic import ingest_captured
+from tests.extensions.streams.captured_topic import ingest_captured
+from tests.extensions.streams.kafka_brokers import Broker
 
 pytestmark = pytest.mark.runtime
 

@@ -1,0 +1,121 @@
+"""The search operator, and ``@task.search``."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
+from airflow_hops.operators import SearchOperator, Uniform
+
+STEPS = (str(Path(__file__).parents[2] / "steps"),)
+SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}
+
+
+def test_unusable_search_fails_dag_parsing() -> None:
+    with pytest.raises(BadInput, match="low below high"):
+        SearchOperator(space={"lr": Uniform(1, 0)}, **SEARCH)
+    with pytest.raises(BadInput, match=r"space is \{\}"):
+        SearchOperator(space={}, **SEARCH)
+    with pytest.raises(BadInput, match="sampler is 'best'"):
+        SearchOperator(space={"lr": Uniform(0, 1)}, sampler="best", **SEARCH)
+    with pytest.raises(BadInput, match="refit_np is 2"):
+        SearchOperator(space={"lr": Uniform(0, 1)}, refit=True, refit_np=2, **SEARCH)
+    operator = SearchOperator(space={"lr": Uniform(0, 1)}, np=2, **SEARCH)
+    assert operator.strategy == "horovod"
+
+
+def test_shared_study_is_never_cached() -> None:
+    for study in (None, "lr"):
+        operator = SearchOperator(space={"lr": Uniform(0, 1)}, study=study, cache=True, **SEARCH)
+        assert operator._cache_enabled() is (study is None)
+        assert operator.step_params({})["reuse"] is True  # type: ignore[typeddict-item]
+
+
+def test_the_example_evaluates_the_best_of_pruned_trials() -> None:
+    from flights_search import dag
+
+    search = dag.get_task("search")
+    assert isinstance(search, SearchOperator) and search.np == 1
+    assert (search.search["parallel"], search.search["pruner"]) == (2, "median")
+    assert (search.upstream_task_ids, search.downstream_task_ids) == ({"transform"}, {"evaluate"})
+
+
+def test_a_search_whose_data_no_key_knows_is_not_skipped() -> None:
+    space = {"lr": Uniform(0, 1)}
+    assert not SearchOperator(space=space, **SEARCH)._cache_enabled()
+    assert SearchOperator(space=space, examples="{{ examples }}", **SEARCH)._cache_enabled()
+    assert SearchOperator(space=space, cache=True, **SEARCH)._cache_enabled()
+
+
+def test_two_tasks_search_with_one_function() -> None:
+    with DAG("d", schedule=None):
+
+        @task.search(space={"leaves": [1, 2]}, metric="auc", direction="maximize", trials=2)
+        def train(context, leaves, depth=3): ...
+
+        train()
+        train.override(task_id="other", space={"depth": [1, 2]})(leaves=5)
+
+
+@pytest.mark.runtime
+def test_searches_of_a_dag(
+    shared_run_step: Any, warm_launcher: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    examples = shared_run_step(
+        "transformed_examples:write",
+        params={"rows": {"train": [300], "eval": [100]}},
+        kind="transformed_examples",
+        code_paths=STEPS,
+        launcher=warm_launcher,
+    )
+    store = shared_run_step.store
+    extra = {"store": store.root, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+    run = run_dag("search", {"examples": examples.to_dict()})
+    assert str(run.state) == "success"
+    returned = {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
+    model = Artifact.from_dict(returned["trees"])
+    folder = study_folder(store, "search", "trees", run.run_id)
+    record, trials = folder.read(), folder.trials()
+    assert record is not None and record.counts == {"complete": 4} and record.mlflow_run
+    assert {(trial.params["leaf"], trial.params["depth"]) for trial in trials} == {(200, 1), (200, 4), (3, 1), (3, 4)}
+    best = trials[record.best or 0]
+    assert model.properties["params"].items() >= {**best.params, "criterion": "entropy"}.items()
+    numbers = study_folder(store, "search", "numbers", run.run_id)
+    result = numbers.trials()
+    assert returned["numbers"]["metrics"]["distance"] == min(trial.values[0] for trial in result)
+    assert [trial.values for trial in result] == [[abs(trial.params["k"] - 7)] for trial in result]
+
+
+def stop_first(folder: StudyFolder) -> None:
+    """Asks to stop the first trial as soon as it runs."""
+    deadline = time.monotonic() + 300
+    while not (folder.read() and folder.trials()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    folder.request_stop(0, "ann")
+
+
+@pytest.mark.runtime
+@pytest.mark.spark
+def test_trials_are_tasks_of_a_spark_application(
+    shared_run_step: Any, run_dag: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__STORE", shared_run_step.store.root)
+    folder = study_folder(shared_run_step.store, "search_spark", "search", "shared")
+    stopping = threading.Thread(target=stop_first, args=(folder,))
+    stopping.start()
+    run = run_dag("search_spark", {})
+    stopping.join()
+    assert str(run.state) == "success"
+    assert run.get_task_instance("search").xcom_pull(task_ids="search")["params"] == {"k": 1}
+    trials = folder.trials()
+    assert [trial.state for trial in trials] == ["stopped", "complete", "failed"]
+    assert "ValueError: 30 is far from 0" in trials[2].reason

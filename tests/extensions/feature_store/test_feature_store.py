@@ -1,0 +1,1001 @@
+"""Feature store: definitions, point-in-time joins, materialization and pushes, on a real Feast."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from served_models import ConnectedServer, Gateway, Upstream
+from waiting import wait_for
+
+from airflow_hops.environments.java import find_java
+from airflow_hops.environments.named import make_named
+from airflow_hops.environments.runtime import pins_file
+from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
+from airflow_hops.extensions.feature_store.ml.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
+from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
+from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.launchers.local import LocalLauncher
+
+pytestmark = pytest.mark.runtime
+
+STAGES = "airflow_hops.ml.stages"
+REPOSITORY = Path(__file__).parent / "feature_repository"
+START = pd.Timestamp("2024-01-01", tz="UTC")
+HOUR = pd.Timedelta(hours=1)
+
+
+@pytest.fixture(scope="session")
+def feast_runtime(runtime: Path) -> Path:
+    """The named environment with Feast beside the runtime environment."""
+    from airflow_hops.cli.runtime import find_uv
+
+    make_named(
+        runtime, "test-features", ["feast[redis,duckdb]==0.67.*"], pins_file(), uv=find_uv(), say=lambda line: None
+    )
+    return runtime.with_name(f"{runtime.name}-test-features")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """A feature repository of the test's own, with random values and late arrivals; its parameter is the engine."""
+    data = tmp_path / "features"
+    data.mkdir()
+    monkeypatch.setenv("HOPS_TEST_FEATURES", str(data))
+    random = np.random.default_rng(7)
+    count = 400
+    at = START + pd.to_timedelta(random.integers(0, 200, count), unit="h")
+    late_h = np.where(random.random(count) < 0.25, random.integers(1, 10, count), 0)
+    delays = pd.DataFrame({
+        "carrier_id": random.integers(0, 12, count),
+        "mean_delay": random.normal(size=count).astype("float32"),
+        "flights": random.integers(0, 100, count),
+        "at": at,
+        "created": at + pd.to_timedelta(late_h, unit="h"),
+    }).drop_duplicates(["carrier_id", "at"])  # fmt: skip
+    delays.to_parquet(data / "delays.parquet", index=False)
+    weather = pd.DataFrame({
+        "airport_id": random.choice(["EWR", "JFK"], 60),
+        "wind": random.random(60).astype("float32"),
+        "sky": random.choice(["clear", "rain"], 60),
+        "at": START + pd.to_timedelta(random.integers(0, 200, 60), unit="h"),
+    }).drop_duplicates(["airport_id", "at"])  # fmt: skip
+    weather.to_parquet(data / "weather.parquet")
+    folder = tmp_path / "repository"
+    shutil.copytree(REPOSITORY, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "feature_store.yaml").open("a") as file:
+        file.write(f"offline_store:\n  type: {getattr(request, 'param', 'dask')}\n")
+    return folder
+
+
+@pytest.fixture
+def step(run_step: Any, feast_runtime: Path, repository: Path) -> Callable[..., Any]:
+    """Runs a stage of the feature store."""
+
+    def run(
+        stage: str,
+        kind: str,
+        inputs: dict[str, Any] | None = None,
+        services: dict[str, str] | None = None,
+        **params: Any,
+    ) -> Any:
+        return run_step(
+            f"{STAGES}.{stage}:run",
+            services=services,
+            kind=kind,
+            inputs=inputs,
+            params={"repository": str(repository), **params},
+            launcher=LocalLauncher(feast_runtime, None),
+        )
+
+    run.steps = run_step  # type: ignore[attr-defined]
+    run.repository = repository  # type: ignore[attr-defined]
+    return run
+
+
+def examples(step: Any, rows: pd.DataFrame) -> Any:
+    """Publishes rows as examples: two thirds in the split train, the others in eval."""
+    from airflow_hops.core.contract.artifacts import Producer
+
+    cut = 2 * len(rows) // 3
+    splits = {"train": rows[:cut], "eval": rows[cut:]}
+    store = step.steps.store
+    producer = Producer("tests", "run", "prepare")
+    with store.create(store.address(producer, "examples"), "examples", producer, inputs={}) as writer:
+        for split, part in splits.items():
+            (writer.path / split).mkdir()
+            table = pa.Table.from_pandas(part, preserve_index=False)
+            pq.write_table(table, writer.path / split / "part-0.parquet")
+        return writer.commit(
+            properties={"label": "late", "key": "id", "time": "at", "splits": ["train", "eval"], "problem": "binary"}
+        )
+
+
+def flights(count: int = 300) -> pd.DataFrame:
+    random = np.random.default_rng(3)
+    rows = pd.DataFrame({
+        "id": [f"f{number}" for number in range(count)],
+        "late": random.integers(0, 2, count),
+        "at": (START.timestamp() + 3600 * random.integers(-5, 220, count)).astype("int64"),
+        "carrier_id": random.integers(0, 14, count),  # two of them have no values
+        "airport_id": random.choice(["EWR", "JFK", "LGA"], count),
+        "distance": random.random(count),
+    })  # fmt: skip
+    rows.loc[1] = {**rows.loc[0], "id": "f1", "late": 1 - rows.loc[0, "late"]}  # the same keys and time
+    return rows
+
+
+def as_of(
+    history: pd.DataFrame, key: str, value: Any, moment: pd.Timestamp, ttl: pd.Timedelta, *, created: bool
+) -> dict[str, Any]:
+    """The definition of a point-in-time join, row by row."""
+    known = history[(history[key] == value) & (history["at"] <= moment) & (history["at"] >= moment - ttl)]
+    if created:
+        known = known[known["created"] <= moment]
+    return {} if known.empty else known.sort_values("at").iloc[-1].to_dict()
+
+
+def table_of(step: Any, artifact: Any) -> pd.DataFrame:
+    folder = step.steps.store.local(artifact)
+    return pd.concat([pq.read_table(folder / split).to_pandas() for split in ("train", "eval")], ignore_index=True)
+
+
+both_engines = pytest.mark.parametrize("repository", ["dask", "duckdb"], indirect=True)
+
+
+@both_engines
+def test_a_training_set_has_the_values_that_were_known_at_each_rows_time(step: Any) -> None:
+    rows = flights()
+    defined = step("apply_features", "feature_definitions")
+    joined = step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, rows), "definitions": defined},
+        features=["carrier_delays:mean_delay", "carrier_delays:flights", "airport_weather:sky"],
+    )
+    result = table_of(step, joined)
+    assert list(result["id"]) == list(rows["id"])
+    assert list(result.columns) == ["id", "late", "at", "distance", "mean_delay", "flights", "sky"]
+    data = step.repository.parent / "features"
+    delays, weather = pd.read_parquet(data / "delays.parquet"), pd.read_parquet(data / "weather.parquet")
+    leaking = 0
+    for row, got in zip(rows.itertuples(), result.itertuples(), strict=True):
+        moment = pd.Timestamp(row.at, unit="s", tz="UTC")
+        expected = as_of(delays, "carrier_id", row.carrier_id, moment, 6 * HOUR, created=True)
+        assert np.allclose(got.mean_delay, expected.get("mean_delay", np.nan), equal_nan=True), row
+        assert np.allclose(got.flights, expected.get("flights", np.nan), equal_nan=True), row
+        sky = as_of(weather, "airport_id", row.airport_id, moment, 720 * HOUR, created=False).get("sky")
+        assert (None if pd.isna(got.sky) else got.sky) == sky, row
+        late = as_of(delays, "carrier_id", row.carrier_id, moment, 6 * HOUR, created=False)
+        leaking += late.get("flights") != expected.get("flights")
+    assert leaking > 10  # without the created timestamp these rows would have had values from the future
+    assert joined.rows["train"].rows_out == 200
+    origin = StoredFeatures.from_dict(joined.properties["stored_features"])
+    assert origin.without_created == ("airport_weather",)
+    assert origin.columns["flights"].view == "carrier_delays"
+    assert origin.columns["flights"].ttl_s == 6 * 3600
+    assert origin.columns["flights"].key_types == {"carrier_id": "INT64"}
+    assert origin.fingerprint == defined.properties["fingerprint"]
+
+
+def test_a_feature_service_and_full_names(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    labelled = examples(step, flights(30))
+    joined = step("training_dataset", "examples", {"examples": labelled}, features="scoring", full_names=True)
+    columns = ["carrier_delays__mean_delay", "airport_weather__wind", "airport_weather__sky"]
+    assert list(table_of(step, joined).columns)[-3:] == columns
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (["carrier_delays:speed"], "'carrier_delays:speed'; view 'carrier_delays' has mean_delay, flights"),
+        (["trains:delay"], "view 'trains'; the registry has airport_weather, carrier_delays"),
+        (["mean_delay"], "'mean_delay'; expected 'view:feature'"),
+        ("nightly", "'nightly'; expected a feature service: scoring"),
+    ],
+)
+def test_unknown_features_are_named(step: Any, features: Any, message: str) -> None:
+    step("apply_features", "feature_definitions")
+    labelled = examples(step, flights(9))
+    with pytest.raises(StepFailed) as failure:
+        step("training_dataset", "examples", {"examples": labelled}, features=features)
+    assert message in str(failure.value)
+    assert not failure.value.retryable
+
+
+def test_rows_without_a_key_and_taken_names_are_named(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    labelled = examples(step, flights(9).drop(columns="carrier_id"))
+    with pytest.raises(StepFailed, match="the views need the key 'carrier_id'"):
+        step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
+    labelled = examples(step, flights(9).assign(flights=1))
+    with pytest.raises(StepFailed, match="a column 'flights', too; set full_names=True"):
+        step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
+
+
+def test_keys_are_neither_rounded_nor_confused(step: Any) -> None:
+    first = 2**53  # the next integer is the same float
+    history = pd.DataFrame({"carrier_id": [first, first + 1], "mean_delay": np.float32([1, 2]), "flights": [1, 2]})
+    file = step.repository.parent / "features" / "delays.parquet"
+    history.assign(at=START, created=START).to_parquet(file, index=False)
+    step("apply_features", "feature_definitions")
+    keys = np.array([first + 1, first + 1, first, 5])
+    at = int(START.timestamp()) + 60
+    rows = pd.DataFrame({"id": [*"abcd"], "late": [0, 1, 0, 1], "at": at, "carrier_id": keys, "airport_id": "JFK\0"})
+
+    def joined(rows: pd.DataFrame, feature: str) -> pd.DataFrame:
+        labelled = {"examples": examples(step, rows)}
+        return table_of(step, step("training_dataset", "examples", labelled, features=[feature]))
+
+    seen = joined(rows, "carrier_delays:flights")["flights"]
+    assert seen.fillna(-1).tolist() == [2, 2, 1, -1]
+    for changed, feature, message in (
+        (rows.assign(carrier_id="7"), "carrier_delays:flights", r"'carrier_id' is object .* '7'; expected INT64"),
+        (rows.assign(airport_id=7), "airport_weather:sky", r"'airport_id' is int64 .*; expected STRING"),
+        (rows, "airport_weather:sky", "key 'airport_id' has a NUL character"),
+        (rows.assign(carrier_id=2.0**53), "carrier_delays:flights", r"has floats of 2\^53 or more"),
+    ):
+        with pytest.raises(StepFailed, match=message):
+            joined(changed, feature)
+
+
+ODD = """
+from feast.on_demand_feature_view import on_demand_feature_view
+from feast.types import Array, Float64
+
+odd = FeatureView(
+    name="odd",
+    entities=[carrier],
+    schema=[Field(name="codes", dtype=Array(Int64)), Field(name="large", dtype=Int64)],
+    source=FileSource(name="odd_file", path=str(DATA / "odd.parquet"), timestamp_field="at"),
+)
+
+
+@on_demand_feature_view(sources=[carrier_delays], schema=[Field(name="double", dtype=Float64)])
+def doubled(frame):
+    return frame[["mean_delay"]].rename(columns={"mean_delay": "double"}).astype("float64")
+"""
+
+
+CHANGE_REGISTRY = """
+import sys
+from feast.protos.feast.core.Registry_pb2 import Registry
+
+path, code, kind = sys.argv[1:]
+with open(path, "rb") as file:
+    registry = Registry.FromString(file.read())
+pickled = b"cbuiltins\\nexec\\n(V" + code.encode() + b"\\ntR."
+if kind == "on demand":
+    (view,) = registry.on_demand_feature_views
+    function = view.spec.feature_transformation.user_defined_function
+    function.body_text, function.body = code + "\\n" + function.body_text, pickled
+else:
+    view = registry.stream_feature_views.add()
+    view.spec.name, view.spec.project, view.spec.user_defined_function.body = "stream", "flights", pickled
+with open(path, "wb") as file:
+    file.write(registry.SerializeToString())
+"""
+"""Puts code into a registry, as who may write it could."""
+
+
+def test_input_that_cannot_be_used_is_named(step: Any) -> None:
+    odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [2**53 + 1], "at": START})
+    folder = step.repository.parent / "features"
+    odd.to_parquet(folder / "odd.parquet", index=False)
+    definitions = step.repository / "definitions.py"
+    definitions.write_text(definitions.read_text() + ODD)
+    step("apply_features", "feature_definitions")
+    (folder / "weather.parquet").unlink()
+    at = int(START.timestamp()) + 60
+    labelled = examples(step, flights(9).assign(carrier_id=[1, *[2] * 8], at=at))
+    dataset = step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
+    untimed = replace(labelled, properties={**labelled.properties, "time": None})
+    services = captured(step, flights(9), flights(9).assign(mean_delay=0.0, flights=0, value_time=0))
+    served = {"model_name": "delays", "services": services}
+    late, wrong = (START + 9000 * HOUR).isoformat(), flights(9).assign(mean_delay="?", flights=1, created=START)
+    train, push = {"examples": labelled}, {"push_source": "delays_push", "to": "online"}
+    for stage, inputs, params, message in (
+        ("training_dataset", {"examples": untimed}, {"features": ["odd:large"]}, "the examples have no time"),
+        ("training_dataset", train, {"features": ["odd:codes"]}, r"'odd:codes' is of type Array\(Int64"),
+        ("training_dataset", train, {"features": ["odd:large"]}, r"integers of 2\^53 or more"),
+        ("training_dataset", train, {"features": ["doubled:double"]}, "computes its features at the request"),
+        ("training_dataset", train, {"features": ["airport_weather:sky"]}, "view 'airport_weather': "),
+        (
+            "materialize",
+            {},
+            {"window_start": "soon", "window_end": late},
+            "window_start is 'soon', expected a time in ISO 8601",
+        ),
+        (
+            "materialize",
+            {},
+            {"window_start": START.isoformat(), "window_end": late, "views": ["trains"]},
+            "views has 'trains'",
+        ),
+        ("push_features", {"rows": labelled}, {**push, "table": "x"}, "table is 'x'; the artifact has"),
+        ("audit_features", {"dataset": labelled}, {}, "dataset is not the output of TrainingDatasetOperator"),
+        ("audit_features", {"dataset": dataset}, {}, "lack the column 'carrier_id'.* set drop_keys=False"),
+        (
+            "audit_features",
+            {"dataset": dataset},
+            {**served, "window_start": late},
+            "no request of model 'delays' was captured",
+        ),
+        (
+            "audit_features",
+            {"dataset": dataset},
+            {**served, "window_end": "2020-01-01T00:00:00+00:00"},
+            "no row of delays is",
+        ),
+    ):
+        with pytest.raises(StepFailed, match=message) as failure:
+            step(stage, "feature_audit", inputs, **params)
+        assert not failure.value.retryable
+    with pytest.raises(StepFailed, match="'delays_push' does not take the rows: "):
+        step("push_features", "feature_push", {"rows": examples(step, wrong)}, **push)
+
+
+def test_code_in_the_registry_does_not_run(step: Any, feast_runtime: Path, tmp_path: Path) -> None:
+    folder, ran = step.repository.parent / "features", tmp_path / "ran"
+    odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [1], "at": START})
+    odd.to_parquet(folder / "odd.parquet", index=False)
+    definitions = step.repository / "definitions.py"
+    definitions.write_text(definitions.read_text() + ODD)
+    step("apply_features", "feature_definitions")
+    code = f"open({str(ran)!r}, 'w')"
+    program = [feast_runtime / "bin" / "python", "-c", CHANGE_REGISTRY, folder / "registry.db", code]
+    subprocess.run([*program, "on demand"], check=True)
+    labelled = {"examples": examples(step, flights(9))}
+    step("training_dataset", "examples", labelled, features=["carrier_delays:flights"])
+    subprocess.run([*program, "stream"], check=True)
+    with pytest.raises(StepFailed, match=r"the registry, which others may write, holds Python code, .* stream views"):
+        step("training_dataset", "examples", labelled, features=["carrier_delays:flights"])
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("feature_store.yaml", "project: 'a b'\n", "feature_store.yaml: "),
+        (
+            "more.py",
+            "from feast.project import Project\nother = Project(name='other')\n",
+            "the definitions have 'other'",
+        ),
+        ("definitions.py", ODD.replace('name="double"', 'name="other"'), "not found in inferred list of features"),
+    ],
+)
+def test_repository_that_cannot_be_used_is_named(step: Any, name: str, text: str, message: str) -> None:
+    file = step.repository / name
+    file.write_text((file.read_text() if name == "definitions.py" else "") + text)
+    if text.startswith(ODD[:40]):
+        pd.DataFrame({"carrier_id": [1], "codes": [[1]], "large": [1], "at": START}).to_parquet(
+            step.repository.parent / "features" / "odd.parquet", index=False
+        )
+    with pytest.raises(StepFailed, match=message):
+        step("apply_features", "feature_definitions")
+
+
+def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
+    first = step("apply_features", "feature_definitions")
+    folder = step.steps.store.local(first)
+    plan = json.loads((folder / "plan.json").read_text())
+    assert {(change["action"], change["name"]) for change in plan} >= {
+        ("create", "carrier_delays"),
+        ("create", "scoring"),
+    }
+    definitions = json.loads((folder / "definitions.json").read_text())
+    (weather, delays) = definitions["views"]
+    assert (weather["name"], delays["owner"], delays["ttl_s"]) == ("airport_weather", "ops@example.com", 21600)
+    again = step("apply_features", "feature_definitions")
+    assert again.properties["changes"] == 0
+    assert again.properties["fingerprint"] == first.properties["fingerprint"]
+
+    file = step.repository / "definitions.py"
+    text = file.read_text()
+    file.write_text(text.replace("hours=6", "hours=5"))
+    changed = step("apply_features", "feature_definitions")
+    assert changed.properties["fingerprint"] != first.properties["fingerprint"]
+    assert any("update feature view carrier_delays" in line.text for line in step.steps.lines)
+    labelled = examples(step, flights(9))
+    with pytest.raises(StepFailed, match="somebody has applied others since"):
+        step("training_dataset", "examples", {"examples": labelled, "definitions": first}, features="scoring")
+
+    file.write_text(text[: text.index("scoring =")])
+    with pytest.raises(StepFailed, match="the plan deletes feature service 'scoring'"):
+        step("apply_features", "feature_definitions")
+    assert step("apply_features", "feature_definitions", allow_deletes=True).properties["changes"] > 0
+
+
+def test_a_registry_in_the_dag_bundle_is_refused(step: Any) -> None:
+    file = step.repository / "feature_store.yaml"
+    file.write_text(file.read_text().replace("${HOPS_TEST_FEATURES}/registry.db", "data/registry.db"))
+    with pytest.raises(StepFailed, match=r"registry is 'data/registry\.db', a path within the repository"):
+        step("apply_features", "feature_definitions")
+
+
+def test_a_module_that_cannot_be_imported_is_named(step: Any) -> None:
+    (step.repository / "more.py").write_text("import no_such_module\n")
+    with pytest.raises(StepFailed, match="No module named 'no_such_module'"):
+        step("apply_features", "feature_definitions")
+
+
+def online(step: Any) -> dict[str, str]:
+    """The time of each value of carrier_delays in the online store, by key."""
+    with sqlite3.connect(step.repository.parent / "features" / "online.db") as connection:
+        rows = connection.execute(
+            "select hex(entity_key), event_ts from flights_carrier_delays where feature_name = 'flights'"
+        )
+        return dict(rows.fetchall())
+
+
+@both_engines
+def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+
+    def load(first: int, last: int) -> Any:
+        return step(
+            "materialize",
+            "materialization",
+            window_start=(START + first * HOUR).isoformat(),
+            window_end=(START + last * HOUR).replace(tzinfo=None).isoformat(),  # UTC
+            views=["carrier_delays"],
+        )
+
+    load(100, 200)
+    newest = online(step)
+    assert len(newest) == 12
+    load(0, 100)
+    assert online(step) == newest
+    again = load(0, 100)
+    assert again.properties["views"] == {"carrier_delays": "loaded already"}
+    with pytest.raises(StepFailed, match="expected a time after window_start"):
+        load(5, 5)
+
+
+@both_engines
+def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    file = step.repository.parent / "features" / "delays.parquet"
+    history = pd.read_parquet(file)
+    history.loc[history.index[::9], "mean_delay"] = np.nan
+    history.to_parquet(file)
+    start, end = START + 50 * HOUR, START + 100 * HOUR
+    window = {"window_start": start.isoformat(), "window_end": end.isoformat()}
+    loaded = step("materialize", "materialization", **window)
+    again = step("materialize", "materialization", **window)
+    written, after_a_retry = (
+        WindowStatistics.from_dict(json.loads((step.steps.store.local(each) / STATISTICS_NAME).read_text()))
+        for each in (loaded, again)
+    )
+    assert written == after_a_retry
+    rows = history[(history["at"] >= start) & (history["at"] < end)]
+    delays, weather = written.views["carrier_delays"], written.views["airport_weather"]
+    values = rows["mean_delay"]
+    summary = delays.features["mean_delay"]
+    assert (delays.rows, summary.missing, summary.distinct) == (len(rows), values.isna().sum(), values.nunique())
+    assert 0 < summary.missing < delays.rows
+    assert summary.quantiles is not None
+    assert np.allclose([summary.mean, summary.std], [values.mean(), values.std(ddof=0)], rtol=1e-6)
+    assert np.allclose(summary.quantiles, values.astype("float64").quantile([0.05, 0.5, 0.95]))
+    assert (weather.features["sky"].distinct, weather.features["sky"].mean) == (2, None)
+    without = step("materialize", "materialization", **window, statistics=False)
+    assert not (step.steps.store.local(without) / STATISTICS_NAME).exists()
+
+
+WORLD = """
+from feast.types import UnixTimestamp
+
+view = FeatureView(
+    name="world",
+    entities=[],
+    schema=[Field(name="rate", dtype=Float32), Field(name="seen", dtype=UnixTimestamp)],
+    source=FileSource(name="world_file", path=str(DATA / "world.parquet"), timestamp_field="at"),
+)
+"""
+
+
+def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> None:
+    at = [START - HOUR, START, START + HOUR, START + HOUR]
+    seen = pd.array([None, *(int((time - HOUR).timestamp()) for time in at[1:])], "Int64")
+    rates = pd.DataFrame({"rate": np.float32([0, 1.5, 2.5, 2.5]), "at": at, "seen": seen})
+    rates.to_parquet(step.repository.parent / "features" / "world.parquet", index=False)
+    with (step.repository / "definitions.py").open("a") as file:
+        file.write(WORLD)
+    step("apply_features", "feature_definitions")
+    window = {"window_start": (START - HOUR).isoformat(), "window_end": (START + 9 * HOUR).isoformat()}
+    step("materialize", "materialization", views=["world"], **window)
+    assert any("world: 1 rows have the key, event and created time of another" in x.text for x in step.steps.lines)
+    ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
+        [Lookup("world", ("rate", "seen"), (entity_key({}),))]
+    )
+    assert stored is not None and stored.values == {"rate": 2.5, "seen": START.timestamp()}
+    labelled = {"examples": examples(step, flights(9).assign(at=int(START.timestamp()) + 60))}
+    dataset = step("training_dataset", "examples", labelled, features=["world:rate", "world:seen"])
+    assert set(table_of(step, dataset)["seen"]) == {START.timestamp() - 3600}
+    assert step("audit_features", "feature_audit", {"dataset": dataset}).properties["verdict"] == "equal"
+
+
+def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    step("apply_features", "feature_definitions")
+    late = START + 300 * HOUR
+    rows = pd.DataFrame({
+        "id": [*"abcd"], "late": [0, 1, 1, 0], "carrier_id": [1, 2, 1, 1], "mean_delay": np.float32([1, 2, 3, 4]),
+        "flights": [4, 5, 6, 7], "at": [late, late, late - HOUR, late], "created": [late + HOUR, late, late, late],
+    })  # fmt: skip
+
+    def push(rows: pd.DataFrame, source: str) -> Any:
+        return step("push_features", "feature_push", {"rows": examples(step, rows)}, push_source=source, to="online")
+
+    def stored() -> list[tuple[float, Any]]:
+        keys = tuple(entity_key({"carrier_id": ("INT64", carrier)}) for carrier in (1, 2))
+        [values] = open_online_store(sqlite_place(step), "flights", 1.0).read(
+            [Lookup("carrier_delays", ("flights",), keys)]
+        )
+        return [(each.event_s, each.values["flights"]) for each in values]
+
+    pushed = push(rows, "delays_push")
+    assert pushed.properties["views"] == ["carrier_delays"]
+    assert stored() == [(late.timestamp(), 4), (late.timestamp(), 5)]
+    changed = {"flights": pd.array([8, 9, None, 0], "Int64"), "mean_delay": np.float32([1, 2, np.nan, 0])}
+    push(rows.assign(at=[late + HOUR, late - HOUR, late + 2 * HOUR, late], **changed)[:3], "delays_push")
+    newest = [((late + 2 * HOUR).timestamp(), None), (late.timestamp(), 5)]
+    assert stored() == newest
+    window = {
+        "window_start": START.isoformat(),
+        "window_end": (START + 200 * HOUR).isoformat(),
+        "views": ["carrier_delays"],
+    }
+    step("materialize", "materialization", **window)
+    assert stored() == newest
+    assert len(online(step)) == 12
+    without_key = rows.assign(carrier_id=pd.array([1, None, 1, 1], "Int64"))
+    with pytest.raises(
+        StepFailed, match=r"train/part-0\.parquet, row 2: column 'carrier_id', a key or time of view"
+    ) as it:
+        push(without_key, "delays_push")
+    assert not it.value.retryable
+    file = step.repository.parent / "features" / "delays.parquet"
+    without_key.to_parquet(file, index=False)
+    with pytest.raises(StepFailed, match=r"column 'carrier_id' is null in 1 of .* 4 rows") as it:
+        step("materialize", "materialization", **{**window, "window_end": (late + HOUR).isoformat()})
+    assert not it.value.retryable
+    with pytest.raises(StepFailed, match="push_source is 'trains'; the registry has delays_push"):
+        push(rows, "trains")
+    with pytest.raises(StepFailed, match="view 'carrier_delays' needs the column 'flights'"):
+        push(rows.drop(columns="flights"), "delays_push")
+
+
+def test_windows_of_a_spark_stream_come_into_the_store_once(step: Any, runtime: Path, tmp_path: Path) -> None:
+    """Spark reads files of a folder, as its Kafka package is not on PyPI; all that follows is the same for a topic."""
+    random, begin = np.random.default_rng(3), pd.Timestamp.now("UTC").floor("h") - 5 * HOUR
+    flights = pd.DataFrame({
+        "carrier_id": 100 + random.integers(0, 3, 300),
+        "delay": random.normal(size=300),
+        "at": begin + pd.to_timedelta(random.integers(0, 5 * 3600, 300), unit="s"),
+    })  # fmt: skip
+    # Flights are up to 90 minutes late, and the watermark waits for two hours.
+    late_s = pd.to_timedelta(random.integers(0, 5400, 300), unit="s")
+    flights = flights.iloc[(flights["at"] + late_s).argsort()]
+    # The watermark passes all hours only with a much later flight, whose own hour stays open.
+    last = pd.DataFrame({"carrier_id": [100], "delay": [0.0], "at": [begin + 24 * HOUR]})
+    (place := tmp_path / "flights").mkdir()
+    java = find_java(runtime)
+    assert java is not None
+    conf = "--conf spark.sql.shuffle.partitions=2 --conf spark.ui.enabled=false pyspark-shell"
+    environment = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1"}
+    program = REPOSITORY.parents[3] / "dags" / "flights" / "streaming.py"
+
+    def stream(run: str) -> pd.DataFrame:
+        options = ["--out", str(tmp_path / "out" / run), "--checkpoint", str(tmp_path / "checkpoint")]
+        command = [runtime / "bin" / "python", program, place, *options]
+        subprocess.run(command, env={**environment, "PYSPARK_SUBMIT_ARGS": conf}, check=True, timeout=300)
+        return pd.read_parquet(tmp_path / "out" / run)
+
+    runs = []
+    for number, rows in enumerate([flights[:200], flights[200:], last]):
+        rows.to_json(place / f"{number}.json", orient="records", lines=True, date_format="iso")
+        runs.append(stream(f"run-{number}"))
+    # As if the run was killed after it wrote its last batch
+    commits = tmp_path / "checkpoint" / "commits"
+    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / f"{newest}").unlink()
+    (commits / f".{newest}.crc").unlink()
+    again = stream("run-2")
+    assert len(again) == len(runs[-1]) > 0
+    windows = pd.concat([*runs[:-1], again]).sort_values(["at", "carrier_id"], ignore_index=True)
+    keys = [flights["at"].dt.floor("h") + HOUR, flights["carrier_id"]]
+    expected = flights.groupby(keys)["delay"].agg(["mean", "count"]).reset_index()
+    assert windows["carrier_id"].tolist() == expected["carrier_id"].tolist()
+    assert windows["flights"].tolist() == expected["count"].tolist()
+    assert np.allclose(windows["mean_delay"], expected["mean"], rtol=1e-6)
+    assert (windows["at"].dt.tz_localize("UTC") == expected["at"]).all()
+
+    step("apply_features", "feature_definitions")
+    snapshot = step.steps(
+        f"{STAGES}.ingest.stage:run", kind="snapshot",
+        params={"sources": {"delays": {"uri": f"{tmp_path}/out/*/*/*.parquet"}}},
+    )  # fmt: skip
+    step("push_features", "feature_push", {"rows": snapshot}, push_source="delays_push", to="online_and_offline")
+    assert len(online(step)) == 3
+    now = int(pd.Timestamp.now("UTC").timestamp()) + 1  # the rows are known since they were computed
+    rows = pd.DataFrame({"id": ["a", "b", "c"], "late": [0, 1, 0], "at": now, "carrier_id": [100, 101, 102]})
+    dataset = step(
+        "training_dataset", "examples", {"examples": examples(step, rows)}, features=["carrier_delays:flights"]
+    )
+    newest_values = windows.groupby("carrier_id")["flights"].last()
+    assert table_of(step, dataset)["flights"].tolist() == newest_values.tolist()
+
+
+def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str]:
+    """Writes rows as the model server captures them; returns the services that name the folder."""
+    folder = step.repository.parent / "captured" / "delays"
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = seen[["carrier_id", "mean_delay", "flights"]].add_prefix("input.")
+    inputs["input.mean_delay__value_time"] = seen["value_time"]
+    table = inputs.assign(
+        request_id=rows["id"],
+        row=0,
+        model="delays",
+        version=1,
+        captured_at=pd.to_datetime(rows["at"], unit="s", utc=True),
+    )
+    for file in folder.iterdir():
+        file.unlink()
+    table.to_parquet(folder / "20240110T000000.000000Z-v1-a.parquet")
+    return {"serving_capture_path": str(folder.parent)}
+
+
+def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    rows = flights(10_000).assign(carrier_id=lambda frame: frame["carrier_id"] % 12)
+    dataset = step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, rows)},
+        features=["carrier_delays:mean_delay", "carrier_delays:flights"],
+        drop_keys=False,
+    )
+    seen = table_of(step, dataset)
+    moments = pd.to_datetime(seen["at"], unit="s", utc=True)
+    history = pd.read_parquet(step.repository.parent / "features" / "delays.parquet").sort_values("at")
+    by_carrier = {key: part.reset_index(drop=True) for key, part in history.groupby("carrier_id")}
+
+    def audit(seen: pd.DataFrame) -> tuple[Any, pd.DataFrame]:
+        services = captured(step, rows, seen)
+        artifact = step("audit_features", "feature_audit", {"dataset": dataset}, services=services, model_name="delays")
+        return artifact, pq.read_table(step.steps.store.local(artifact) / "differences.parquet").to_pandas()
+
+    def known(row: int) -> pd.DataFrame:
+        values = by_carrier[seen["carrier_id"][row]]
+        return values[(values["at"] <= moments[row]) & (values["created"] <= moments[row])]
+
+    valid = seen["mean_delay"].notna()
+    seen["value_time"] = [int(known(row)["at"].iloc[-1].timestamp()) if valid[row] else 0 for row in range(len(seen))]
+    equal, differences = audit(seen)
+    assert equal.properties["verdict"] == "equal"
+    assert differences.empty
+
+    random = np.random.default_rng(11)
+    planted: dict[int, str] = {}
+    broken = seen.copy()
+    for row in random.permutation(len(seen)):
+        values, moment, cause = by_carrier[seen["carrier_id"][row]], moments[row], CAUSES[len(planted) % len(CAUSES)]
+        current = seen["mean_delay"][row]
+        if cause == TIME_TRAVEL:
+            choice = values[values["at"] > moment]
+        elif cause == EXPIRED:
+            choice = values[values["at"] < moment - 6 * HOUR][::-1]
+        elif cause == LATE and valid[row]:
+            earlier = known(row)
+            choice = earlier[(earlier["at"] >= moment - 6 * HOUR) & (earlier["mean_delay"] != current)][::-1]
+        elif cause in (DEFAULT_USED, OTHER_CODE) and valid[row]:
+            value = np.nan if cause == DEFAULT_USED else current * 1.1
+            choice = pd.DataFrame(
+                {"mean_delay": [value], "at": [pd.Timestamp(seen["value_time"][row], unit="s", tz="UTC")]}
+            )
+        else:
+            continue
+        if choice.empty:
+            continue
+        broken.loc[row, "mean_delay"] = np.float32(choice["mean_delay"].iloc[0])
+        at = 0 if cause == DEFAULT_USED else int(choice["at"].iloc[0].timestamp())
+        broken.loc[row, "value_time"] = at
+        planted[row] = cause
+        if len(planted) == 500:
+            break
+    artifact, differences = audit(broken)
+    assert artifact.properties["verdict"] == "differences"
+    assert list(artifact.properties["alarms"]) == ["mean_delay"]
+    causes = dict(zip(differences["captured_request_id"], differences["cause"], strict=True))
+    for cause in CAUSES:
+        rows_of_it = [rows["id"][row] for row, planted_cause in planted.items() if planted_cause == cause]
+        recall = sum(causes.get(name) == cause for name in rows_of_it) / len(rows_of_it)
+        assert recall >= 0.95, (cause, recall)
+    assert set(causes) <= {rows["id"][row] for row in planted}
+    sources = {"captured": {"uri": f"{step.repository.parent}/captured/delays/*.parquet"}}
+    snapshot = step.steps(f"{STAGES}.ingest.stage:run", kind="snapshot", params={"sources": sources})
+    inputs = {"dataset": dataset, "captured": snapshot}
+    start = (START - 24 * HOUR).isoformat()
+    of_snapshot = step("audit_features", "feature_audit", inputs, model_name="delays", window_start=start)
+    assert of_snapshot.properties == artifact.properties
+
+
+@both_engines
+def test_an_audit_of_a_training_set_shows_leakage(step: Any) -> None:
+    step("apply_features", "feature_definitions")
+    leaking = step(
+        "training_dataset",
+        "examples",
+        {"examples": examples(step, flights())},
+        features=["carrier_delays:flights"],
+        as_created=False,
+        drop_keys=False,
+    )
+    audited = step("audit_features", "feature_audit", {"dataset": leaking})
+    assert list(audited.properties["alarms"]["flights"]) == ["time travel"]
+
+
+@pytest.fixture
+def deploy(step: Any, tmp_path: Path, warm_launcher: Any) -> Callable[..., Any]:
+    """Deploys a model that returns what it gets."""
+
+    def run(
+        server: ConnectedServer, dataset: Any = None, model: Any = None, canary_percent: int = 20, **options: Any
+    ) -> Any:
+        model = model or feature_model(step, warm_launcher)
+        return step.steps(
+            "airflow_hops.ml.stages.deploy.stage:run",
+            kind="deployment",
+            inputs={"model": model, **({"features": dataset} if dataset else {})},
+            params={"model_name": "delays", "canary_percent": canary_percent, "feature_options": options},
+            services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            launcher=warm_launcher,
+        )
+
+    return run
+
+
+def feature_model(step: Any, launcher: Any, *inputs: str) -> Any:
+    code = {"code_paths": (str(Path(__file__).parents[2] / "steps"),), "launcher": launcher}
+    return step.steps("feature_model:write", kind="model", params={"inputs": inputs} if inputs else {}, **code)
+
+
+@pytest.fixture
+def served(
+    deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., ConnectedServer]]:
+    """Deploys a model whose features are looked up, on a server of the test's own."""
+    server = ConnectedServer(runtime_python, tmp_path / "server")
+
+    def start(online_store: str, dataset: Any, **feature_options: Any) -> ConnectedServer:
+        server.flags |= {"online_store": online_store, "capture_roll_seconds": 0.2}
+        server.start().wait_until_ready()
+        request.addfinalizer(server.stop)
+        deploy(server, dataset, **feature_options)
+        return server
+
+    return start
+
+
+FEATURES = ("carrier_delays:mean_delay", "carrier_delays:flights", "airport_weather:sky")
+
+
+def materialized(step: Any) -> Any:
+    """Applies the definitions, loads all values, and returns a training set of all features that the model takes."""
+    step("apply_features", "feature_definitions")
+    step("materialize", "materialization", window_start=START.isoformat(), window_end=(START + 300 * HOUR).isoformat())
+    return dataset_of(step, *FEATURES)
+
+
+def dataset_of(step: Any, *features: str) -> Any:
+    return step("training_dataset", "examples", {"examples": examples(step, flights(30))}, features=features)
+
+
+def sqlite_place(step: Any) -> str:
+    return f"sqlite://{step.repository.parent / 'features' / 'online.db'}"
+
+
+def newest(step: Any, file: str, key: str) -> pd.DataFrame:
+    history = pd.read_parquet(step.repository.parent / "features" / file)
+    return history.sort_values("at").groupby(key).last()
+
+
+def redis_place(step: Any, request: pytest.FixtureRequest) -> str:
+    """Starts a Redis, and makes it the repository's online store; returns its URL."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("there is no redis-server in PATH; apt-get install redis-server")
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+    process = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""])
+    request.addfinalizer(lambda: (process.kill(), process.wait()))
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    wait_for(answers, "Redis")
+    file = step.repository / "feature_store.yaml"
+    text = file.read_text()
+    end = text.index("entity_key")
+    store = f"online_store:\n  type: redis\n  connection_string: 127.0.0.1:{port}\n"
+    file.write_text(text[: text.index("online_store")] + store + text[end:])
+    return f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_the_server_looks_features_up_and_the_audit_reads_what_it_captured(
+    step: Any, served: Any, kind: str, request: pytest.FixtureRequest
+) -> None:
+    place = redis_place(step, request) if kind == "redis" else sqlite_place(step)
+    dataset = materialized(step)
+    server = served(place, dataset, max_age_s=1e9, defaults={"flights": 7})
+    rows = [{"carrier_id": number, "airport_id": "JFK", "distance": float(number)} for number in (0, 3, 3, 99)]
+    status, answer = server.call("/v1/models/delays:predict", {"instances": rows})
+    assert status == 200, answer
+    delays, weather = newest(step, "delays.parquet", "carrier_id"), newest(step, "weather.parquet", "airport_id")
+    seen = answer["predictions"]
+    assert [row["distance_seen"] for row in seen] == [0, 3, 3, 99]
+    assert [row["flights_seen"] for row in seen] == [*delays["flights"][[0, 3, 3]], 7]
+    assert np.allclose([row["mean_delay_seen"] for row in seen[:3]], delays["mean_delay"][[0, 3, 3]])
+    assert np.isnan(float(seen[3]["mean_delay_seen"]))
+    assert {row["sky_seen"] for row in seen} == {weather["sky"]["JFK"]}
+
+    inputs = server.get("/v1/models/delays/metadata")["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert sorted(inputs["inputs"]) == ["airport_id", "carrier_id", "distance"]
+    for change, message in (
+        ({"mean_delay": 1.0}, "mean_delay"),
+        ({"carrier_id": None}, "carrier_id"),
+    ):
+        row = {name: value for name, value in {**rows[0], **change}.items() if value is not None}
+        status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
+        assert status == 400
+        assert message in str(answer)
+
+    folder = server.capture_path / "delays"
+    wait_for(lambda: list(folder.glob("*.parquet")), server.log)
+    captured = pd.concat([pd.read_parquet(file) for file in sorted(folder.glob("*.parquet"))])
+    assert list(captured["input.carrier_id"]) == [0, 3, 3, 99]
+    assert list(captured["input.flights"]) == [*delays["flights"][[0, 3, 3]], 7]
+    times = [int(at.timestamp()) for at in delays["at"][[0, 3, 3]]]
+    assert list(captured["input.flights__value_time"]) == [*times, 0]
+
+    # The values are from 2024, and expired after six hours or 30 days; the server was told to use them anyway.
+    audited = step(
+        "audit_features", "feature_audit", {"dataset": dataset}, services=server.services, model_name="delays"
+    )
+    alarms = audited.properties["alarms"]
+    assert alarms["mean_delay"] == {"expired value": 3}
+    assert alarms["sky"] == {"expired value": 4}
+
+
+@pytest.mark.server
+def test_an_online_store_that_is_down_fails_requests_or_gives_defaults(
+    step: Any, served: Any, request: pytest.FixtureRequest
+) -> None:
+    url = redis_place(step, request)
+    dataset = materialized(step)
+    down = url.replace(url.rpartition(":")[2], "1/0")
+    server = served(down, dataset, defaults={"flights": 7}, timeout_s=0.2)
+    row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
+    status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
+    assert status == 503
+    assert "online store" in str(answer)
+    lookups = server.base_path / "delays" / "1" / "online_features.json"
+    lookups.write_text(json.dumps({**json.loads(lookups.read_text()), "default_if_down": True}))
+    server.stop()
+    server.start().wait_until_ready()
+    status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
+    assert (status, answer["predictions"][0]["flights_seen"]) == (200, 7)
+
+
+@pytest.mark.server
+def test_canary_with_other_keys_than_the_champion_is_refused(
+    step: Any, served: Any, deploy: Any, warm_launcher: Any, tmp_path: Path
+) -> None:
+    dataset = materialized(step)
+    options = {"max_age_s": 1e9, "defaults": {"flights": 7}}
+    first = feature_model(step, warm_launcher)
+    server = served(sqlite_place(step), dataset, model=first, **options)
+
+    def refused(message: str, dataset: Any, *inputs: str) -> None:
+        with pytest.raises(StepFailed, match=message) as failure:
+            deploy(server, dataset, feature_model(step, warm_launcher, *inputs))
+        assert not failure.value.retryable
+        assert server.available("delays") == [1]
+
+    by_carrier = dataset_of(step, "carrier_delays:mean_delay")
+    keys = r"by 'airport_id' \(STRING\), 'carrier_id' \(INT64\) for the champion, and by"
+    refused(rf"does not take 'airport_id', .*{keys} 'carrier_id' \(INT64\) for", by_carrier, "distance", "mean_delay")
+    refused(rf"does not take 'airport_id', 'carrier_id' and also needs .*{keys} no key", None, "distance", "mean_delay")
+    origin = dataset.properties["stored_features"]
+    columns = json.loads(json.dumps(origin["columns"]).replace('"carrier_id": "INT64"', '"carrier_id": "STRING"'))
+    other_type = replace(dataset, properties={"stored_features": {**origin, "columns": columns}})
+    refused("takes 'carrier_id' as string .* and not int64", other_type, "distance", "flights", "mean_delay", "sky")
+    with pytest.raises(StepFailed, match="version 1 was published with other features to look up: defaults, max_age_s"):
+        deploy(server, dataset, first)
+    assert deploy(server, dataset, first, **options).properties["mode"] == "champion"
+
+    unpublished = feature_model(step, warm_launcher, "distance", "flights", "sky")
+    with pytest.raises(StepFailed, match="the champion 1 looks features up, and version 2, which is not in"):
+        step.steps(
+            "airflow_hops.ml.stages.deploy.traffic:replace_champion",
+            params={"model_name": "delays", "model": unpublished.uri, "reason": "it is better", "by": {}},
+            services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            launcher=warm_launcher,
+        )
+
+    # Clients send the key to both: one looks features up by it, the other uses it as an input.
+    same_keys = feature_model(step, warm_launcher, "distance", "mean_delay", "airport_id")
+    assert deploy(server, by_carrier, same_keys, max_age_s=1e9).properties["mode"] == "canary"
+    other_view = dataset_of(step, "carrier_delays:mean_delay", "airport_weather:wind")
+    windy = feature_model(step, warm_launcher, "distance", "mean_delay", "wind")
+    assert deploy(server, other_view, windy, 50, max_age_s=1e9).properties["traffic"] == {"1": 50, "4": 50}
+    row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
+    answers = [server.call("/v1/models/delays:predict", {"instances": [row]}) for _ in range(20)]
+    assert {status for status, _ in answers} == {200}
+    assert {"wind_seen" in answer["predictions"][0] for _, answer in answers} == {True, False}
+
+
+SERVER_WITHOUT_LOOKUPS = """
+import runpy
+from airflow_hops.extensions.feature_store.core import stored_features as features
+features.ONLINE_NAME = "a file that there is not"
+runpy.run_module("airflow_hops.serving", run_name="__main__")
+"""
+"""A server that takes the file for one of the model's own, as TensorFlow Serving does."""
+
+
+@pytest.mark.server
+def test_a_gateway_passes_keys_to_servers_that_look_features_up(
+    step: Any, deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    dataset = materialized(step)
+
+    def gateway_to(upstream: Upstream) -> Gateway:
+        gateway = Gateway(runtime_python, tmp_path / f"gateway to {upstream.folder.name}", start(upstream))
+        return start(gateway)
+
+    def start(server: Any) -> Any:
+        request.addfinalizer(server.stop)
+        return server.start().wait_until_ready()
+
+    upstream = Upstream(runtime_python, tmp_path / "upstream")
+    upstream.flags["online_store"] = sqlite_place(step)
+    gateway = gateway_to(upstream)
+    deploy(gateway, dataset, max_age_s=1e9, defaults={"flights": 7})
+    row = {"carrier_id": 3, "airport_id": "JFK", "distance": 1.0}
+    delays = newest(step, "delays.parquet", "carrier_id")
+    status, answer = gateway.call("/v1/models/delays:predict", {"instances": [row]})
+    assert (status, answer["predictions"][0]["flights_seen"]) == (200, delays["flights"][3])
+    status, answer = gateway.call("/v1/models/delays:predict", {"instances": [{**row, "mean_delay": 1.0}]})
+    assert (status, "mean_delay" in str(answer)) == (400, True)
+
+    foreign = Upstream(runtime_python, tmp_path / "foreign")
+    foreign.program = ("-c", SERVER_WITHOUT_LOOKUPS)
+    gateway = gateway_to(foreign)
+    with pytest.raises(
+        StepFailed, match="or the server behind it, does not look up 'flights', a feature of 'carrier_"
+    ) as it:
+        deploy(gateway, dataset)
+    assert not it.value.retryable
+    assert gateway.available("delays") == []

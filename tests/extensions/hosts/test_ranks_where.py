@@ -1,0 +1,151 @@
+"""Places of a training's ranks: by connection and arguments, and errors of bad ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.environments.named import packages_of, python_version
+from airflow_hops.extensions.experiments.operators import SearchOperator
+from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator
+from tests.extensions.hosts.ssh_servers import SshServer
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the connection ``gpus`` to a text, or to fields."""
+
+    def set_connection(value: str | dict[str, Any]) -> None:
+        text = value if isinstance(value, str) else json.dumps({"conn_type": "horovod", **value})
+        monkeypatch.setenv("AIRFLOW_CONN_GPUS", text)
+
+    return set_connection
+
+
+def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
+    from airflow.providers_manager import ProvidersManager
+
+    manager = ProvidersManager()
+    hook = manager.hooks["horovod"]
+    assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.ranks.RanksHook"
+    assert hook.connection_testable
+    widgets = manager.connection_form_widgets
+    assert {"hosts", "key_file", "config_file", "python", "address", "slots"} == {
+        name.removeprefix("extra__horovod__") for name in widgets if name.startswith("extra__horovod__")
+    }
+    assert widgets["extra__horovod__slots"].field["schema"]["type"] == ["integer", "null"]
+    assert manager.field_behaviours["horovod"]["relabeling"] == {"login": "SSH user", "port": "SSH port"}
+
+
+def test_all_fields_reach_the_step(connection: Any) -> None:
+    texts = {"key_file": "/keys/train", "python": "/opt/runtime/bin/python", "address": "192.0.2.7"}
+    connection({"login": "train", "port": 2222, "extra": {"hosts": "gpu-1:4,gpu-2:4", "slots": 2, **texts}})
+    expected = {
+        "kind": "ssh",
+        "hosts": "gpu-1:4,gpu-2:4",
+        "hosts_from": "connection 'gpus', field 'hosts'",
+        "user": "train",
+        "port": 2222,
+        "config_file": None,
+        **texts,
+    }
+    assert where_ranks_run("gpus", None) == expected
+    other = {"hosts": "gpu-3:1", "hosts_from": "argument 'hosts'"}
+    assert where_ranks_run("gpus", "gpu-3:1") == {**expected, **other}
+    connection("horovod://train@:2222/?hosts=gpu-1%3A4%2Cgpu-2%3A4")
+    assert where_ranks_run("gpus", "") == {**expected, **dict.fromkeys(texts)}
+
+
+def test_no_hosts_mean_this_machine(connection: Any) -> None:
+    assert where_ranks_run(None, None) is None
+    assert where_ranks_run("", "") is None
+    connection({})
+    assert where_ranks_run("gpus", None) == {"kind": "local", "slots": None}
+    connection({"extra": {"hosts": "", "slots": "3"}})
+    assert where_ranks_run("gpus", None) == {"kind": "local", "slots": 3}
+
+
+def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
+    assert where_ranks_run(None, "gpu-1:2") == {"kind": "ssh", "hosts": "gpu-1:2", "hosts_from": "argument 'hosts'"}
+    assert where_ranks_run("spark_local", None) == {"kind": "spark"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"extra": "{not json"}, "connection 'gpus': field 'extra': expected a JSON object, found text that"),
+        ({"extra": "[1]"}, "connection 'gpus': field 'extra': expected a JSON object, found a list"),
+        ({"extra": {"slots": 0}}, "connection 'gpus': field 'slots' is 0, expected a number of ranks, 1 or more"),
+        ({"extra": {"slots": "two"}}, "field 'slots' is 'two', expected a number of ranks, 1 or more"),
+        ({"extra": {"hosts": ["gpu-1:4"]}}, "field 'hosts' is ['gpu-1:4'], expected a text"),
+        ({"conn_type": "ssh"}, "ranks_conn_id: connection 'gpus' is of type 'ssh', expected 'horovod' or 'spark'"),
+        ("{not json", "ranks_conn_id: connection 'gpus': AIRFLOW_CONN_GPUS cannot be read; expected a URI"),
+    ],
+)
+def test_what_cannot_be_used_is_named(connection: Any, value: Any, message: str) -> None:
+    connection(value)
+    with pytest.raises(BadInput) as caught:
+        where_ranks_run("gpus", None)
+    assert message in str(caught.value)
+
+
+def test_hosts_besides_spark_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"hosts is 'gpu-1:2', but connection 'spark_local' is of type 'spark'"):
+        where_ranks_run("spark_local", "gpu-1:2")
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "message"),
+    [
+        (HorovodTrainOperator, {"deterministic": True}, "np is 'auto', but deterministic=True"),
+        (HorovodTrainOperator, {"strategy": "parameter_server"}, "np is 'auto', but strategy='parameter_server'"),
+        (TorchTrainOperator, {}, "np is 'auto', which TorchTrainOperator does not know"),
+        (SearchOperator, {"space": {}, "metric": "auc", "direction": "maximize"}, "which SearchOperator does not know"),
+    ],
+)
+def test_auto_ranks_are_those_of_a_horovod_training(operator: Any, given: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        operator(task_id="train", train="flights:train", np="auto", **given)
+
+
+@pytest.mark.parametrize("place", [{"hosts": "gpu-1:2"}, {"ranks_conn_id": "spark_local"}])
+def test_auto_ranks_are_on_the_workers_machine(place: Any) -> None:
+    operator = HorovodTrainOperator(task_id="train", train="flights:train", np="auto", **place)
+    with pytest.raises(BadInput, match=r"np is 'auto', which measures ranks of the worker's machine.*give np a number"):
+        operator.launcher(RuntimeHook())
+
+
+@pytest.mark.runtime
+def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
+    connection: Any, start_ssh_server: Callable[[], SshServer], runtime_python: Path, runtime: Path
+) -> None:
+    server = start_ssh_server()
+    fields = {"key_file": server.key_file, "config_file": server.config_file, "python": str(runtime_python)}
+    connection({"port": server.port, "extra": {**fields, "hosts": "127.0.0.1:4,127.0.0.2:2"}})
+    ok, result = RanksHook("gpus").test_connection()
+    assert ok, result
+    first, second = result.split("; ")
+    for host, text in (("127.0.0.1", first), ("127.0.0.2", second)):
+        assert text.startswith(f"{host}: {runtime_python}, Python {python_version(runtime)}")
+        assert f"tensorflow {packages_of(runtime)['tensorflow']}, keras 3." in text and text.endswith("horovod 0.28.1")
+
+
+@pytest.mark.runtime
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"extra": {"hosts": "gpu-1"}}, "connection 'gpus', field 'hosts': found 'gpu-1' in 'gpu-1', expected 'name:s"),
+        ({"port": 1, "extra": {"hosts": "127.0.0.1:1"}}, "port 1: Connection refused"),
+    ],
+)
+def test_the_test_button_says_what_is_wrong(connection: Any, fields: Any, message: str) -> None:
+    connection(fields)
+    ok, result = RanksHook("gpus").test_connection()
+    assert not ok and message in result

@@ -1,0 +1,413 @@
+"""Steps as pods of a real Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes_cluster import BUSYBOX
+from step_runner import StepRunner
+from waiting import wait_for
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
+from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
+from airflow_hops.testing.launchers import LauncherContract
+from tests.extensions.kubernetes.kubernetes_pods import Background, Pods, machine_pod
+
+STEPS = Path(__file__).with_name("pod_steps.py")
+
+
+@pytest.mark.runtime
+class TestKubernetesLauncher(LauncherContract):
+    name = "kubernetes"
+
+    @pytest.fixture
+    def runtime(self, runtime: Path) -> Path:
+        return runtime
+
+    @pytest.fixture
+    def options(self, pods: Pods) -> Mapping[str, Any]:
+        return pods.options
+
+
+class Runner(StepRunner):
+    """Runs the steps of ``pod_steps.py`` as pods."""
+
+    pods: Pods
+    code: Path
+    hook: RuntimeHook
+
+    def launcher(self, **options: Any) -> KubernetesLauncher:
+        return KubernetesLauncher(options.pop("runtime", self.runtime), **{**self.pods.options, **options})
+
+    def spec(self, function: str, *, dag_id: str = "tests", try_number: int = 1, **params: Any) -> StepSpec:
+        producer = Producer(dag_id, "run", function, try_number=try_number)
+        return StepSpec(
+            step=function,
+            entry=f"pod_steps:{function}",
+            params=params,
+            producer=producer,
+            code_paths=(str(self.code),),
+        )
+
+    def run(self, spec: StepSpec, *, on_line: Callable[[Any], None] | None = None, **options: Any) -> Any:
+        self.hook = RuntimeHook()
+        settings = replace(self.hook.settings, store=self.store.root, storage_options=self.store.storage_options)
+        self.hook.__dict__["settings"] = settings
+        self.lines = []
+        return self.hook.run(
+            spec, launcher=self.launcher(**options), cache=False, on_line=on_line or self.lines.append
+        ).value
+
+    def texts(self) -> list[str]:
+        return [line.text for line in self.lines]
+
+
+@pytest.fixture
+def runner(pods: Pods, runtime: Path, tmp_path: Path) -> Runner:
+    runner = Runner(str(tmp_path / "store"), runtime)
+    runner.pods, runner.code = pods, tmp_path / "dags"
+    runner.code.mkdir()
+    (runner.code / "pod_steps.py").write_text(STEPS.read_text())
+    (runner.code / "neighbour.py").write_text("WORD = 'beside the DAG'\n")
+    (runner.code / "data.txt").write_text("rows")
+    return runner
+
+
+def override(**spec: Any) -> dict[str, Any]:
+    """Returns options with a changed pod; ``container`` changes its first container."""
+
+    def change(pods: Pods) -> dict[str, Any]:
+        pod = json.loads(json.dumps(pods.options["pod_override"]))
+        pod["spec"]["containers"][0].update(spec.get("container", {}))
+        pod["spec"].update({name: value for name, value in spec.items() if name != "container"})
+        return pod
+
+    return change  # type: ignore[return-value]
+
+
+@pytest.mark.runtime
+def test_step_streams_and_returns(runner: Runner, tmp_path: Path) -> None:
+    """Lines and progress arrive while the step runs; user code, its data and its neighbours travel with it."""
+    answer = tmp_path / "store" / "answer"
+    progress: list[float] = []
+
+    def hear(line: Any) -> None:
+        if line.progress is not None:
+            progress.append(line.progress)
+            assert line.metrics == {"loss": 0.25}
+            (pod,) = runner.pods.list()
+            assert "very-secret" not in json.dumps(pod)
+            answer.write_text("yes")
+
+    runner.store.storage_options = {"unused_token": "very-secret"}
+    spec = runner.spec("talk", dag_id="Größe_der.Flüge_", answer=str(answer))
+    value = runner.run(spec, on_line=hear)
+    assert progress == [0.5]
+    assert value["word"] == "beside the DAG" and value["data"] == "rows"
+    assert value["host"].startswith("hops-grosse-der-fluge")
+    runner.pods.wait_until_gone()
+    assert not list((tmp_path / "store" / "_state").rglob("*.json"))
+
+
+@pytest.mark.runtime
+def test_worker_without_runtime(runner: Runner, runtime: Path) -> None:
+    """The runtime environment lies in the image alone, whose root file system is read-only."""
+    text = json.dumps(runner.pods.options["pod_override"])
+    pod = json.loads(text.replace(f'"mountPath": "{runtime}"', '"mountPath": "/opt/hops-runtime"'))
+    pod["spec"]["containers"][0]["securityContext"] = {"readOnlyRootFilesystem": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__HOPS__RUNTIME", "/opt/hops-runtime")
+        value = runner.run(runner.spec("where"), runtime=Path("/opt/hops-runtime"), pod_override=pod)
+    assert value["python"] == "/opt/hops-runtime"
+
+
+@pytest.mark.runtime
+def test_store_on_s3(runner: Runner, tmp_path: Path) -> None:
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        port = server.get_host_and_port()[1]
+        runner.pods.cluster.relay("127.0.0.1", runner.pods.cluster.node, port, os.getpid(), port)
+        options = {"key": "testing", "secret": "hidden-secret", "endpoint_url": f"http://127.0.0.1:{port}"}
+        s3fs.S3FileSystem(**options).mkdir("bucket")
+        runner.store = ArtifactStore("s3://bucket/hops", storage_options=options)
+        pod = override(hostNetwork=True, securityContext={"runAsUser": 50000})(runner.pods)
+        assert runner.run(runner.spec("where"), pod_override=pod)["dag"] == "tests"
+    finally:
+        server.stop()
+
+
+@pytest.mark.runtime
+def test_kill_gives_grace(runner: Runner, tmp_path: Path) -> None:
+    marker = tmp_path / "store" / "marker"
+    step = Background(lambda: runner.run(runner.spec("end_slowly", marker=str(marker), seconds=3)))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    runner.hook.kill()
+    # On a busy machine, the pod may be removed between its end and the next look at it.
+    with pytest.raises(StepFailed, match=r"ended by (exit code 1|SIGTERM .*) without a result"):
+        step.result(60)
+    assert marker.read_text() == "ended in order"
+    runner.pods.wait_until_gone()
+
+
+@pytest.mark.runtime
+def test_kill_after_grace(runner: Runner, tmp_path: Path) -> None:
+    marker = tmp_path / "store" / "marker"
+    pod = override(terminationGracePeriodSeconds=2)(runner.pods)
+    spec = runner.spec("end_slowly", marker=str(marker), seconds=60)
+    step = Background(lambda: runner.run(spec, pod_override=pod))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    began = time.monotonic()
+    runner.hook.kill()
+    with pytest.raises(StepFailed):
+        step.result(30)
+    assert 0.9 < time.monotonic() - began < 20 and not marker.exists()
+
+
+def start_worker(runner: Runner, spec: StepSpec, line: str) -> Any:
+    """Runs a step in another process, and returns that once the step has written a line."""
+    heard = multiprocessing.get_context("fork").Event()
+
+    def work() -> None:
+        os.setsid()
+        runner.run(spec, on_line=lambda each: heard.set() if line in each.text else None)
+
+    worker = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+    worker.start()
+    assert heard.wait(60)
+    return worker
+
+
+def kill_worker(worker: Any) -> None:
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+
+
+@pytest.mark.runtime
+def test_retry_follows_pod(runner: Runner) -> None:
+    worker = start_worker(runner, runner.spec("wait_long", seconds=8), "waiting")
+    kill_worker(worker)
+    (before,) = runner.pods.list()
+    assert before["status"]["phase"] == "Running"
+    host = runner.run(runner.spec("wait_long", seconds=8, try_number=2))
+    assert host == before["metadata"]["name"]
+    assert "waited" in runner.texts()
+    runner.pods.wait_until_gone()
+
+
+@pytest.mark.runtime
+def test_retry_takes_result_of_ended_pod(runner: Runner) -> None:
+    kill_worker(start_worker(runner, runner.spec("wait_long", seconds=1), "waiting"))
+    name = runner.pods.wait_for("Succeeded")["metadata"]["name"]
+    assert runner.run(runner.spec("wait_long", seconds=1, try_number=2)) == name
+
+
+@pytest.mark.runtime
+def test_retry_with_other_code_starts_anew(runner: Runner) -> None:
+    kill_worker(start_worker(runner, runner.spec("wait_long", seconds=600), "waiting"))
+    (before,) = runner.pods.list()
+    (runner.code / "pod_steps.py").write_text(STEPS.read_text() + "\n# changed\n")
+    host = runner.run(runner.spec("wait_long", seconds=1, try_number=2))
+    assert host != before["metadata"]["name"]
+    runner.pods.wait_until_gone()
+
+
+@pytest.mark.runtime
+def test_step_survives_outage_of_api(runner: Runner) -> None:
+    step = Background(lambda: runner.run(runner.spec("wait_long", seconds=12)))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    runner.pods.cluster.cut_off(6)
+    assert step.result(120).startswith("hops-tests-wait-long")
+    assert runner.texts().count("waiting") == 1 and "waited" in runner.texts()
+
+
+@pytest.mark.runtime
+def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "3")
+    kill_worker(start_worker(runner, runner.spec("wait_long"), "waiting"))
+    pod = runner.pods.wait_for("Failed")
+    log = runner.pods.cluster.kubectl("logs", "-n", runner.pods.namespace, pod["metadata"]["name"])
+    assert "no worker has followed this pod for 3 s" in log
+    time.sleep(4)
+    runner.run(runner.spec("where"))  # of another task
+    runner.pods.wait_until_gone()
+
+
+@pytest.mark.runtime
+def test_step_of_a_dead_worker_does_not_begin(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "4")
+    marker = tmp_path / "store" / "marker"
+    runner.pods.cluster.kubectl("cordon", "test-node")
+    try:
+        spec = runner.spec("end_slowly", marker=str(marker), seconds=0)
+        worker = start_worker(runner, spec, "waits: Unschedulable")
+        kill_worker(worker)
+    finally:
+        runner.pods.cluster.kubectl("uncordon", "test-node")
+    pod = runner.pods.wait_for("Failed")
+    (container,) = pod["status"]["containerStatuses"]
+    assert "no worker waits for this pod any longer" in container["state"]["terminated"]["message"]
+    log = runner.pods.cluster.kubectl("logs", "-n", runner.pods.namespace, pod["metadata"]["name"])
+    assert "waiting" not in log and not marker.exists()
+
+
+@pytest.mark.runtime
+def test_out_of_memory(runner: Runner) -> None:
+    limits = {"resources": {"limits": {"memory": "96Mi"}}}
+    with pytest.raises(HopsError, match=r"was killed because it used more memory than 96Mi; raise resources") as raised:
+        runner.run(runner.spec("eat_memory"), pod_override=override(container=limits)(runner.pods))
+    assert raised.value.retryable
+
+
+@pytest.mark.runtime
+def test_evicted(runner: Runner) -> None:
+    limits = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}}
+    with pytest.raises(HopsError, match=r"was evicted from node test-node \(.*\); request the memory and disk"):
+        runner.run(runner.spec("fill_disk"), pod_override=override(container=limits)(runner.pods))
+
+
+@pytest.mark.runtime
+def test_pending_for_lack_of_memory(runner: Runner) -> None:
+    requests = {"resources": {"requests": {"memory": "4Ti"}}}
+    with pytest.raises(HopsError, match=r"has not started within 3 s \(Unschedulable: .*Insufficient memory"):
+        runner.run(runner.spec("where"), pod_override=override(container=requests)(runner.pods), startup_timeout_s=3)
+    assert any("waits: Unschedulable" in text for text in runner.texts())
+    runner.pods.wait_until_gone()
+
+
+@pytest.mark.runtime
+def test_image_cannot_be_pulled(runner: Runner) -> None:
+    with pytest.raises(BadInput, match=r"the image Hops:1 cannot be pulled \(InvalidImageName: .*; correct its name"):
+        runner.run(runner.spec("where"), image="Hops:1")
+
+
+@pytest.mark.runtime
+def test_unreachable_registry_may_be_retried(runner: Runner) -> None:
+    match = r"has not started within 5 s \(.*connection refused.*\); check that the cluster's nodes reach"
+    with pytest.raises(HopsError, match=match) as raised:
+        runner.run(runner.spec("where"), image="127.0.0.1:1/hops:1", startup_timeout_s=5)
+    assert raised.value.retryable
+
+
+@pytest.mark.runtime
+def test_missing_secret_is_named(runner: Runner) -> None:
+    pod = override()(runner.pods)
+    pod["spec"]["volumes"].append({"name": "login", "secret": {"secretName": "no-such"}})
+    pod["spec"]["containers"][0]["volumeMounts"].append({"name": "login", "mountPath": "/run/login"})
+    with pytest.raises(BadInput, match=r'secret "no-such" not found\); create it, or correct'):
+        runner.run(runner.spec("where"), pod_override=pod, startup_timeout_s=4)
+
+
+@pytest.mark.runtime
+def test_failed_init_container_is_named(runner: Runner) -> None:
+    init = {"name": "fetch", "image": BUSYBOX, "command": ["sh", "-c", "echo no such bucket; exit 3"]}
+    match = r"init container 'fetch' ended with exit code 3 \(Error\).*\n  no such bucket"
+    with pytest.raises(HopsError, match=match) as raised:
+        runner.run(runner.spec("where"), pod_override=override(initContainers=[init])(runner.pods))
+    assert raised.value.retryable
+
+
+@pytest.mark.runtime
+def test_airflows_with_equal_ids_leave_each_others_pods_alone(runner: Runner, tmp_path: Path) -> None:
+    first = Background(lambda: runner.run(runner.spec("wait_long", seconds=6)))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    other = Runner(str(tmp_path / "store" / "other"), runner.runtime)
+    other.pods, other.code = runner.pods, runner.code
+    assert other.run(other.spec("wait_long", seconds=0)) != first.result(60)
+
+
+@pytest.mark.runtime
+def test_image_without_runtime(runner: Runner) -> None:
+    with pytest.raises(BadInput, match=r"the image .*busybox:test has no runtime environment at the path"):
+        runner.run(runner.spec("where"), pod_override={"spec": {"containers": [{"name": "base", "image": BUSYBOX}]}})
+
+
+@pytest.mark.runtime
+def test_image_of_other_pins(runner: Runner, runtime: Path, tmp_path: Path) -> None:
+    stamp = tmp_path / "stamp"
+    stamp.write_text(f"other\n{runtime}\nruntime.txt\n")
+    pod = json.loads(json.dumps(runner.pods.options["pod_override"]))
+    mount = {"name": "stamp", "mountPath": str(runtime.resolve() / "hops-pins.sha256")}
+    pod["spec"]["containers"][0]["volumeMounts"].append(mount)
+    pod["spec"]["volumes"].append({"name": "stamp", "hostPath": {"path": str(stamp)}})
+    with pytest.raises(StepFailed, match=r"in the pod's image: runtime environment .* holds pins other") as raised:
+        runner.run(runner.spec("where"), pod_override=pod)
+    assert not raised.value.retryable
+
+
+@pytest.mark.runtime
+def test_store_out_of_reach(runner: Runner, runtime: Path) -> None:
+    with pytest.raises(HopsError, match=r"the pod cannot read file:///.*; mount that folder at the same path"):
+        runner.run(runner.spec("where"), pod_override=machine_pod(runtime))
+
+
+@pytest.mark.runtime
+def test_denied(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = yaml.safe_load(runner.pods.cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": "guest-token"}
+    path = tmp_path / "guest"
+    path.write_text(yaml.safe_dump(config))
+    extra = {"kube_config_path": str(path), "namespace": runner.pods.namespace}
+    monkeypatch.setenv("AIRFLOW_CONN_GUEST", json.dumps({"conn_type": "kubernetes", "extra": extra}))
+    with pytest.raises(BadInput, match=r'Kubernetes denies it \(.*User "guest" cannot list .*\); docs/howto'):
+        runner.run(runner.spec("where"), conn_id="guest")
+
+
+@pytest.mark.runtime
+def test_quota_and_namespace(runner: Runner) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}}}
+    runner.pods.cluster.apply({**quota, "metadata": {"name": "none", "namespace": runner.pods.namespace}})
+    path = f"/api/v1/namespaces/{runner.pods.namespace}/resourcequotas/none"
+    wait_for(lambda: runner.pods.cluster.get(path).get("status", {}).get("hard"), "the quota")
+    with pytest.raises(HopsError, match=r"the namespace's quota is exhausted \(.*pods=0.*\); wait") as raised:
+        runner.run(runner.spec("where"))
+    assert raised.value.retryable
+    with pytest.raises(BadInput, match=r'namespaces "nowhere" not found; create it'):
+        runner.run(runner.spec("where"), namespace="nowhere")
+    runner.pods.wait_until_gone()
+
+
+@pytest.mark.runtime
+def test_drained_node(runner: Runner) -> None:
+    step = Background(lambda: runner.run(runner.spec("wait_long")))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    try:
+        flags = ("--force", "--delete-emptydir-data", "--ignore-daemonsets", "--pod-selector=airflow-hops/role")
+        runner.pods.cluster.kubectl("drain", "test-node", *flags)
+        with pytest.raises(HopsError, match="was evicted because its node test-node is being drained; a retry"):
+            step.result(30)
+    finally:
+        runner.pods.cluster.kubectl("uncordon", "test-node")
+
+
+@pytest.mark.runtime
+@pytest.mark.last(1)
+def test_lost_node(runner: Runner) -> None:
+    step = Background(lambda: runner.run(runner.spec("wait_long"), lost_node_timeout_s=5))
+    wait_for(lambda: "waiting" in runner.texts(), "the step")
+    runner.pods.cluster.stop_kubelet()
+    try:
+        with pytest.raises(HopsError, match="is lost with its node test-node, which no longer answers"):
+            step.result(120)
+    finally:
+        runner.pods.cluster.start_kubelet()
+
+
+logging.getLogger("airflow.providers.cncf.kubernetes").setLevel(logging.WARNING)

@@ -1,0 +1,65 @@
+"""The environment with libtorrent, and organisations on addresses of the loopback interface."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extensions.sharing.organisations import Organisation, loopback
+
+
+@pytest.fixture(scope="session")
+def sharing_base(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A link to the runtime environment; beside it the environment ``sharing`` with libtorrent."""
+    from uv import find_uv_bin
+
+    from airflow_hops.core.contract.artifacts import HopsError
+    from airflow_hops.environments.named import make_named
+    from airflow_hops.environments.runtime import pins_of
+
+    base = tmp_path_factory.mktemp("runtimes") / "runtime"
+    base.symlink_to(runtime)
+    try:
+        make_named(base, "sharing", ["libtorrent==2.1.1"], pins_of(base), uv=find_uv_bin())
+    except HopsError as error:
+        pytest.skip(f"libtorrent cannot be installed: {error}")
+    return base
+
+
+@pytest.fixture(scope="session")
+def sharing_runtime(sharing_base: Path) -> Path:
+    """The environment with libtorrent."""
+    return sharing_base.with_name("runtime-sharing")
+
+
+@pytest.fixture
+def organisation(tmp_path: Path, sharing_runtime: Path) -> Iterator[Callable[..., Organisation]]:
+    """Makes organisations, each with an address of the loopback interface."""
+    made: list[Organisation] = []
+
+    def make(name: str, **settings: Any) -> Organisation:
+        home = tmp_path / name
+        (home / "store").mkdir(parents=True)
+        of = Organisation(name, home, loopback(len(made) + 1), sharing_runtime, **settings)
+        made.append(of)
+        return of
+
+    yield make
+    for of in made:
+        of.end()
+
+
+@pytest.fixture
+def as_organisation(monkeypatch: pytest.MonkeyPatch, sharing_base: Path) -> Callable[[Organisation], None]:
+    """Has this process's commands and operators use an organisation's store and keys."""
+
+    def be(of: Organisation) -> None:
+        extra = {"store": of.store.root, "runtime": str(sharing_base)}
+        monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
+        monkeypatch.setenv("AIRFLOW__HOPS__SHARING", str(of.folder.path))
+
+    return be

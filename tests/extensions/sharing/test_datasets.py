@@ -1,0 +1,217 @@
+"""Real data from one organisation to the pipeline of another: the commands, and the source of an ingest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+from waiting import wait_for
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.extensions.sharing.core.settings import KEY_NAME
+from airflow_hops.extensions.sharing.triggers import DatasetTrigger
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.operators import IngestOperator
+from tests.extensions.sharing.organisations import ROWS, Organisation, make_snapshot
+
+pytestmark = [pytest.mark.runtime, pytest.mark.server]
+Make = Callable[..., Organisation]
+REF = "north/flights@1"
+
+
+@pytest.fixture
+def two(
+    organisation: Make, as_organisation: Callable[[Organisation], None], hops: Any
+) -> tuple[Organisation, Organisation]:
+    """Two organisations, the first of which has published its flights by the command."""
+    north, south = organisation("north"), organisation("south")
+    snapshot = make_snapshot(north)
+    as_organisation(north)
+    code, said, error = hops("datasets", "keys", "--trust", f"south={south.key}", "--catalogue", south.catalogue)
+    assert code == 0, error
+    assert south.key in said.replace("\n", "") or "south" in said
+    code, said, error = hops(
+        "datasets", "publish", snapshot.uri, "--name", "flights", "--licence", "CC-BY-4.0",
+        "--description", "Flights from New York.", "--sample-rows", "3",
+    )  # fmt: skip
+    assert code == 0, error
+    assert "north/flights@1: 2010 rows" in said
+    south.trust(north)
+    north.start()
+    south.start()
+    as_organisation(south)
+    return north, south
+
+
+def test_commands_find_preview_fetch_and_verify(two: tuple[Organisation, Organisation], hops: Any) -> None:
+    _, south = two
+    code, said, error = hops("datasets", "search", "flights.delay", "delay.mean>10", "rows>2000", "--output", "json")
+    assert code == 0, error
+    (entry,) = json.loads(said)
+    assert (entry["data set"], entry["rows"], entry["licence"]) == (REF, "2010", "CC-BY-4.0")
+    assert json.loads(hops("datasets", "search", "delay.mean>1000", "--output", "json")[1]) == []
+    assert "'much' is not a number" in hops("datasets", "search", "rows>much")[2]
+    code, said, error = hops("datasets", "show", "flights@1", "--json")
+    assert code == 0, error
+    preview = json.loads(said)["preview"]
+    assert preview["types"]["flights"]["at"] == "timestamp[us, tz=UTC]"
+    assert preview["statistics"]["flights"]["features"]["delay"]["missing"] == ROWS // 10
+    assert 'name: "dest"' in preview["schema"]["flights"]
+    assert len(preview["sample"]["flights"]["rows"]) == 3
+    assert not south.fetched(REF).exists()
+    assert "Flights from New York." in hops("datasets", "show", "flights@1")[1]
+    code, said, error = hops("datasets", "download", "flights@1")
+    assert code == 0, error
+    assert pq.read_table(south.fetched(REF) / "flights").num_rows == ROWS
+    assert hops("datasets", "verify", REF)[0] == 0
+    part = south.fetched(REF) / "flights" / "part-00000.parquet"
+    part.unlink()  # a link, which others share
+    part.write_bytes(b"other")
+    code, said, error = hops("datasets", "verify", REF)
+    assert code == 1
+    assert "1 damaged" in error
+    (row,) = json.loads(hops("datasets", "list", "--output", "json")[1])
+    assert (row["data set"], row["state"], row["done"]) == (REF, "fetched", "100%")
+    (peer,) = json.loads(hops("datasets", "peers", "--output", "json")[1])
+    assert (peer["organisation"], peer["data sets"], peer["problems"]) == ("north", "1", "")
+    assert hops("datasets", "remove", REF)[0] == 0
+    assert not south.fetched(REF).exists()
+    assert "none of that name" in hops("datasets", "verify", REF)[2]
+
+
+def test_versions_count_on_after_a_withdrawal(
+    two: tuple[Organisation, Organisation], hops: Any, as_organisation: Any
+) -> None:
+    north, south = two
+    as_organisation(north)
+    assert hops("datasets", "unpublish", "flights@1")[0] == 0
+    assert "is not published" in hops("datasets", "unpublish", "flights@1")[2]
+    wait_for(lambda: not south.records.datasets(), south.log.read_text)
+    code, said, error = hops(
+        "datasets",
+        "publish",
+        make_snapshot(north).uri,
+        "--name",
+        "flights",
+        "--licence",
+        "CC0-1.0",
+        "--description",
+        "x",
+    )
+    assert code == 0, error
+    assert "north/flights@2" in said
+
+
+def task(**arguments: Any) -> IngestOperator:
+    with DAG("south_training", schedule=None):
+        return IngestOperator(task_id="ingest", **arguments)
+
+
+class Context(dict[str, Any]):
+    """A context of an operator outside a run."""
+
+    def __init__(self, operator: IngestOperator) -> None:
+        ti = _Instance()
+        super().__init__(ti=ti, dag=_Dag(), triggering_asset_events=None, outlet_events=_Events())
+
+
+class _Instance:
+    dag_id, run_id, task_id, map_index, try_number = "south_training", "run-1", "ingest", -1, 1
+    bundle_instance = None
+
+
+class _Dag:
+    fileloc = __file__
+    doc_md = None
+
+
+class _Events(dict[Any, Any]):
+    def __missing__(self, key: Any) -> Any:
+        return type("Event", (), {"extra": None})()
+
+
+async def events(trigger: DatasetTrigger) -> dict[str, Any]:
+    return await trigger.wait()
+
+
+def run_deferred(operator: IngestOperator) -> tuple[Any, list[str]]:
+    """Runs a task as worker and triggerer would, from deferral to deferral."""
+    import asyncio
+
+    waits, resumed, event = [], operator.execute, None
+    while True:
+        context: Any = Context(operator)
+        try:
+            return (resumed(context) if event is None else operator.resume(context, event)), waits
+        except TaskDeferred as deferred:
+            path, arguments = deferred.trigger.serialize()
+            assert path == "airflow_hops.extensions.sharing.triggers.DatasetTrigger"
+            waits.append(arguments["wants"])
+            event = asyncio.run(events(DatasetTrigger(**arguments, **{})))
+
+
+def test_an_ingest_defers_twice_and_reads_a_window(two: tuple[Organisation, Organisation]) -> None:
+    _, south = two
+    wait_for(south.records.datasets, south.log.read_text)
+    operator = task(
+        sources={"flights": {"uri": "dataset://flights@1", "time_column": "at", "schema": {"delay": "float64"}}},
+        window_start="2013-01-01",
+        window_end="2013-01-08",
+        licences=["CC-BY-4.0"],
+        deferrable=True,
+    )
+    value, waits = run_deferred(operator)
+    assert waits == ["preview", "data"]
+    snapshot = Artifact.from_dict(value)
+    table = pq.read_table(RuntimeHook().store.local(snapshot) / "flights")
+    assert set(table.column_names) == {"id", "at", "delay", "dest"}
+    assert 0 < table.num_rows < ROWS
+    again, waits = run_deferred(operator)
+    assert (waits, again["cached"]) == ([], True)
+
+
+REJECTED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"licences": ["CC0-1.0"]}, "its licence is 'CC-BY-4.0'; the task accepts 'CC0-1.0'"),
+    ({"columns": ["speed"]}, "it has no column 'speed'; it has id, at, delay, dest"),
+    ({"schema": {"delay": "int64"}}, "column 'delay' is float64, but the source's schema says int64"),
+    ({"uri": "dataset://flights@1#trains"}, "has the tables flights, planes"),
+    ({"uri": "dataset://flights@7"}, "no catalogue of a trusted organisation has it; they have north/flights@1"),
+    ({"uri": "dataset://flights"}, "expected [ORGANISATION/]NAME@VERSION"),
+)
+
+
+def test_an_ingest_is_rejected_before_the_download(
+    two: tuple[Organisation, Organisation], subtests: pytest.Subtests
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    _, south = two
+    for changes, reason in REJECTED:
+        source = {"uri": "dataset://north/flights@1", **{k: v for k, v in changes.items() if k != "licences"}}
+        with subtests.test(reason):
+            with pytest.raises(AirflowFailException) as failure:
+                run_deferred(task(sources={"flights": source}, licences=changes.get("licences"), deferrable=True))
+            assert reason in str(failure.value)
+            assert not south.fetched(REF).exists()
+
+
+def test_a_private_key_is_private_and_never_replaced(organisation: Make, as_organisation: Any, hops: Any) -> None:
+    north = organisation("north")
+    as_organisation(north)
+    path = north.folder.path / KEY_NAME
+    assert path.stat().st_mode & 0o077 == 0
+    before = path.read_bytes()
+    assert "already exists" in hops("datasets", "keys", "--create", "--organisation", "north")[2]
+    assert path.read_bytes() == before
+    for wrong, reason in (
+        (["--trust", "south=abc", "--catalogue", "http://127.0.0.1"], "expected 32 bytes in Base64"),
+        (["--trust", f"south={north.key}", "--catalogue", "ftp://127.0.0.1"], "expected an address http://"),
+        (["--trust", f"../south={north.key}", "--catalogue", "http://127.0.0.1"], "organisation is '../south'"),
+        (["--distrust", "west"], "is not trusted; trusted are none"),
+    ):
+        assert reason in hops("datasets", "keys", *wrong)[2]

@@ -1,0 +1,52 @@
+"""Sends captured tables to a Kafka topic as the model server does, and ingests the topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.streams.core.ranges import plan_ranges
+from airflow_hops.extensions.streams.ml.ingest import ingest_topic
+from airflow_hops.extensions.streams.serving.capture import LABELS_SUFFIX, CapturedTopic
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.spark.tasks import IN_PROCESS
+from airflow_hops.ml.stages.ingest import ingest_table
+from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.serving.capture.batch import Part
+from tests.extensions.streams.kafka_brokers import Broker
+
+
+def ingest_captured(
+    broker: Broker, folder: Path, run_stage: Callable[..., Any], tables: Sequence[pa.Table], *, labels: bool = False
+) -> Artifact:
+    """Returns a snapshot, table ``captured``, of all rows of a topic to which tables were sent in one batch."""
+    config = folder / "kafka.json"
+    config.write_text(json.dumps(broker.config))
+    rows = Part("flights", "", "", "parquet", 1, 0, bytes)
+    parts = [replace(rows, labels=int(labels), table=lambda table=table: table) for table in tables]
+    assert CapturedTopic("captured", str(config), "tests").send(parts) == {}
+    source = Source(
+        f"kafka://captured{LABELS_SUFFIX if labels else ''}", storage_options=broker.config, allow_gaps=True
+    )
+    window = Window(None, None)
+
+    def ingest(context: StepContext) -> Artifact:
+        with context.output() as writer:
+            folder = OutputFolder(str(writer.path))
+            rows, _ = ingest_topic("captured", source, ranges, window, folder, IN_PROCESS, print, ingest_table)
+            return writer.commit(rows={"captured": rows})
+
+    with pytest.MonkeyPatch.context() as patch:  # brokers of tests do not answer all questions
+        patch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
+        ranges = plan_ranges(source, (None, None))
+        snapshot: Artifact = run_stage(ingest, kind="snapshot")
+    return snapshot

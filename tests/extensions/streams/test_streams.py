@@ -1,0 +1,137 @@
+"""Topics in DAGs: the connection of type kafka, ranges in the artifact, retries and the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset, AssetWatcher
+from airflow.sdk.execution_time.context import AssetStateStoreAccessors
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.triggers.base import BaseEventTrigger
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.source_files import list_files
+from airflow_hops.extensions.streams.triggers import TopicTrigger
+from tests.extensions.streams.kafka_brokers import Broker, as_json
+
+pytestmark = pytest.mark.runtime
+
+
+def test_offsets_are_planned_once_and_named_by_the_artifact(
+    run_dag: Any, mock_kafka: Broker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, runtime: Any
+) -> None:
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
+    extra = {**mock_kafka.config, "sasl.password": "hidden-in-all-files"}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    hops = {"store": str(tmp_path / "store"), "runtime": str(runtime)}
+    monkeypatch.setenv("AIRFLOW_CONN_HOPS_STREAMS", json.dumps({"conn_type": "hops", "extra": hops}))
+    mock_kafka.send("events", [(n % 4, as_json(id=n)) for n in range(40)])
+    run = run_dag("streams", {"hops_conn_id": "hops_streams"})
+    (task,) = run.get_task_instances()
+    assert task.state == "success"
+    artifact = Artifact.from_dict({k: v for k, v in task.xcom_pull("ingest").items() if k != "seconds"})
+    assert artifact.rows["events"].rows_out == 40
+    store = ArtifactStore(hops["store"])
+    ranges = {"topic": "events", "topic_id": None, "window": None, "offsets": {str(n): [0, 10] for n in range(4)}}
+    assert store.manifest(artifact.uri).properties["topics"] == {"events": ranges}
+    (plan,) = (tmp_path / "store" / "_state").rglob("ranges/*/*.json")
+    assert json.loads(plan.read_text()) == ranges
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"hidden-in-all-files" in path.read_bytes()]
+
+
+def test_only_ingest_reads_topics() -> None:
+    with pytest.raises(BadInput, match="is a Kafka topic, which only IngestOperator reads; ingest it first"):
+        list_files(Source("kafka://events"))
+    with pytest.raises(BadInput, match="offsets and allow_gaps are for topics"):
+        Source("/data", allow_gaps=True)
+    with pytest.raises(BadInput, match="format is 'csv', expected one of json, avro, protobuf"):
+        Source("kafka://events", format="csv")
+
+
+class AssetState:
+    """The state of an asset, as the triggerer hands it to a trigger."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+async def next_event(trigger: TopicTrigger, timeout_s: float) -> dict[str, Any] | None:
+    """Runs a trigger until its first event; None if there is none in time."""
+    events = trigger.run()
+    try:
+        event = await asyncio.wait_for(anext(events), timeout_s)
+    except TimeoutError:
+        return None
+    await events.aclose()  # type: ignore[attr-defined]
+    payload: dict[str, Any] = event.payload
+    return payload
+
+
+def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
+    mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "kafka", "extra": mock_kafka.config}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
+    state = AssetState()
+
+    def make_trigger() -> TopicTrigger:
+        path, arguments = TopicTrigger("events", poll_s=0.2).serialize()
+        assert path == "airflow_hops.extensions.streams.triggers.TopicTrigger"
+        trigger = TopicTrigger(**arguments)
+        trigger.asset_state_store = state  # type: ignore[assignment]
+        return trigger
+
+    async def watch() -> None:
+        mock_kafka.send("events", [(0, b"old")] * 3)
+        events = make_trigger().run()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(4)
+        assert not waiting.done(), "records from before the watch fire nothing"
+        mock_kafka.send("events", [(0, b"new"), (2, b"new"), (2, b"new")])
+        event = await asyncio.wait_for(waiting, 20)
+        assert event.payload == {"topic": "events", "records": 3, "offsets": {"0": [3, 4], "2": [0, 2]}}
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(2)
+        assert not waiting.done(), "an event comes once"
+        waiting.cancel()
+        mock_kafka.send("events", [(1, b"while no triggerer runs")])
+        event = await next_event(make_trigger(), 20)
+        assert event == {"topic": "events", "records": 1, "offsets": {"1": [0, 1]}}
+
+    asyncio.run(watch())
+
+
+def test_trigger_that_assets_share_fires_without_state(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"conn_type": "kafka", "extra": mock_kafka.config}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
+    trigger = TopicTrigger("events", poll_s=0.2)
+    trigger.asset_state_store = AssetStateStoreAccessors([Asset("one"), Asset("two")])
+
+    async def watch() -> Any:
+        mock_kafka.send("events", [(0, b"old")])
+        waiting = asyncio.ensure_future(next_event(trigger, 20))
+        await asyncio.sleep(4)
+        mock_kafka.send("events", [(0, b"new")])
+        return await waiting
+
+    assert asyncio.run(watch()) == {"topic": "events", "records": 1, "offsets": {"0": [1, 2]}}
+
+
+def test_watched_asset_takes_the_trigger() -> None:
+    asset = Asset("events", watchers=[AssetWatcher(name="kafka", trigger=TopicTrigger("events"))])
+    with DAG("watched", schedule=[asset]) as dag:
+        pass
+    assert DagSerialization.to_dict(dag)
+    assert isinstance(asset.watchers[0].trigger, BaseEventTrigger)

@@ -1,0 +1,91 @@
+"""Notebooks as scripts: their code runs on ranks without a kernel."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_output
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.stages.train.program import Program
+from tests.ml.extensions.notebooks.test_notebook import write_notebook
+
+
+def run(path: Path, **params: Any) -> Any:
+    context: Any = SimpleNamespace(params=params)
+    return Program(script=str(path), arguments=("--fast",)).run(context, path.parent)
+
+
+def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_notebook(
+        tmp_path / "train.ipynb",
+        "%matplotlib inline\nimport pickle, sys\nfrom beside import FACTOR",
+        "class Point:\n    x = FACTOR * lr\nassert __name__ == '__main__'",
+        "display(Point.x)\nmodel = {'x': pickle.loads(pickle.dumps(Point())).x, 'arguments': sys.argv[1:]}",
+        parameters="%matplotlib inline\nlr = 1",
+    )
+    (tmp_path / "beside.py").write_text("FACTOR = 10\n")
+    main = sys.modules["__main__"]
+    assert run(path, lr=5) == {"x": 50, "arguments": ["--fast"]}
+    assert "train.ipynb, cell 3: %matplotlib inline is left out" in caplog.text
+    assert sys.modules["__main__"] is main and str(tmp_path) not in sys.path
+
+
+def test_source_is_recorded_without_outputs_and_what_is_too_large_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook = nbformat.read(write_notebook(tmp_path / "train.ipynb", "x = 1"), as_version=4)
+    notebook.cells[1].outputs = [new_output("stream", text="z" * (3 << 20))]
+    nbformat.write(notebook, tmp_path / "train.ipynb")
+    result = Program(script="train.ipynb").sources([str(tmp_path)])["train.ipynb"]
+    assert nbformat.reads(result, as_version=4).cells[1].source == "x = 1" and len(result) < 2000
+    (tmp_path / "large.py").write_text("#" * (3 << 20))
+    assert Program(script="large.py").sources([str(tmp_path)]) == {}
+    assert "large.py: its source is not recorded" in caplog.text
+
+
+def test_traceback_names_notebook_cell_and_line(tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "train.ipynb", "def half(n):\n    return n / 0", "half(3)")
+    with pytest.raises(ZeroDivisionError) as raised:
+        run(path)
+    text = "".join(traceback.format_exception(raised.value))
+    assert f'File "{path}, cell 1", line 2, in half\n    return n / 0' in text and f'"{path}, cell 2", line 1' in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("files = !ls", r"cell 2: !ls is IPython's"),
+        ("for i in range(2):\n    !rm -r data", "cell 2: !rm -r data is"),
+        ("%%bash\nls", "cell 2: %%bash"),
+        ("%time x = 1", "cell 2: %time x = 1 is"),
+        ("x = = 1", "cell 2 does not parse"),
+    ],
+)
+def test_what_only_ipython_can_run_is_refused_before_any_cell_runs(cell: str, says: str, tmp_path: Path) -> None:
+    path = write_notebook(tmp_path / "train.ipynb", f"open({str(tmp_path / 'ran')!r}, 'w')", cell)
+    with pytest.raises(BadInput, match=says):
+        run(path)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit()"])
+@pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
+def test_model_counts_that_was_there_when_the_script_ended_itself(tmp_path: Path, name: str, end: str) -> None:
+    source = f"def main():\n    {end.replace(chr(10), '; ')}\nmodel = 'trained'\nmain()"
+    if name.endswith(".py"):
+        (tmp_path / name).write_text(source)
+    else:
+        write_notebook(tmp_path / name, source, "model = 'never'")
+    assert run(tmp_path / name) == "trained"
+    (tmp_path / "fails.py").write_text("exit(2)")
+    with pytest.raises(BadInput, match=r"ended itself by sys.exit\(2\)"):
+        run(tmp_path / "fails.py")

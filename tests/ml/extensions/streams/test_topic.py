@@ -1,0 +1,630 @@
+"""Topics as sources: each record of a window exactly once, the same at every try, and errors for what is missing."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import http.server
+import io
+import itertools
+import json
+import struct
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import fastavro
+import pyarrow.parquet as pq
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer, RowCounts
+from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.streams.core.ranges import plan_ranges, recorded_ranges
+from airflow_hops.extensions.streams.core.topic import Topic
+from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
+from airflow_hops.extensions.streams.ml.ingest import ingest_topic, read_records
+from airflow_hops.ml.readers.artifact_files import OutputFolder
+from airflow_hops.ml.spark.tasks import IN_PROCESS
+from airflow_hops.ml.stages.ingest import ingest_table
+from airflow_hops.ml.stages.ingest.window import Window
+from tests.extensions.streams.kafka_brokers import Broker, as_json
+
+TASK = Producer("dag", "run1", "ingest")
+WHOLE = Window(None, None)
+
+
+def source(broker: Broker, **fields: Any) -> Source:
+    more = fields.pop("storage_options", {})
+    return Source("kafka://events", storage_options={**broker.config, **more}, **fields)
+
+
+def ingest(folder: Path, topic: Source, ranges: TopicRanges, window: Window = WHOLE) -> RowCounts:
+    output = OutputFolder(str(folder))
+    return ingest_topic("t", topic, ranges, window, output, IN_PROCESS, lambda share, text: None, ingest_table)[0]
+
+
+def places(folder: Path) -> list[tuple[int, int]]:
+    table = pq.read_table(folder / "t")
+    return sorted(zip(table["kafka_partition"].to_pylist(), table["kafka_offset"].to_pylist(), strict=True))
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mock cluster does not answer questions of administrators."""
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
+
+
+@pytest.fixture(params=["mock_kafka", "tansu"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
+
+
+class ScanningConsumer(confluent_kafka.Consumer):
+    """Looks up offsets by time as Kafka does, by reading the records, which neither test broker can."""
+
+    def offsets_for_times(self, partitions: Any, timeout: float = -1) -> Any:
+        result = []
+        for place in partitions:
+            low, high = self.get_watermark_offsets(place, timeout=timeout)
+            self.assign([confluent_kafka.TopicPartition(place.topic, place.partition, low)])
+            first, offset = -1, low
+            while first < 0 and offset < high:
+                for message in self.consume(500, timeout=1):
+                    if message.error() is None:
+                        offset = message.offset() + 1
+                        if first < 0 and message.timestamp()[1] >= place.offset:
+                            first = message.offset()
+            result.append(confluent_kafka.TopicPartition(place.topic, place.partition, first))
+        return result
+
+
+@pytest.fixture
+def time_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent_kafka, "Consumer", ScanningConsumer)
+
+
+def test_each_record_once_with_types_as_in_files(broker: Broker, tmp_path: Path) -> None:
+    sent = [
+        (i % 2, as_json(id=i, amount=i / 4, note=None if i % 3 else "ü\n"), 1_700_000_000_000 + i) for i in range(3000)
+    ]
+    broker.send("events", sent)
+    broker.send("events", sent[:2])  # Tansu sees an end before its last batch
+    topic = source(broker, offsets={"0": (0, 1400), "1": (100, 1500)})
+    ranges = plan_ranges(topic, (None, None))
+    counts = ingest(tmp_path, topic, ranges)
+    assert (counts.rows_in, counts.rows_out) == (2800, 2800)
+    assert places(tmp_path) == [(0, n) for n in range(1400)] + [(1, n) for n in range(100, 1500)]
+    rows = pq.read_table(tmp_path / "t").sort_by("id").to_pylist()
+    assert rows[0] == {
+        "kafka_partition": 0, "kafka_offset": 0, "kafka_key": None, "id": 0, "amount": 0.0, "note": "ü\n",
+        "kafka_time": dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC),
+    }  # fmt: skip
+
+
+def test_values_keep_all_digits(mock_kafka: Broker, tmp_path: Path) -> None:
+    broker = mock_kafka
+    broker.send("events", [(0, b'{"n": 9007199254740993,\n "f": 0.1}\n'), (0, b"{}")])
+    topic = source(broker)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert counts.rows_out == 2
+    assert pq.read_table(tmp_path / "t").sort_by("kafka_offset")["n"].to_pylist() == [9007199254740993, None]
+
+
+def test_poison_is_set_aside_with_offset_and_reason(mock_kafka: Broker, tmp_path: Path) -> None:
+    values = [as_json(id=1), b"{broken", b"[1]", None, as_json(kafka_offset=1), as_json(id=2), b"\xff\xfe"]
+    values += [b'{"id": 3, "x": {"y": 1, "y": 2}}', b'{"id":' + b"[" * 200 + b"]" * 200 + b"}", b'{"": 1}']
+    mock_kafka.send("events", [(2, value) for value in values])
+    topic = source(mock_kafka)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    reasons = {"not JSON": 2, "not a JSON object": 1, "no value (a tombstone)": 1}
+    reasons |= {"a field has a name that begins with kafka_": 1}
+    reasons |= {"a field is there twice": 1, "values are nested too deeply": 1}
+    reasons |= {"a field has no name that a column can have": 1}
+    assert (counts.rows_in, counts.rows_out, counts.rejected) == (10, 2, reasons)
+    rejected = pq.read_table(tmp_path / "rejected" / "t").to_pylist()
+    assert [(row["partition"], row["offset"], row["value"]) for row in rejected] == [
+        (2, n, values[n]) for n in (1, 2, 3, 4, 6, 7, 8, 9)
+    ]
+
+
+def test_captured_values_of_other_types_are_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+    values: list[Any] = [1, "1", True, 1.5, 2**63, None, "x" * 99]
+    producer = confluent_kafka.Producer(mock_kafka.config)
+    for types, value in [(b"int64", value) for value in values] + [(b"list<item: " * 5000, 1), (b"\xff", 1)]:
+        producer.produce("events", as_json(n=value), partition=0, headers=[(TYPES_HEADER, types)])
+    assert producer.flush(30) == 0
+    topic = source(mock_kafka)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "t").sort_by("kafka_offset")["n"].to_pylist() == [1, None]
+    assert counts.rejected == {"not of the types in the header hops-types": 6, "a value of 'n' is not of type int64": 1}
+    rejected = pq.read_table(tmp_path / "rejected" / "t").to_pylist()
+    assert sorted(row["offset"] for row in rejected) == [1, 2, 3, 4, 6, 7, 8]
+
+
+def test_time_outside_the_calendar_is_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+    mock_kafka.send("events", [(0, as_json(n=1), 1 << 60), (0, as_json(n=2))])
+    topic = source(mock_kafka)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert counts.rejected == {"its time is outside the years 1 to 9999": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema": {"n": "int64"}}, r"kafka://events, partition 1, offset 1, column 'n': 'x' is not"),
+        ({"columns": ("n", "m")}, r"table 't': kafka://events: there is no column 'm'"),
+    ],
+)
+def test_errors_of_values_name_the_topic_and_the_offset(
+    mock_kafka: Broker, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    mock_kafka.send("events", [(1, as_json(n=1)), (1, as_json(n="x"))])
+    topic = source(mock_kafka, **fields)
+    with pytest.raises(BadInput, match=message):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+
+
+def test_nothing_usable_is_an_error(mock_kafka: Broker, tmp_path: Path) -> None:
+    mock_kafka.send("events", [(0, b"x")])
+    topic = source(mock_kafka)
+    with pytest.raises(BadInput, match=r"no usable records .*partition 0 offsets \[0, 1\).*1 not JSON"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+
+
+def test_windows_divide_records_out_of_order_without_loss(
+    mock_kafka: Broker, tmp_path: Path, time_lookup: None
+) -> None:
+    base = 1_700_000_000_000
+    times = [base + 1000 * n + (7000 if n % 5 == 0 else 0) for n in range(60)]
+    mock_kafka.send("events", [(0, as_json(n=n), time_ms) for n, time_ms in enumerate(times)])
+    store = ArtifactStore(str(tmp_path / "store"))
+    bounds = [None, *(dt.datetime.fromtimestamp(base / 1000 + s, dt.UTC).isoformat() for s in (20, 40)), None]
+    seen = []
+    for start, end in itertools.pairwise(bounds):
+        topic = source(mock_kafka)
+        ranges = recorded_ranges(store, TASK, "t", topic, (start, end))
+        folder = tmp_path / str(start)
+        ingest(folder, topic, ranges, Window.parse(start, end))
+        seen.append(places(folder))
+    assert [place for part in seen for place in part] == [(0, n) for n in range(60)]
+    assert all(seen)
+
+
+def test_late_record_is_in_the_next_window(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
+    base = 1_700_000_000_000
+    start, middle, end = (dt.datetime.fromtimestamp(base / 1000 + s, dt.UTC).isoformat() for s in (0, 10, 20))
+    store = ArtifactStore(str(tmp_path / "store"))
+    mock_kafka.send("events", [(0, as_json(n=0), base), (0, as_json(n=1), base + 9000)])
+    first = recorded_ranges(store, TASK, "t", source(mock_kafka), (start, middle))
+    assert first.offsets["0"] == (0, 2)
+    mock_kafka.send("events", [(0, as_json(n=2), base + 9500), (0, as_json(n=3), base + 11_000)])
+    assert recorded_ranges(store, TASK, "t", source(mock_kafka), (start, middle)) == first
+    assert recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)).offsets["0"] == (2, 4)
+
+
+def test_retry_reads_the_same_and_another_run_what_is_new(mock_kafka: Broker, tmp_path: Path) -> None:
+    store, topic = ArtifactStore(str(tmp_path / "store")), source(mock_kafka)
+    mock_kafka.send("events", [(1, as_json(n=0))])
+    first = recorded_ranges(store, TASK, "t", topic, (None, None))
+    mock_kafka.send("events", [(1, as_json(n=1))])
+    assert recorded_ranges(store, TASK, "t", topic, (None, None)) == first
+    other = recorded_ranges(store, Producer("dag", "run2", "ingest"), "t", topic, (None, None))
+    assert (first.offsets["1"], other.offsets["1"]) == ((0, 1), (0, 2))
+
+
+def test_expired_offsets_are_named(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
+    filler = "x" * 100_000
+    mock_kafka.send("events", [(0, as_json(n=n, filler=filler), 1_700_000_000_000 + n) for n in range(80)])
+    with confluent_kafka_consumer(mock_kafka) as consumer:
+        low, high = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("events", 0), timeout=10)
+    assert 0 < low < high == 80, "the mock cluster keeps 5 MiB of a partition"
+    topic = source(mock_kafka, offsets={"0": (0, 80)})
+    with pytest.raises(BadInput, match=rf"'events', partition 0: offsets 0 to {low - 1} have expired"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    start = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    with pytest.raises(
+        BadInput, match=rf"partition 0: offsets before {low} have expired, and may belong to the window"
+    ):
+        plan_ranges(source(mock_kafka), (start, None))
+
+
+def confluent_kafka_consumer(broker: Broker) -> Any:
+    import contextlib
+
+    return contextlib.closing(confluent_kafka.Consumer({**broker.config, "group.id": "test"}))
+
+
+def test_topic_that_shrank_or_lost_a_partition_is_named(mock_kafka: Broker, tmp_path: Path) -> None:
+    mock_kafka.send("events", [(0, as_json(n=0))])
+    topic = source(mock_kafka)
+    with pytest.raises(
+        HopsError, match=r"partition 0: offsets 0 to 4 were planned, but it ends at 1; the topic shrank"
+    ):
+        ingest(tmp_path, topic, TopicRanges("events", None, None, {"0": (0, 5)}))
+    with pytest.raises(BadInput, match=r"created again: partition 9, .*it has 4 partitions, 0 to 3"):
+        ingest(tmp_path, topic, TopicRanges("events", None, None, {"9": (0, 5)}))
+
+
+def test_topic_created_again_is_named(tansu: Broker, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    tansu.send("events", [(0, as_json(n=n)) for n in range(5)])
+    topic = source(tansu, offsets={"0": (0, 3)})
+    ranges = plan_ranges(topic, (None, None))
+    assert ranges.topic_id
+    admin = AdminClient(tansu.config)
+    admin.delete_topics(["events"])["events"].result(20)
+    admin.create_topics([NewTopic("events", 2, 1)])["events"].result(20)
+    tansu.send("events", [(0, as_json(n=n)) for n in range(5)])
+    with pytest.raises(BadInput, match="'events' was deleted and created again after its offsets were planned"):
+        ingest(tmp_path, topic, ranges)
+
+
+def test_gaps_of_transactions_pass_only_where_compaction_is_excluded(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = confluent_kafka.Producer({**broker.config, "transactional.id": "t"})
+    producer.init_transactions(20)
+    for n in range(3):
+        producer.begin_transaction()
+        producer.produce("events", as_json(n=n), partition=0)
+        producer.flush(20)
+        producer.commit_transaction(20)
+    topic = source(broker, offsets={"0": (0, 5)})
+    ranges = plan_ranges(topic, (None, None))
+    with pytest.raises(
+        BadInput, match=r"2 offsets of the range .*partition 0 offset 1, partition 0 offset 3.*cannot be read"
+    ):
+        ingest(tmp_path / "1", topic, ranges)
+    allowed = source(broker, offsets={"0": (0, 5)}, allow_gaps=True)
+    assert ingest(tmp_path / "2", allowed, ranges).rows_out == 3
+    # Neither broker reports policies.
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.Topic.cleanup_policy", lambda self: "delete")
+    assert ingest(tmp_path / "3", topic, ranges).rows_out == 3
+    monkeypatch.setattr(
+        "airflow_hops.extensions.streams.core.topic.Topic.cleanup_policy", lambda self: "compact,delete"
+    )
+    with pytest.raises(BadInput, match=r"cleanup\.policy is 'compact,delete'"):
+        ingest(tmp_path / "4", topic, ranges)
+
+
+def test_unknown_topic_and_options_are_bad_input(tansu: Broker) -> None:
+    with pytest.raises(BadInput, match="'nowhere'"):
+        plan_ranges(Source("kafka://nowhere", storage_options=tansu.config), (None, None))
+    with pytest.raises(BadInput, match=r"'events': librdkafka refuses|'events' at .*No such configuration property"):
+        plan_ranges(source(tansu, storage_options={"bootstrap.server": "x"}), (None, None))
+    with pytest.raises(BadInput, match="no partition 7; it has 2 partitions"):
+        plan_ranges(source(tansu, offsets={"7": (0, 1)}), (None, None))
+    with pytest.raises(BadInput, match=r"'0': \(3, 1\); expected the number of a partition"):
+        source(tansu, offsets={"0": (3, 1)})
+    for uri, options, message in (
+        ("kafka://a/b", tansu.config, "'kafka://a/b' is not a topic; expected kafka://topic"),
+        ("kafka://events", {}, "the connection has no 'bootstrap.servers'"),
+        ("kafka://events", {**tansu.config, "error_cb": "x"}, "'events': librdkafka refuses the connection's extra"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            plan_ranges(Source(uri, storage_options=options), (None, None))
+
+
+def test_plans_that_do_not_fit_are_refused(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
+    mock_kafka.send("events", [(0, as_json(n=0), 1_700_000_000_000)])
+    bounds = "2023-11-14T00:00:00", "2023-11-15T00:00:00"
+    store = ArtifactStore(str(tmp_path / "store"))
+    ranges = recorded_ranges(store, TASK, "t", source(mock_kafka), bounds)
+    with pytest.raises(BadInput, match=r"were planned for the window .*, but the step's is"):
+        ingest(tmp_path, source(mock_kafka), ranges)
+    (plan,) = (tmp_path / "store").rglob("*.json")
+    plan.write_text("{}")
+    with pytest.raises(BadInput, match="not a plan of a topic's offsets"):
+        recorded_ranges(store, TASK, "t", source(mock_kafka), bounds)
+
+
+def test_brokers_that_fall_silent_are_retried(
+    mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_hops.extensions.streams.ml.ingest._SILENCE_S", 2.0)
+    mock_kafka.send("events", [(0, as_json(n=n)) for n in range(3)])
+    topic = source(mock_kafka)
+    with Topic(topic.uri, topic.storage_options) as opened:
+        ranges = plan_ranges(topic, (None, None))
+        records = read_records(opened, ranges, allow_gaps=False)
+        with mock_kafka.out_of_order(), pytest.raises(HopsError, match="sent nothing for 2 s; offset 0 is next") as no:
+            list(records)
+    assert no.value.retryable
+
+
+def test_brokers_that_do_not_answer_are_retried(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.TIMEOUT_S", 2.0)
+    mock_kafka.send("events", [(0, as_json(n=0))])
+    with mock_kafka.out_of_order(), pytest.raises(HopsError) as failure:
+        plan_ranges(source(mock_kafka), (None, None))
+    assert failure.value.retryable
+
+
+class RegistryServer(http.server.BaseHTTPRequestHandler):
+    """The part of a Confluent schema registry's API that readers use."""
+
+    schemas: dict[int, dict[str, Any]] = {}
+    serialized: dict[int, str] = {}
+    fails = 0
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        schema_id = int(path.rpartition("/")[2])
+        status = self.fails or (200 if schema_id in self.schemas else 404)
+        answer: dict[str, Any] = {"error_code": 40403, "message": "Schema not found"}
+        if status == 200:
+            answer = dict(self.schemas[schema_id])
+            if "format=serialized" in query:
+                answer["schema"] = self.serialized[schema_id]
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def registry() -> Iterator[type[RegistryServer]]:
+    handler = type("Handler", (RegistryServer,), {"schemas": {}, "serialized": {}})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    handler.options = {"schema.registry.url": f"http://127.0.0.1:{server.server_port}"}  # type: ignore[attr-defined]
+    yield handler
+    server.shutdown()
+
+
+def framed(schema_id: int, content: bytes) -> bytes:
+    return struct.pack(">bI", 0, schema_id) + content
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+V1 = {
+    "type": "record", "name": "Event", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "key", "type": ["null", {"type": "string", "logicalType": "uuid"}]},
+        {"name": "tags", "type": {"type": "map", "values": "int"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+    ],
+}  # fmt: skip
+V2 = {**V1, "fields": [*V1["fields"], {"name": "more", "type": ["null", "double"]}]}
+
+
+def test_avro_of_two_schema_versions(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    registry.schemas |= {1: {"schema": json.dumps(V1)}, 2: {"schema": json.dumps(V2)}}
+    at, key = dt.datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=dt.UTC), uuid.uuid4()
+    row = {"id": 2**53 + 1, "at": at, "price": decimal.Decimal("12.30"), "key": key, "tags": {"x": 1}, "kind": "B"}
+    one, two = framed(1, avro(V1, row)), framed(2, avro(V2, {**row, "key": None, "more": 0.5}))
+    poison = [framed(9, b"x"), framed(1, b"\x01"), b"{}", one + b"x"]
+    mock_kafka.send("events", [(0, value) for value in [one, two, *poison]])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert (counts.rows_in, counts.rows_out) == (6, 2)
+    assert counts.rejected == {
+        "schema is not in the registry": 1, "not Avro of its schema": 2, "no id of a schema": 1,
+    }  # fmt: skip
+    first, second = pq.read_table(tmp_path / "t").sort_by("kafka_offset").to_pylist()
+    facts = {name: value for name, value in first.items() if not name.startswith("kafka_")}
+    assert facts == {**row, "key": str(key), "tags": [("x", 1)], "more": None}
+    assert (second["more"], second["key"]) == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("union", "values"),
+    [
+        (["null", "int", "double"], [1, 0.5, None]),
+        (["int", "long"], [1, 2**62 + 1]),
+        (["string", {"type": "enum", "name": "Kind", "symbols": ["A"]}], ["b", "A"]),
+        (["string", "long"], None),
+        (["long", "double"], None),  # which would round large numbers
+    ],
+)
+def test_avro_unions(
+    union: list[Any], values: list[Any] | None, mock_kafka: Broker, registry: Any, tmp_path: Path
+) -> None:
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "n", "type": union}]}
+    schema = {"type": "record", "name": "Event", "fields": [{"name": "of", "type": ["null", inner]}]}
+    registry.schemas[1] = {"schema": json.dumps(schema)}
+    mock_kafka.send("events", [(0, framed(1, avro(schema, {"of": {"n": n}}))) for n in values or [1]])
+    topic = source(mock_kafka, storage_options=registry.options)
+    ranges = plan_ranges(topic, (None, None))
+    if values is None:
+        with pytest.raises(BadInput, match=r"Avro field 'of\.n' is a union of .*int64.* write a field for each type"):
+            ingest(tmp_path, topic, ranges)
+    else:
+        ingest(tmp_path, topic, ranges)
+        rows = pq.read_table(tmp_path / "t").sort_by("kafka_offset")["of"].to_pylist()
+        assert [row["n"] for row in rows] == values
+
+
+def test_registry_that_fails_is_retried(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    registry.fails = 500
+    mock_kafka.send("events", [(0, framed(1, b"x"))])
+    topic = source(mock_kafka, storage_options={**registry.options, "schema.registry.max.retries": 0})
+    with pytest.raises(HopsError, match="schema registry http") as failure:
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert failure.value.retryable
+    registry.fails = 401
+    with pytest.raises(BadInput, match="schema registry http"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    away = {"schema.registry.url": "http://127.0.0.1:1", "schema.registry.max.retries": 0}
+    topic = source(mock_kafka, storage_options=away)
+    with pytest.raises(HopsError, match=r"http://127\.0\.0\.1:1 does not answer"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    topic = source(mock_kafka, storage_options={**away, "schema.registry.nonsense": 1})
+    with pytest.raises(BadInput, match=r"schema registry: .*nonsense"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    topic = source(mock_kafka, format="avro")
+    with pytest.raises(BadInput, match=r"needs a schema registry; give 'schema.registry.url'"):
+        ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+
+
+def test_values_that_make_no_table_are_named(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    narrow = {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}
+    priced = {"type": "record", "name": "Event", "fields": [{"name": "price", "type": narrow}]}
+    wide = {**priced, "fields": [{"name": "price", "type": {**narrow, "precision": 9}}]}
+    registry.schemas |= {1: {"schema": json.dumps(priced)}, 2: {"schema": json.dumps("string")}}
+    registry.schemas[3] = {"schema": "{}", "schemaType": "JSON"}
+    good, large = avro(priced, {"price": decimal.Decimal(1)}), avro(wide, {"price": decimal.Decimal(123456)})
+    mock_kafka.send("events", [(0, framed(1, large)), (1, framed(2, b"\x02a")), (2, framed(3, b"{}"))])
+    mock_kafka.send("events", [(2, framed(1, good))])
+    for partition, message in (
+        ("0", r"no usable records .*1 a value of 'price' is not of type decimal128\(2, 0\)"),
+        ("1", '"string" is not a record, as rows must be'),
+        ("2", "has values in JSON, and others with types"),
+    ):
+        ends = {"0": (0, 1), "1": (0, 1), "2": (0, 2)}
+        topic = source(mock_kafka, storage_options=registry.options, offsets={partition: ends[partition]})
+        with pytest.raises(BadInput, match=message):
+            ingest(tmp_path / partition, topic, plan_ranges(topic, (None, None)))
+
+
+def record(of: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Event", "fields": [{"name": "a", "type": of}], **more}
+
+
+def nested(levels: int) -> Any:
+    return {"type": "array", "items": nested(levels - 1)} if levels else "long"
+
+
+UNUSABLE = [
+    (record(["null", "Event"]), b"\x00", "schema is recursive: Event has itself as a field"),
+    (record(nested(40)), b"\x00", "schema has more than 32 levels or 50000 types"),
+    (record(nested(400)), b"\x00", "schema has more than 32 levels"),
+    (record({"type": "array", "items": "null"}), b"\xfe\xff\xff\xff\x0f\x00", "the array 'a' has items without bytes"),
+    (
+        record({"type": "array", "items": record("null", name="Empty")}),
+        b"\xfe\xff\xff\xff\x0f\x00",
+        "the array 'a' has items without bytes",
+    ),
+    (
+        record({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 45}),
+        b"\x02\x01",
+        "no table can hold",
+    ),
+    (
+        record({"type": "record", "name": "Empty", "fields": []}),
+        b"",
+        "no table can hold its types (Cannot write struct",
+    ),
+    (record("nonsense"), b"\x00", "schema 8 cannot be used (UnknownType: nonsense"),
+    ({"type": "record"}, b"\x00", "schema 9 cannot be used (SchemaParseException: "),
+]
+
+
+def test_values_of_unusable_schemas_are_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    registry.schemas |= {n: {"schema": json.dumps(schema)} for n, (schema, _, _) in enumerate(UNUSABLE, 1)}
+    # Each record of a level has two of the next.
+    wide: Any = "long"
+    for level in range(20):
+        fields = [{"name": "a", "type": wide}, {"name": "b", "type": wide if level == 0 else f"L{level}"}]
+        wide = {"type": "record", "name": f"L{level + 1}", "fields": fields}
+    registry.schemas |= {90: {"schema": json.dumps(wide)}, 91: {"schema": "{"}}
+    registry.schemas[92] = {"schema": json.dumps(record("long"))}
+    values = [framed(n, value) for n, (_, value, _) in enumerate(UNUSABLE, 1)]
+    values += [framed(90, b"\x02"), framed(91, b"\x02"), framed(92, b"\x02")]
+    mock_kafka.send("events", [(0, value) for value in values])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert (counts.rows_in, counts.rows_out) == (len(values), 1)
+    reasons = pq.read_table(tmp_path / "rejected" / "t").sort_by("offset")["reason"].to_pylist()
+    expected = [reason for _, _, reason in UNUSABLE]
+    expected += ["schema has more than 32 levels", "schema 91 cannot be used (JSON"]
+    assert [reason[: len(start)] for reason, start in zip(reasons, expected, strict=True)] == expected
+
+
+def test_decimals_of_too_many_digits_are_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    schema = record({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2})
+    registry.schemas[1] = {"schema": json.dumps(schema)}
+    numbers = [decimal.Decimal("1.25"), decimal.Decimal(10**40)]
+    mock_kafka.send("events", [(0, framed(1, avro(schema, {"a": number}))) for number in numbers])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "t")["a"].to_pylist() == numbers[:1]
+    assert counts.rejected == {"a value of 'a' is not of type decimal128(38, 2)": 1}
+
+
+def event_file() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="event.proto", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
+    )
+    event = file.message_type.add(name="Event")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (name, type_, label) in enumerate(
+        [
+            ("id", kinds.TYPE_INT64, kinds.LABEL_OPTIONAL),
+            ("name", kinds.TYPE_STRING, kinds.LABEL_OPTIONAL),
+            ("weights", kinds.TYPE_FLOAT, kinds.LABEL_REPEATED),
+        ],
+        1,
+    ):
+        event.field.add(name=name, number=number, type=type_, label=label)
+    timestamp = ".google.protobuf.Timestamp"
+    event.field.add(name="at", number=4, type=kinds.TYPE_MESSAGE, type_name=timestamp, label=kinds.LABEL_OPTIONAL)
+    return file
+
+
+def test_protobuf(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    from google.protobuf import timestamp_pb2
+
+    file, pool = event_file(), descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    event = message_factory.GetMessageClass(pool.FindMessageTypeByName("Event"))
+    registry.schemas[3] = {"schema": "unused", "schemaType": "PROTOBUF"}
+    registry.serialized[3] = base64.b64encode(file.SerializeToString()).decode()
+    full = event(id=2**60, name="é", weights=[0.5, 2])
+    full.at.FromMicroseconds(1_700_000_000_123_456)
+    values = [b"\x00" + full.SerializeToString(), b"\x02\x00" + event().SerializeToString(), b"\x00\xff", b"\x02\x02"]
+    mock_kafka.send("events", [(0, framed(3, value)) for value in values])
+    topic = source(mock_kafka, format="protobuf", storage_options=registry.options)
+    counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
+    assert counts.rejected == {"not Protobuf of its schema": 1, "not the first message of its schema": 1}
+    first, second = pq.read_table(tmp_path / "t").sort_by("kafka_offset").to_pylist()
+    assert (first["id"], first["name"], first["weights"]) == (2**60, "é", [0.5, 2.0])
+    assert first["at"] == dt.datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=dt.UTC)
+    assert (second["id"], second["name"], second["weights"], second["at"]) == (0, "", [], None)
+
+
+def test_protobuf_that_no_table_holds_is_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = event_file()
+    file.message_type[0].field.add(name="u", number=5, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
+    recursive = descriptor_pb2.FileDescriptorProto(name="node.proto", syntax="proto3")
+    node = recursive.message_type.add(name="Node")
+    node.field.add(name="next", number=1, type=kinds.TYPE_MESSAGE, type_name=".Node", label=kinds.LABEL_OPTIONAL)
+    for schema_id, content in ((1, file.SerializeToString()), (2, recursive.SerializeToString()), (3, b"\xff")):
+        registry.schemas[schema_id] = {"schema": "unused", "schemaType": "PROTOBUF"}
+        registry.serialized[schema_id] = base64.b64encode(content).decode()
+    # Field 5, the varint of 2^64 - 1; field 4, a time of 2^40 seconds.
+    large, late = b"\x28" + b"\xff" * 9 + b"\x01", b"\x22\x07\x08" + b"\x80" * 5 + b"\x20"
+    bomb = b"\xff" * 200_000
+    values = [framed(1, b"\x00\x08\x01\x28\x07"), framed(1, b"\x00" + large), framed(1, b"\x00" + late)]
+    values += [framed(1, bomb), framed(2, b"\x00"), framed(3, b"\x00")]
+    mock_kafka.send("events", [(0, value) for value in values])
+    topic = source(mock_kafka, storage_options=registry.options)
+    counts = ingest(tmp_path / "signed", topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "signed" / "t")["u"].to_pylist() == [7]
+    assert counts.rejected == {
+        "a value of 'u' is not of type int64": 1, "a time outside the years 1 to 9999": 1,
+        "not Protobuf of its schema": 1, "schema is recursive: Node has itself as a field": 1,
+        "schema 3 cannot be used (DecodeError: Error parsing message)": 1,
+    }  # fmt: skip
+    topic = source(mock_kafka, storage_options=registry.options, schema={"u": "string"})
+    ingest(tmp_path / "text", topic, plan_ranges(topic, (None, None)))
+    assert pq.read_table(tmp_path / "text" / "t").sort_by("kafka_offset")["u"].to_pylist() == ["7", str(2**64 - 1)]

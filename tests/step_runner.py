@@ -1,0 +1,64 @@
+"""Runs steps as operators do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+class StepRunner:
+    """Runs steps as real processes through the runtime hook, in one store."""
+
+    def __init__(self, root: str, runtime: Path, storage_options: Mapping[str, Any] | None = None) -> None:
+        from airflow_hops.core.store import ArtifactStore
+
+        self.store = ArtifactStore(root, storage_options=storage_options)
+        self.runtime = runtime
+        self.lines: list[Any] = []
+        self.count = 0
+
+    def __call__(
+        self,
+        entry: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        kind: str | None = None,
+        code_paths: tuple[str, ...] = (),
+        launcher: Any = None,
+        services: Mapping[str, str] | None = None,
+        dag_id: str = "tests",
+        task_id: str | None = None,
+        run_id: str | None = None,
+    ) -> Any:
+        """Runs ``entry``; returns its Artifact or value, raises StepFailed. ``self.lines`` holds the output."""
+        from dataclasses import replace
+
+        from airflow_hops.core.contract.artifacts import Artifact, Producer
+        from airflow_hops.core.contract.protocol import Output, StepSpec
+        from airflow_hops.hooks.runtime import RuntimeHook
+
+        self.count += 1
+        hook = RuntimeHook()
+        settings = replace(hook.settings, store=self.store.root, storage_options=self.store.storage_options)
+        own = {name: settings.services[name] for name in ("tracking_uri", "serving_host", "serving_port")}
+        settings = replace(settings, services={**own, **(services or {})})
+        hook.__dict__["settings"] = settings
+        run_id = run_id or f"run-{self.count}"
+        producer = Producer(dag_id, run_id, task_id or entry.rpartition(".")[2].replace(":", "-"))
+        self.last_uri = self.store.address(producer, kind) if kind else None
+        spec = StepSpec(
+            step=producer.task_id,
+            entry=entry,
+            params=params or {},
+            inputs={role: tuple(v) if isinstance(v, list | tuple) else (v,) for role, v in (inputs or {}).items()},
+            output=Output(self.last_uri, kind) if kind and self.last_uri else None,
+            producer=producer,
+            code_paths=code_paths,
+        )
+        self.lines = []
+        result = hook.run(spec, launcher=launcher, cache=False, on_line=self.lines.append)
+        return Artifact.from_dict(result.value) if result.is_artifact else result.value

@@ -1,0 +1,127 @@
+"""The studies on the runs page, as the contract writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
+from tests.extensions.experiments.written_studies import write_study
+from ui.accessibility import grave_violations
+from ui.conftest import OpenPage, Site
+
+pytestmark = [pytest.mark.runtime, pytest.mark.spark]
+
+DAG = "flights_training"
+STUDIES = f"plugin/hops/runs?dag={DAG}&view=studies"
+NAME = "manual__2026-11-20T10:00:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def store(site: Site) -> ArtifactStore:
+    return ArtifactStore(json.loads(site.environment["AIRFLOW_CONN_HOPS_DEFAULT"])["extra"]["store"])
+
+
+@pytest.fixture
+def study(store: ArtifactStore) -> Iterator[StudyFolder]:
+    """A study of two metrics that runs; nothing is left of it."""
+    metrics = ["eval_auc", "latency_ms"]
+    folder = write_study(store, DAG, NAME, 30, task_id="browsed", state="running", metrics=metrics)
+    yield folder
+    for trial in folder.stop_requests():
+        folder.clear_stop(trial)
+    folder.clear()
+
+
+def _address(name: str = NAME) -> str:
+    return f"{STUDIES}&study={quote(f'browsed/-1/{name}', safe='')}"
+
+
+def _rows(page: Page) -> Any:
+    return page.get_by_role("table", name="Trials").locator("tbody tr[data-index]")
+
+
+def test_a_study_is_opened_from_the_list_and_its_trials_are_filtered(open_page: OpenPage, study: StudyFolder) -> None:
+    page = open_page(STUDIES, height=2600)
+    row = page.get_by_role("table", name="Studies").locator("tbody tr", has_text="browsed")
+    expect(row).to_contain_text("26 complete, 2 failed, 2 running")
+    row.click()
+    expect(page.get_by_role("heading", name=NAME)).to_be_visible()
+    expect(page.get_by_text("28 of 50 trials")).to_be_visible()
+    record = study.read()
+    assert record is not None
+    front = ", ".join(map(str, record.pareto))
+    for name in (
+        re.compile(r"^Best eval_auc so far over 26 complete trials: 0\.7"),
+        f"latency_ms by eval_auc of the complete trials, with the Pareto front: trials {front}",
+        "eval_auc by step of 28 trials, 0 of them pruned",
+        re.compile("^26 trials by lr, units, dropout, optimizer, eval_auc, latency_ms"),
+    ):
+        expect(page.get_by_role("img", name=name)).to_be_visible()
+    expect(page.get_by_text("71%")).to_be_visible()
+    expect(_rows(page)).to_have_count(30)
+    page.get_by_role("button", name="eval_auc", exact=True).click()
+    expect(_rows(page).first).to_contain_text(f"{record.best}")
+    page.get_by_role("search").get_by_role("button", name="State", exact=True).click()
+    page.get_by_role("menuitemcheckbox", name="failed").click()
+    expect(_rows(page)).to_have_count(2)
+    expect(_rows(page).first).to_contain_text("ValueError: loss is nan at step 12")
+    page.get_by_role("button", name="Log of trial 25").click()
+    log = page.get_by_role("dialog", name="Trial 25")
+    expect(log.get_by_role("region")).to_contain_text("Traceback (most recent call last)")
+    log.get_by_role("button", name="Close").click()
+    expect(log).to_have_count(0)
+    page.get_by_text("Slices", exact=True).click()
+    expect(page.get_by_role("img", name="26 trials: metrics.eval_auc by params.lr")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_study_is_accessible_on_a_phone_too(open_page: OpenPage, study: StudyFolder, theme: str) -> None:
+    page = open_page(_address(), theme=theme, width=390, height=844)
+    expect(_rows(page).first).to_be_visible()
+    assert grave_violations(page, theme) == []
+    assert page.evaluate("document.querySelector('main').scrollWidth <= document.querySelector('main').clientWidth")
+
+
+def test_a_trial_and_a_search_are_stopped_and_new_trials_appear(
+    open_page: OpenPage, store: ArtifactStore, study: StudyFolder
+) -> None:
+    page = open_page(_address(), height=2600)
+    page.get_by_role("button", name="Stop trial 29", exact=True).click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text("Stop trial 29?")
+    dialog.get_by_role("button", name="Stop trial 29").click()
+    expect(dialog).to_have_count(0)
+    expect(_rows(page).filter(has_text="admin asked to stop it")).to_have_count(1)
+    assert study.stop_requests() == {29: "admin"}
+    page.get_by_role("button", name="Stop the search", exact=True).click()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    assert study.stop_requests() == {29: "admin"}
+    write_study(store, DAG, NAME, 34, task_id="browsed", state="running", metrics=["eval_auc", "latency_ms"])
+    expect(_rows(page)).to_have_count(34)
+    page.get_by_role("button", name="Stop the search", exact=True).click()
+    dialog.get_by_role("button", name="Stop the search").click()
+    expect(page.get_by_text("admin asked to stop it").first).to_be_visible()
+    assert study.stop_requests() == {29: "admin", None: "admin"}
+
+
+def test_who_may_not_stop_a_search_is_told_why(open_page: OpenPage, study: StudyFolder) -> None:
+    page = open_page(_address(), user="viewer", height=2600)
+    stop = page.get_by_role("button", name="Stop the search (You may not start runs of this pipeline")
+    expect(stop).to_have_attribute("aria-disabled", "true")
+    stop.click(force=True)
+    expect(page.get_by_role("alertdialog")).to_have_count(0)
+    assert study.stop_requests() == {}
+
+
+def test_what_is_no_study_is_said(open_page: OpenPage) -> None:
+    page = open_page(_address("never"), problems_expected=True)
+    expect(page.get_by_text("task 'browsed' of DAG 'flights_training' has no study 'never'")).to_be_visible()

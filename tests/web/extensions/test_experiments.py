@@ -1,0 +1,163 @@
+"""Studies through the API: listed, one with its trials, its curves, and requests to stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_hops.extensions.experiments.cli import _state
+from airflow_hops.extensions.experiments.core.studies import StudyFolder
+from tests.extensions.experiments.written_studies import write_study
+from web.conftest import Api
+
+pytestmark = pytest.mark.runtime
+STUDIES = "/api/dags/pages/studies"
+ONE = f"{STUDIES}/search/-1"
+
+
+@pytest.fixture
+def studies(api: Api) -> Iterator[dict[str, StudyFolder]]:
+    """Studies of ``pages``: one that is complete, one of two metrics, one that runs."""
+    written = {
+        name: write_study(api.store, "pages", name, 30, started=f"2026-11-2{day}T10:00:00+00:00", **fields)
+        for day, (name, fields) in enumerate(
+            {"done": {}, "two:a": {"metrics": ["auc", "latency"]}, "goes on": {"state": "running"}}.items()
+        )
+    }
+    yield written
+    for folder in written.values():
+        for trial in folder.stop_requests():
+            folder.clear_stop(trial)
+        folder.clear()
+
+
+def test_studies_are_listed_the_newest_first(api: Api, studies: Any) -> None:
+    answer = api.get(STUDIES, params={"limit": 2}).json()
+    assert (answer["total_entries"], [each["name"] for each in answer["studies"]]) == (3, ["goes on", "two:a"])
+    running = answer["studies"][0]
+    assert (running["state"], running["task_state"], running["trials"]) == ("running", None, 50)
+    trials = {each.number: each for each in studies["goes on"].trials()}
+    assert running["best"]["values"] == [max(each.values[0] for each in trials.values() if each.values)]
+    assert running["best"]["params"] == trials[running["best"]["number"]].params
+    assert running["counts"] == {"complete": 22, "pruned": 4, "failed": 2, "running": 2}
+    assert api.get("/api/dags/pages_other/studies").json() == {"studies": [], "total_entries": 0, "damaged": []}
+
+
+def test_a_damaged_study_is_named_and_the_others_are_listed(api: Api, studies: Any) -> None:
+    folder = studies["done"]
+    api.store.write_text(f"{folder.uri}/study.json", '{"name": ')
+    answer = api.get(STUDIES).json()
+    assert [each["name"] for each in answer["studies"]] == ["goes on", "two:a"]
+    (said,) = answer["damaged"]
+    assert said.startswith(f"{folder.uri}/study.json: not the record of a study")
+
+
+def test_a_study_has_its_trials_as_columns(api: Api, studies: Any) -> None:
+    study = api.get(ONE, params={"study": "two:a"}).json()
+    trials = studies["two:a"].trials()
+    columns = study["columns"]
+    assert columns["number"] == list(range(30))
+    assert columns["state"] == [each.state for each in trials]
+    assert columns["params"]["lr"] == [each.params["lr"] for each in trials]
+    assert [columns["values"][metric][12] for metric in (0, 1)] == [None, None]
+    assert list(zip(*columns["values"], strict=True))[3] == tuple(trials[3].values)
+    assert columns["reason"][12].startswith("ValueError: loss is nan")
+    assert (study["importance"]["lr"], study["space"]["lr"]["type"]) == (0.71, "log_uniform")
+    assert set(study["pareto"]) < set(columns["number"]) and study["best"]["number"] in study["pareto"]
+
+
+def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
+    folder = write_study(api.store, "pages", "killed", 3, task_id="examples", state="running", run_id=api.pages.run_id)
+    try:
+        (study,) = [each for each in api.get(STUDIES).json()["studies"] if each["task_id"] == "examples"]
+        assert (study["state"], study["task_state"]) == ("running", "success")
+        assert _state(folder.read()) == "killed (its task is success)"
+        path, params = f"{STUDIES}/examples/-1/stop", {"study": "killed"}
+        refused = api.request("POST", path, params=params, json={"trial": None})
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409,
+            "study 'killed' does not run: its task is success",
+        )
+        assert folder.stop_requests() == {}
+    finally:
+        folder.clear()
+
+
+def test_intermediate_values_are_of_the_best_the_running_and_the_newest_trials(api: Api, studies: Any) -> None:
+    answer = api.get(f"{ONE}/curves", params={"study": "goes on"}).json()
+    best = studies["goes on"].read().best
+    numbers = [each["number"] for each in answer["curves"]]
+    assert (numbers[:4], answer["left_out"]) == ([best, 29, 28, 27], 0)
+    assert 12 not in numbers
+    pruned = next(each for each in answer["curves"] if each["state"] == "pruned")
+    assert pruned["steps"] == [0, 1, 2, 3] and len(pruned["values"]) == 4
+
+
+def test_who_asked_to_stop_is_told(api: Api, studies: Any) -> None:
+    path, params = f"{ONE}/stop", {"study": "goes on"}
+    refused = api.request("POST", path, "viewer", params=params, json={"trial": None})
+    assert (refused.status_code, studies["goes on"].stop_requests()) == (403, {})
+    assert api.request("POST", path, params=params, json={"trial": 29}).status_code == 200
+    assert api.request("POST", path, params=params, json={"trial": None}).status_code == 200
+    assert studies["goes on"].stop_requests() == {29: "admin", None: "admin"}
+    study = api.get(ONE, "viewer", params=params).json()
+    asked = {each["trial"]: each["by"] for each in study["stop_requests"]}
+    assert (study["may_stop"], asked) == (False, {29: "admin", None: "admin"})
+
+
+def test_a_failed_trial_has_the_last_lines_of_its_log(api: Api, studies: Any) -> None:
+    answer = api.get(f"{ONE}/log", params={"study": "done", "trial": 12}).json()
+    assert answer["text"] == f"Traceback (most recent call last):\n  …\n{answer['reason']}"
+    assert api.get(f"{ONE}/log", params={"study": "done", "trial": 3}).json() == {
+        "number": 3,
+        "reason": "",
+        "text": None,
+    }
+    assert api.get(f"{ONE}/log", params={"study": "done", "trial": 30}).status_code == 404
+
+
+def test_log_of_a_trial_takes_the_right_to_read_task_logs(api: Api, studies: Any) -> None:
+    asked = {"study": "done", "trial": 12}
+    assert [api.get(f"{ONE}/log", user, params=asked).status_code for user in ("logless", "viewer")] == [403, 200]
+    assert api.get(ONE, "logless", params={"study": "done"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("study", "body", "status", "says"),
+    [
+        ("done", {"trial": None}, 409, "study 'done' is complete; only a running one"),
+        ("goes on", {"trial": 3}, 409, "trial 3 of study 'goes on' is complete"),
+        ("goes on", {"trial": 4000}, 409, "trial 4000 of study 'goes on' is not there"),
+        ("goes_on", {"trial": None}, 404, "no study 'goes_on'"),
+        ("..", {"trial": None}, 422, "would leave"),
+        ("goes on", {"trial": -1}, 422, "trial"),
+        ("goes on", {}, 422, "trial"),
+    ],
+)
+def test_what_does_not_run_cannot_be_stopped(
+    api: Api, studies: Any, study: str, body: Any, status: int, says: str
+) -> None:
+    answer = api.request("POST", f"{ONE}/stop", params={"study": study}, json=body)
+    assert (answer.status_code, says in answer.text) == (status, True), answer.text
+    assert all(folder.stop_requests() == {} for folder in studies.values())
+
+
+def test_a_study_of_several_files_is_read_whole(api: Api) -> None:
+    folder = write_study(api.store, "pages", "large", 1_100)
+    try:
+        answer = api.get(ONE, params={"study": "large"})
+        assert answer.json()["columns"]["number"] == list(range(1_100))
+    finally:
+        folder.clear()
+
+
+def test_a_damaged_record_is_named(api: Api, studies: Any) -> None:
+    folder = studies["done"]
+    api.store.write_text(f"{folder.uri}/trials-000.jsonl", '{"number": 0}\n')
+    answer = api.get(ONE, params={"study": "done"})
+    assert (
+        answer.status_code,
+        "trials-000.jsonl: not the record of trials (line 1: key, params, " in answer.json()["detail"],
+    ) == (502, True)
