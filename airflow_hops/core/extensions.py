@@ -22,6 +22,7 @@ STAGES = "airflow_hops.stages"
 LAUNCHERS = "airflow_hops.launchers"
 FRAMEWORKS = "airflow_hops.frameworks"
 MODEL_FORMATS = "airflow_hops.model_formats"
+COLUMN_DECODERS = "airflow_hops.column_decoders"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 

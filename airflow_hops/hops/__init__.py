@@ -7,7 +7,6 @@ from airflow_hops.core.processes.arrow_hotfix import refuse_pickled_types
 
 if TYPE_CHECKING:
     from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
-    from airflow_hops.extensions.images.ml.packed import PackedFiles
     from airflow_hops.ml.features import preprocessing
     from airflow_hops.ml.features.constants import Constants
     from airflow_hops.ml.features.preprocessing import (
@@ -46,7 +45,6 @@ _MODULES = {
     "ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids z_score",
     "ml.models": "scikit_learn",
     "ml.models.export": "ExportedModel export_model",
-    "extensions.images.ml.packed": "PackedFiles",
     "ml.step.context": "StepContext",
     "ml.training": "devices keras reader",
     "ml.training.context": "TrainContext current_context",
@@ -70,7 +68,6 @@ __all__ = [
     "LearningRateWarmup",
     "MetricAverageCallback",
     "NanStopCallback",
-    "PackedFiles",
     "RowCounts",
     "SplitReader",
     "StatisticsAverageCallback",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,26 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from airflow_hops.core.contract.artifacts import BadInput, read_json
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.target import Target
-from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.ml.schemas.files import load_schema
 
 _DTYPE_OF_TYPE = {1: "string", 2: "int64", 3: "float32"}
 """Dtype by ``tensorflow_metadata.proto.v0.schema_pb2.FeatureType`` (BYTES, INT, FLOAT)."""
+
+
+@dataclass(frozen=True)
+class Encoding(JsonFields):
+    """How the stored values of a column become tensors.
+
+    Attributes:
+        decoder: Registered name of the :class:`~airflow_hops.ml.readers.column_decoders.ColumnDecoder`.
+        shape: Shape of one row's tensor.
+        options: Arguments of the decoder.
+    """
+
+    decoder: str
+    shape: tuple[int, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -30,21 +44,20 @@ class OutputSpec(JsonFields):
         width: Columns of an output of shape ``[batch, width]``; None for one of shape ``[batch]``.
         vocabulary_size: Number of ids, for the ids of a vocabulary; an embedding needs as many rows.
         inputs: Raw features, and the time, that it is computed from; None if unknown.
-        image: For an image: the conversion of its column of encoded bytes to a tensor of shape
-            ``[batch, height, width, channels]``.
+        encoding: For a column of encoded bytes, such as images, which trainings decode: how they do it.
     """
 
     dtype: str
     width: int | None = None
     vocabulary_size: int | None = omit_if_none()
-    image: ImageSpec | None = omit_if_none()  # noqa: RUF009  # makes a field
+    encoding: Encoding | None = omit_if_none()  # noqa: RUF009  # makes a field
     inputs: tuple[str, ...] | None = omit_if_none()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one row's value, for ``keras.Input``."""
-        if self.image is not None:
-            return self.image.shape
+        if self.encoding is not None:
+            return self.encoding.shape
         return () if self.width is None else (self.width,)
 
 

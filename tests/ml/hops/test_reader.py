@@ -24,7 +24,6 @@ from waiting import wait_for
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store.source_files import list_files
-from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.stages.transform.batches import ExampleWriter
 from airflow_hops.ml.training.reader import open_split, row_count
@@ -298,45 +297,6 @@ def _peaks(folder: Path) -> list[dict[str, float]]:
 def _resident(field: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
-
-
-def test_images_are_decoded_and_damaged_ones_are_named(tmp_path: Path) -> None:
-    encoded = [tf.io.encode_png(np.full((4, 5, 1), number, "uint8")).numpy() for number in range(20)]
-    specs = {"image": OutputSpec("float32", image=ImageSpec(4, 5, 1))}
-    folder = tmp_path
-
-    def write(images: Sequence[bytes]) -> None:
-        table = pa.table({"image": pa.array(images, pa.binary()), "y": np.arange(len(images))})
-        pq.write_table(table, folder / "part-0.parquet", row_group_size=6)
-
-    write(encoded)
-    for settings in MODES.values():
-        dataset = open_split(folder, specs, label="y", threads=2, **settings).dataset(7, shuffle_seed=1)
-        pairs = [
-            [round(float(image[0, 0, 0]) * 255), int(y)]
-            for features, ys in dataset
-            for image, y in zip(features["image"].numpy(), ys.numpy(), strict=True)
-        ]
-        assert sorted(pairs) == [[number, number] for number in range(20)]
-        assert list(dataset.element_spec[0]["image"].shape) == [None, 4, 5, 1]
-    where = "part-0.parquet, row group 2: column 'image', row 1: "
-    damages = {
-        "the PNG image is cut off": encoded[13][:-9],
-        "the checksum of the PNG image's chunk IDAT is wrong": (
-            encoded[13][:45] + bytes([encoded[13][45] ^ 1]) + encoded[13][46:]
-        ),
-        "this is not a PNG, JPEG, GIF or BMP image (4 bytes)": b"text",
-        "the JPEG image is cut off": b"\xff\xd8\xff" + b"a" * 30,
-    }
-    for expected, damage in damages.items():
-        write([*encoded[:13], damage, *encoded[14:]])
-        with pytest.raises(HopsError) as failure:
-            open_split(folder, specs, label="y")
-        assert f"{where}{expected}" in str(failure.value)
-    streamed = open_split(folder, specs, label="y", **MODES["streamed"])
-    with pytest.raises(tf.errors.OpError):
-        list(streamed.dataset(7))
-    assert f"{where}the JPEG image is cut off" in str(streamed.failure)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.properties import TransformedExamplesProperties
 from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.extensions.images.core.images import IMAGE, KEY, ImageOptions, ImageSpec, packed_role
+from airflow_hops.extensions.images.ml.decoder import image_output
 from airflow_hops.extensions.images.ml.features import decode_images
 from airflow_hops.extensions.images.ml.plan import name_classes, plan_images
 from airflow_hops.extensions.images.ml.task import ImagePreparation, ImageSummary, prepare_task
-from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
+from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import TracedTransform
 from airflow_hops.ml.spark.tasks import run_tasks, task_pool, uploaded_files
 from airflow_hops.ml.step.context import StepContext
@@ -73,7 +74,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
             label=label,
             key=KEY,
             time=None,
-            outputs={IMAGE: OutputSpec("float32", image=spec)},
+            outputs={IMAGE: image_output(spec)},
             classes=names,
             problem=target.problem,
         )
@@ -112,7 +113,7 @@ def trace_images(spec: ImageSpec) -> TracedTransform:
 
     function = tf.function(lambda image: {IMAGE: decode_images(image, spec)}, autograph=False)
     concrete = function.get_concrete_function(image=tf.TensorSpec([None], tf.string, name=IMAGE))
-    return TracedTransform(concrete, {IMAGE: OutputSpec("float32", image=spec)}, [])
+    return TracedTransform(concrete, {IMAGE: image_output(spec)}, [])
 
 
 def count_rows(summaries: Iterable[ImageSummary]) -> dict[str, RowCounts]:

@@ -102,7 +102,7 @@ def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> 
             )
         width = spec.width if spec else None
         kinds[column] = kind = column_type(schema.field(column).type, f"{name}: column {column!r}", width=width)
-        if spec is None or spec.image is not None:
+        if spec is None or spec.encoding is not None:
             continue
         expected = ColumnType(arrow_type(spec.dtype), width)
         if str(expected) != str(kind):

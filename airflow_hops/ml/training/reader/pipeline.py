@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_hops.extensions.images.core.images import ImageSpec
-from airflow_hops.extensions.images.ml.features import decode_images
+from airflow_hops.ml.readers.column_decoders import ColumnDecoder
 from airflow_hops.ml.training.reader.columns import ColumnType
 from airflow_hops.ml.training.reader.units import Piece, Share
 
@@ -123,7 +122,7 @@ def batches(
     give: Callable[[int, int], Arrays],
     rows_given: tf.Variable,
     *,
-    images: Mapping[str, ImageSpec],
+    decoders: Mapping[str, ColumnDecoder],
     threads: int,
 ) -> tf.data.Dataset:
     """Returns the batches of a pass.
@@ -135,8 +134,8 @@ def batches(
         begin: Called at the beginning of each pass; returns its epoch and first step.
         give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been returned in this pass.
-        images: Specifications of columns of encoded images.
-        threads: Number of batches of images that are decoded at once.
+        decoders: Decoders of columns of encoded values.
+        threads: Number of batches that are decoded at once.
     """
     import tensorflow as tf
 
@@ -169,19 +168,19 @@ def batches(
         return element if targets else element[0]
 
     def decode(*element: Any) -> Any:
-        decoded = {name: decode_images(element[0][name], spec) for name, spec in images.items()}
+        decoded = {name: decoder.decode(element[0][name]) for name, decoder in decoders.items()}
         features = {**element[0], **decoded}
         return (features, *element[1:]) if targets else features
 
     unconverted = tf.autograph.experimental.do_not_convert
     dataset = tf.data.Dataset.range(1).flat_map(unconverted(one_pass)).map(unconverted(batch))
-    if images:
+    if decoders:
         dataset = dataset.map(unconverted(decode), num_parallel_calls=threads, deterministic=True)
     dataset = dataset.prefetch(_PREFETCHED_BATCHES)
     # Counts rows after the prefetch: those returned, not those that are ready.
     options = tf.data.Options()
     options.deterministic = True
-    options.threading.private_threadpool_size = threads if images else 1
+    options.threading.private_threadpool_size = threads if decoders else 1
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
     return dataset.map(unconverted(count)).with_options(options)

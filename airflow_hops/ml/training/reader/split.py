@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import struct
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,8 +16,8 @@ import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes import machine_memory
-from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.readers.column_decoders import ColumnDecoder, check_values, column_decoder
 from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays
 from airflow_hops.ml.training.reader.files import CACHE_BYTES, SplitFiles
 from airflow_hops.ml.training.reader.parquet import ParquetUnits, parquet_rows
@@ -57,7 +55,7 @@ class SplitReader:
     where: str
     in_memory: bool
     buffer_bytes: int
-    images: Mapping[str, ImageSpec]
+    decoders: Mapping[str, ColumnDecoder]
     threads: int
 
     def __post_init__(self) -> None:
@@ -90,7 +88,7 @@ class SplitReader:
     def batches(
         self, batch_size: int, *, shuffle_seed: int | None = None, epoch: int = 0, first_step: int = 0
     ) -> Iterator[tuple[Any, ...]]:
-        """Yields the batches of :meth:`dataset` as NumPy arrays, without TensorFlow; encoded images as bytes.
+        """Yields the batches of :meth:`dataset` as NumPy arrays, without TensorFlow; encoded values as bytes.
 
         Args:
             batch_size: Rows of a step over all ranks; this rank's batches have a ``size``-th of them.
@@ -169,7 +167,7 @@ class SplitReader:
             return [array for name, kind in self.kinds.items() for array in take(columns[name], kind, rows)]
 
         dataset = batches(
-            plan, self.kinds, self._targets, begin, give, self._given, images=self.images, threads=self.threads
+            plan, self.kinds, self._targets, begin, give, self._given, decoders=self.decoders, threads=self.threads
         )
         if first_step is None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(plan.steps))
@@ -222,8 +220,8 @@ class SplitReader:
 
     def _checked(self, unit: Unit) -> pa.Table:
         table = self.units.read(unit)
-        for name in self.images:
-            check_images(table.column(name), f"{self.units.where(unit)}: column {name!r}")
+        for name, decoder in self.decoders.items():
+            check_values(decoder, table.column(name), f"{self.units.where(unit)}: column {name!r}")
         return table
 
 
@@ -263,7 +261,8 @@ def open_split(
             memory that is currently free: a resumed training must keep its order.)
         buffer_bytes: Decoded bytes of a window. A share that is not held in memory is shuffled window by window, with
             about three windows and one row group in memory.
-        threads: Number of batches of images that are decoded in parallel. None: the number of TensorFlow's threads.
+        threads: Number of batches of encoded values, such as images, that are decoded in parallel. None: the number of
+            TensorFlow's threads.
 
     Raises:
         BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has a column of
@@ -290,7 +289,7 @@ def open_split(
         where=str(source),
         in_memory=split_bytes // size <= budget,
         buffer_bytes=buffer_bytes,
-        images={name: spec.image for name, spec in wanted.items() if spec is not None and spec.image is not None},
+        decoders={name: column_decoder(spec.encoding) for name, spec in wanted.items() if spec and spec.encoding},
         threads=threads or _threads_of_tensorflow() or len(os.sched_getaffinity(0)),
     )
 
@@ -309,45 +308,3 @@ def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None =
     """
     files = SplitFiles(source, storage_options=storage_options)
     return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))
-
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
-_OTHERS = (b"BM", b"GIF8")
-_CHUNK = struct.Struct(">I4s")
-_CHECKSUM_BYTES = 4
-
-
-def check_images(column: Any, where: str) -> None:
-    """Checks the checksums of PNG images (https://www.w3.org/TR/png/), and the first and last bytes of JPEG images.
-
-    Raises:
-        BadInput: an image is damaged, or in a format that TensorFlow does not decode; the message names the row.
-    """
-    row = 0
-    for chunk in column.chunks:
-        for image in chunk:
-            data = image.as_buffer()
-            if data is not None and (wrong := _what_is_wrong(memoryview(data))):
-                raise BadInput(f"{where}, row {row}: {wrong}; prepare the images again, which rejects damaged ones")
-            row += 1
-
-
-def _what_is_wrong(data: memoryview) -> str | None:
-    head = bytes(data[:8])
-    if head == _PNG:
-        at = len(_PNG)
-        while at + _CHUNK.size + _CHECKSUM_BYTES <= len(data):
-            length, kind = _CHUNK.unpack_from(data, at)
-            end = at + _CHUNK.size + length
-            if end + _CHECKSUM_BYTES > len(data):
-                break
-            if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + _CHECKSUM_BYTES], "big"):
-                return f"the checksum of the PNG image's chunk {kind.decode('latin-1')} is wrong"
-            if kind == b"IEND":
-                return None
-            at = end + _CHECKSUM_BYTES
-        return "the PNG image is cut off"
-    if head.startswith(_JPEG_BEGIN):
-        return None if _JPEG_END in bytes(data[-16:]) else "the JPEG image is cut off"
-    return None if head.startswith(_OTHERS) else f"this is not a PNG, JPEG, GIF or BMP image ({len(data)} bytes)"

@@ -199,7 +199,7 @@ def _feature(records: Sequence[Any], column: str, name: str) -> _Feature:
 
 def _kind(result: _Feature, spec: OutputSpec | None, column: str, files: SplitFiles) -> ColumnType:
     value = arrow_type(result.dtype)
-    if spec is not None and spec.image is None:
+    if spec is not None and spec.encoding is None:
         if (spec.dtype == "string") != (result.dtype == "string"):
             raise BadInput(f"{files.source}: feature {column!r} is {result.dtype}, expected {spec.dtype}")
         return ColumnType(arrow_type(spec.dtype), width=spec.width)

@@ -236,8 +236,9 @@ def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, A
 
     folder = store.local(artifact)
     specs = FeatureSpecs.read(folder / "features.json")
-    spec = specs.outputs["image"].image
-    assert spec is not None
+    encoding = specs.outputs["image"].encoding
+    assert encoding is not None
+    spec = ImageSpec(**encoding.options)
     graph = load_transform(folder / "transform_graph")
     results: dict[str, Any] = {"splits": {}, "spec": spec.to_dict(), "same": {}}
     for split in artifact.properties["splits"]:

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.extensions.images import PackedFiles
 from airflow_hops.extensions.images.ml.pack import Shard, plan_shards, run, sample_of
 from airflow_hops.extensions.images.ml.packed import INDEX_SCHEMA
-from airflow_hops.hops import PackedFiles
 
 Pack = Callable[..., Artifact]
 ODD_NAMES = (

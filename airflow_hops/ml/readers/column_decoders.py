@@ -1,0 +1,64 @@
+"""Decodes columns of encoded values, such as images, when a training reads them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.extensions import COLUMN_DECODERS, load_extension
+from airflow_hops.ml.features.feature_specs import Encoding
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class ColumnDecoder(ABC):
+    """Makes tensors of a column's encoded values.
+
+    A subclass is registered as an entry point of the group ``airflow_hops.column_decoders``. ``features.json`` names
+    it, and the arguments of its constructor are the options there.
+    """
+
+    @abstractmethod
+    def decode(self, encoded: tf.Tensor) -> tf.Tensor:
+        """Decodes a batch; traced once, as a part of the training's ``tf.data`` pipeline.
+
+        Args:
+            encoded: String tensor ``[batch]``.
+
+        Returns:
+            Tensor ``[batch, *shape]``, of the dtype and shape in ``features.json``. A row does not depend on others.
+        """
+
+    def damage(self, value: memoryview) -> str | None:
+        """Returns what is wrong with an encoded value, if that is known before it is decoded."""
+        return None
+
+
+def column_decoder(encoding: Encoding) -> ColumnDecoder:
+    """Returns the decoder of a column.
+
+    Raises:
+        BadInput: There is none of that name, or it does not take the options.
+    """
+    decoder = load_extension(COLUMN_DECODERS, encoding.decoder)
+    try:
+        return decoder(**encoding.options)  # type: ignore[no-any-return]
+    except TypeError as error:
+        raise BadInput(f"column decoder {encoding.decoder!r}: {error}; prepare the examples again") from error
+
+
+def check_values(decoder: ColumnDecoder, column: Any, where: str) -> None:
+    """Checks the encoded values of a ``pyarrow.ChunkedArray``.
+
+    Raises:
+        BadInput: A value is damaged; the message names the row.
+    """
+    row = 0
+    for chunk in column.chunks:
+        for value in chunk:
+            data = value.as_buffer()
+            if data is not None and (damage := decoder.damage(memoryview(data))):
+                raise BadInput(f"{where}, row {row}: {damage}; prepare the examples again")
+            row += 1
