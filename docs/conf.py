@@ -23,7 +23,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated"]
 linkcheck_ignore = ["http://localhost"]  # the addresses of the tutorial's own servers
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 
 # The ML side's libraries are not in the environment that builds these pages.

@@ -18,12 +18,14 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
     *sorted({*(REPOSITORY / "docs").rglob("*.md")} - {REPOSITORY / "docs" / "start" / "tutorial.md"}),
+    *sorted((REPOSITORY / "contribute").rglob("*.md")),
     *sorted(REPOSITORY.glob("*/README.md")),
     REPOSITORY / "README.md",
     REPOSITORY / "CONTRIBUTING.md",
 ]
 ML_SIDE = re.compile(
-    r"^(?:from|import) (?:airflow_hops\.(?:hops|ml|serving|core\.serving_api)|keras|tensorflow|horovod|pyarrow)\b",
+    r"^(?:from|import) (?:airflow_hops\.(?:hops|ml|serving|core\.serving_api|extensions\.\w+\.(?:hops|ml|serving))"
+    r"|airflow_hops\.extensions\.notebooks|keras|tensorflow|horovod|pyarrow)\b",
     re.MULTILINE,
 )
 BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)

@@ -23,23 +23,24 @@ from step_runner import REPOSITORY
 import airflow_hops.operators
 from airflow_hops.core.contract.profiles import BASE, CURRENT
 
-OPERATORS: dict[str, list[Any]] = {}
-for name in airflow_hops.operators.__all__:
-    if name.endswith("Operator"):
-        operator = getattr(airflow_hops.operators, name)
-        OPERATORS.setdefault(operator.__module__.rpartition(".")[2], []).append(operator)
+DOCS = REPOSITORY / "docs"
+OPERATORS = [
+    getattr(airflow_hops.operators, name) for name in airflow_hops.operators.__all__ if name.endswith("Operator")
+]
 
 
 def snippets(page: Path) -> list[str]:
     return [textwrap.dedent(text) for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
 
 
-def test_every_operator_has_a_page() -> None:
-    index = (REPOSITORY / "docs" / "howto" / "index.md").read_text().splitlines()
-    assert {*OPERATORS, "task_hops"} - {"base", "serving"} <= set(index)
+def test_every_operator_is_on_a_page_and_every_extension_has_one() -> None:
+    pages = "".join(page.read_text() for folder in ("howto", "extensions") for page in (DOCS / folder).glob("*.md"))
+    assert [operator.__name__ for operator in OPERATORS if operator.__name__ not in pages] == []
+    extensions = {path.name for path in (REPOSITORY / "airflow_hops" / "extensions").iterdir() if path.is_dir()}
+    assert extensions - {"__pycache__"} == {path.stem for path in (DOCS / "extensions").glob("*.md")} - {"index"}
 
 
-@pytest.mark.parametrize("operator", [each for operators in OPERATORS.values() for each in operators])
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_an_operators_docstring_names_its_arguments_and_says_which_are_templated(operator: Any) -> None:
     assert f".. autoclass:: {operator.__name__}\n" in (REPOSITORY / "docs" / "reference" / "operators.md").read_text()
     described = {
@@ -49,6 +50,12 @@ def test_an_operators_docstring_names_its_arguments_and_says_which_are_templated
     }
     for argument in set(inspect.signature(operator.__init__).parameters) - {"self", "kwargs"}:
         assert ("(templated)" in described[argument]) == (argument in operator.template_fields), argument
+
+
+def test_links_of_contributors_pages_lead_to_files() -> None:
+    for page in (REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "contribute").rglob("*.md")):
+        targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+        assert [target for target in targets if not (page.parent / target).exists()] == [], page
 
 
 def test_the_files_that_contributors_are_sent_to_are_there() -> None:

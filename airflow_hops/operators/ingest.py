@@ -61,9 +61,9 @@ class IngestOperator(SparkOperator):
         sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
             its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
             rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database, ``spark://…``,
-            ``hive://…``, ``iceberg://…`` and ``delta://…`` are tables (:doc:`/howto/ingest`).
-            ``dataset://[organisation/]name@version[#table]`` is a :doc:`shared data set </howto/share_datasets>`,
-            ``kafka://topic`` a :doc:`topic </howto/streams>`. (templated)
+            ``hive://…``, ``iceberg://…`` and ``delta://…`` are :doc:`tables </extensions/tables>`.
+            ``dataset://[organisation/]name@version[#table]`` is a :doc:`shared data set </extensions/sharing>`,
+            ``kafka://topic`` a :doc:`topic </extensions/streams>`. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
         licences: Licences of shared data sets that are accepted; others fail the task before a download. None for any.

@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
 
-_RIGHTS = "docs/howto/kubernetes.md lists the rights that steps as pods need"
+_RIGHTS = "docs/extensions/kubernetes.md lists the rights that steps as pods need"
 _NEVER_STARTS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _PASSES = re.compile("timed out|deadline exceeded|failed to reserve", re.IGNORECASE)
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
