@@ -99,6 +99,11 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
     return extra
 
 
+def has_own_fields(conn_type: str) -> bool:
+    """Returns whether this distribution defines a connection type, and so the fields that its extra may have."""
+    return conn_type in _TYPES
+
+
 def field_names(conn_type: str) -> list[str]:
     """Returns the names of the fields that a connection's extra may have, by the connection's type."""
     names = dict.fromkeys(_TYPES[conn_type]["conn-fields"])

@@ -83,7 +83,7 @@ PROVIDER_INFO: dict[str, Any] = {
             "integration-name": "Hops",
             "python-modules": [
                 "airflow_hops.hooks.runtime",
-                "airflow_hops.hooks.ranks",
+                "airflow_hops.extensions.hosts.hooks",
                 "airflow_hops.hooks.model_server",
             ],
         }
@@ -177,7 +177,7 @@ PROVIDER_INFO: dict[str, Any] = {
         },
         {
             "connection-type": "horovod",
-            "hook-class-name": "airflow_hops.hooks.ranks.RanksHook",
+            "hook-class-name": "airflow_hops.extensions.hosts.hooks.RanksHook",
             "hook-name": "Horovod hosts",
             "ui-field-behaviour": {
                 "hidden-fields": ["schema", "password", "host"],

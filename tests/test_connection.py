@@ -12,7 +12,7 @@ from airflow.sdk._shared.secrets_masker import redact
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.hooks.ranks import RanksHook
+from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
 
 
@@ -117,7 +117,7 @@ def test_what_may_hold_credentials_is_not_shown(text: str, monkeypatch: pytest.M
     asked = {
         "hops": lambda: RuntimeHook("odd").settings,
         "model_server": lambda: ModelServerHook("odd").services,
-        "horovod": lambda: RanksHook("odd").where(),
+        "horovod": lambda: where_ranks_run("odd", None),
     }
     for conn_type, ask in asked.items():
         monkeypatch.setenv("AIRFLOW_CONN_ODD", json.dumps({"conn_type": conn_type, "extra": text}))

@@ -13,7 +13,7 @@ import pytest
 from airflow_hops.connections import check_options
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.hooks.model_server import ModelServerHook
-from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 
@@ -155,7 +155,7 @@ def ask(conn_type: str) -> None:
     {
         "hops": lambda: RuntimeHook("odd").settings,
         "model_server": lambda: ModelServerHook("odd").services,
-        "horovod": lambda: RanksHook("odd").where(),
+        "horovod": lambda: where_ranks_run("odd", None),
     }[conn_type]()
 
 
@@ -203,7 +203,9 @@ def test_spark_connection_of_another_type_is_refused(runtime: Path, tmp_path: Pa
     monkeypatch.setenv("AIRFLOW_CONN_ODD", '{"conn_type": "http", "host": "local[2]"}')
     with pytest.raises(BadInput, match="connection 'odd' is of type 'http', expected 'spark'"):
         SparkLauncher(runtime, "odd").start(tmp_path / "spec.json", ())
-    with pytest.raises(BadInput, match="connection 'odd' is of type 'http', expected 'horovod' or 'spark'"):
+    with pytest.raises(
+        BadInput, match="connection 'odd' is of type 'http', expected 'horovod' or 'kubernetes' or 'spark'"
+    ):
         where_ranks_run("odd", None)
 
 

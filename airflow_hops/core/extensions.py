@@ -23,6 +23,7 @@ LAUNCHERS = "airflow_hops.launchers"
 FRAMEWORKS = "airflow_hops.frameworks"
 MODEL_FORMATS = "airflow_hops.model_formats"
 COLUMN_DECODERS = "airflow_hops.column_decoders"
+RANK_PLACES = "airflow_hops.rank_places"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 

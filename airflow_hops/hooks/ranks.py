@@ -1,113 +1,58 @@
-"""Places of a training's ranks, from connections of type ``horovod``, ``spark`` and ``kubernetes``."""
+"""Finds the place of a training's ranks: from a connection, or from the argument ``hosts``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import BaseHook
-
-from airflow_hops.connections import find_connection, read_extra, similar_connections
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepSpec
-
-SPARK = "spark"
-KUBERNETES = "kubernetes"
-_OF_HOSTS = ("key_file", "config_file", "python", "address")
-_TEXTS = ("hosts", *_OF_HOSTS)
+from airflow_hops.connections import find_connection, has_own_fields, read_extra, similar_connections
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.rank_places import RankConnection, rank_places
 
 
-class RanksHook(BaseHook):
-    """Connection type ``horovod``: hosts for a training's ranks.
+def where_ranks_run(ranks_conn_id: str | None, hosts: str | None, ranks: int = 0) -> dict[str, Any] | None:
+    """Returns the place of the ranks: :meth:`airflow_hops.core.rank_places.RankPlace.where`; None for this machine.
 
     Args:
-        ranks_conn_id: The connection. Without hosts, it means this machine.
-    """
-
-    conn_name_attr = "ranks_conn_id"
-    default_conn_name = "horovod_default"
-    conn_type = "horovod"
-    hook_name = "Horovod hosts"
-
-    def __init__(self, ranks_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.ranks_conn_id = ranks_conn_id
-
-    def where(self, hosts: str | None = None) -> dict[str, Any]:
-        """Returns the place of the ranks, for :func:`airflow_hops.ml.training.gang.where.rank_launcher`.
-
-        Args:
-            hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's.
-
-        Raises:
-            BadInput: the connection does not exist, or a field has the wrong type.
-        """
-        connection = _connection(self.ranks_conn_id, self.conn_type)
-        fields = read_extra(self.ranks_conn_id, connection)
-        extra = {name: value for name, value in fields.items() if value not in (None, "")}
-        for name in _TEXTS:
-            if not isinstance(extra.get(name, ""), str):
-                raise self._bad_field(name, extra[name], "a text")
-        slots = extra.get("slots")
-        if slots is not None and (isinstance(slots, bool) or not str(slots).isdigit() or int(slots) < 1):
-            raise self._bad_field("slots", slots, "a number of ranks, 1 or more")
-        named_here = hosts or extra.get("hosts")
-        if not named_here:
-            return {"kind": "local", "slots": int(slots) if slots is not None else None}
-        return {
-            "kind": "ssh",
-            "hosts": named_here,
-            "hosts_from": "argument 'hosts'" if hosts else f"connection {self.ranks_conn_id!r}, field 'hosts'",
-            "user": connection.login or None,
-            "port": connection.port,
-            **{name: extra.get(name) for name in _OF_HOSTS},
-        }
-
-    def test_connection(self) -> tuple[bool, str]:
-        """Checks the Python of every host, as a training would; returns whether all can run ranks, and the findings."""
-        from airflow_hops.hooks.runtime import RuntimeHook
-
-        try:
-            spec = StepSpec("hosts", "airflow_hops.ml.training.gang.where:examine", params={"where": self.where()})
-            hosts = RuntimeHook().run(spec, cache=False, on_line=lambda line: None).value
-        except HopsError as error:
-            return False, str(error)
-        return True, "; ".join(hosts)
-
-    def _bad_field(self, name: str, value: Any, expected: str) -> BadInput:
-        return BadInput(f"connection {self.ranks_conn_id!r}: field {name!r} is {value!r}, expected {expected}")
-
-
-def where_ranks_run(ranks_conn_id: str | None, hosts: str | None) -> dict[str, Any] | None:
-    """Returns the place of the ranks, as :meth:`RanksHook.where`; None for all slots of this machine.
-
-    Args:
-        ranks_conn_id: Connection of type ``horovod``, ``spark`` or ``kubernetes``, or None.
+        ranks_conn_id: Connection of a type that a place has, or None.
         hosts: ``gpu-1:4,gpu-2:4``, instead of the connection's, or None.
+        ranks: All ranks of the training.
 
     Raises:
-        BadInput: the connection does not exist or has another type, or a field has the wrong type.
+        BadInput: the connection does not exist or has another type, a field has the wrong type, or no place has hosts.
     """
+    places = rank_places().values()
     if not ranks_conn_id:
-        return {"kind": "ssh", "hosts": hosts, "hosts_from": "argument 'hosts'"} if hosts else None
-    kind = _connection(ranks_conn_id, RanksHook.conn_type, SPARK, KUBERNETES).conn_type
-    if kind in (SPARK, KUBERNETES):
-        if hosts:
+        if not hosts:
+            return None
+        of_hosts = next((place for place in places if place.takes_hosts), None)
+        if of_hosts is None:
             raise BadInput(
-                f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type {kind!r}, whose cluster decides on "
-                "hosts; give only one of the two"
+                f"hosts is {hosts!r}, but no installed distribution registers a place of ranks that takes hosts; there "
+                f"are {', '.join(sorted(rank_places()))}"
             )
-        return {"kind": kind}
-    return RanksHook(ranks_conn_id).where(hosts)
+        return of_hosts.where(None, hosts, ranks)
+    connection = _connection(ranks_conn_id, sorted({each for place in places for each in place.connection_types}))
+    place = next(place for place in places if connection.conn_type in place.connection_types)
+    if hosts and not place.takes_hosts:
+        raise BadInput(
+            f"hosts is {hosts!r}, but connection {ranks_conn_id!r} is of type {connection.conn_type!r}, whose cluster "
+            "decides on hosts; give only one of the two"
+        )
+    extra = read_extra(ranks_conn_id, connection) if has_own_fields(connection.conn_type) else connection.extra_dejson
+    fields = {name: value for name, value in extra.items() if value not in (None, "")}
+    return place.where(
+        RankConnection(ranks_conn_id, connection.login or None, connection.port, fields), hosts or None, ranks
+    )
 
 
-def _connection(conn_id: str, *types: str) -> Any:
+def _connection(conn_id: str, types: list[str]) -> Any:
     try:
         connection = find_connection(conn_id, *types)
     except BadInput as error:
         raise BadInput(f"ranks_conn_id: {error}") from None
     if connection is None:
         raise BadInput(
-            f"ranks_conn_id: there is no connection {conn_id!r}; add one of type horovod (hosts), spark or kubernetes, "
-            f"or set AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object{similar_connections(conn_id)}"
+            f"ranks_conn_id: there is no connection {conn_id!r}; add one of type {' or '.join(types)}, or set "
+            f"AIRFLOW_CONN_{conn_id.upper()} to a URI or a JSON object{similar_connections(conn_id)}"
         )
     return connection[0]

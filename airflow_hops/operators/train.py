@@ -13,8 +13,9 @@ from airflow_hops.arguments import Count, FunctionName, NotNegative, Positive, W
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TORCH, TrainingOptions
+from airflow_hops.core.rank_places import LOCAL, place_of
 from airflow_hops.core.store.jobs import Job
-from airflow_hops.hooks.ranks import KUBERNETES, SPARK, where_ranks_run
+from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.resuming import Jobs
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
@@ -35,7 +36,7 @@ class DurableOperator(ResumableJobMixin, HopsOperator):
 
     Args:
         durable: Whether the step is a job. If not, or if Airflow has no task state store, the step ends with its
-            worker. A pod outlives its worker in any case.
+            worker. Steps of some launchers outlive their worker in any case.
         kwargs: Arguments of :class:`airflow_hops.operators.base.HopsOperator`.
     """
 
@@ -207,10 +208,10 @@ class RanksTrainOperator(TrainingOperator):
 
     Args:
         np: Number of ranks; a host's cores are divided among its ranks.
-        hosts: Hosts for the ranks, reached over SSH, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the
-            connection's. (templated)
-        ranks_conn_id: Connection for the ranks: of type ``horovod`` (hosts), ``spark`` (executors) or ``kubernetes``
-            (pods; the step is a pod, too). Without this and ``hosts``, they run on the step's machine. (templated)
+        hosts: Hosts for the ranks, with their slots: ``gpu-1:4,gpu-2:4``. Overrides the connection's. (templated)
+        ranks_conn_id: Connection for the ranks, of type ``spark`` (executors) or of a registered
+            :class:`~airflow_hops.core.rank_places.RankPlace`. Without this and ``hosts``, they run on the step's
+            machine. (templated)
         conf: Spark properties, if the ranks run on executors. (templated)
         kwargs: Arguments of :class:`TrainingOperator`.
     """
@@ -237,15 +238,13 @@ class RanksTrainOperator(TrainingOperator):
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the launcher of the cluster that the ranks run on, if they run on one."""
-        kind = (self._where() or {}).get("kind")
-        if kind == KUBERNETES:
-            return hook.make_launcher(KUBERNETES, **self.options_of(hook, KUBERNETES, conn_id=self.ranks_conn_id))
-        if kind != SPARK:
+        where = self._where()
+        place = None if where is None else place_of(where)
+        if place is None or not place.step_launcher:
             return super().launcher(hook)
         assert self.ranks_conn_id is not None
-        # The ranks are a barrier job, which needs a fixed set of executors.
-        conf = {"spark.dynamicAllocation.enabled": "false", **(self.conf or {})}
-        return hook.make_launcher("spark", conn_id=self.ranks_conn_id, conf=conf)
+        options = place.step_options(self.ranks_conn_id, self.conf or {})
+        return hook.make_launcher(place.step_launcher, **self.options_of(hook, place.step_launcher, **options))
 
     def build_spec(self, hook: RuntimeHook, context: Context) -> StepSpec:
         """Returns the step's spec; the place of its ranks is not part of the cache key or of a retry's identity."""
@@ -253,15 +252,14 @@ class RanksTrainOperator(TrainingOperator):
         return replace(super().build_spec(hook, context), services={"ranks": json.dumps(where)} if where else {})
 
     def _where(self) -> dict[str, Any] | None:
-        where = where_ranks_run(self.ranks_conn_id, self.hosts)
-        if self.np == AUTO and where is not None and where["kind"] != "local":
+        servers = getattr(self, "parameter_servers", 0)
+        ranks = 0 if self.np == AUTO else int(self.np) + (1 + servers if servers else 0)
+        where = where_ranks_run(self.ranks_conn_id, self.hosts, ranks)
+        if self.np == AUTO and where is not None and where["kind"] != LOCAL:
             raise BadInput(
                 f"np is {AUTO!r}, which measures ranks of the worker's machine, but ranks_conn_id is "
                 f"{self.ranks_conn_id!r} and hosts is {self.hosts!r}; give np a number"
             )
-        if where is not None and where["kind"] == KUBERNETES:
-            servers = getattr(self, "parameter_servers", 0)
-            where["slots"] = int(self.np) + (1 + servers if servers else 0)
         return where
 
 

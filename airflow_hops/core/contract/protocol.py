@@ -34,9 +34,6 @@ _OF_CONNECTIONS = ("storage_options", "source_options", "services")
 NOTEBOOK_VARIABLE = "HOPS_NOTEBOOK"
 """Environment variable with the path of the spec of a kernel's step."""
 
-GANG_VARIABLE = "HOPS_GANG"
-"""Environment variable of a step whose ranks are pods: ``host``, ``port`` and ``secret`` of its gang, as JSON."""
-
 WORKER_VARIABLE = "HOPS_WORKER"
 """Environment variable with the identity of the process that started a step on the same machine."""
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.training import SINGLE
+from airflow_hops.core.rank_places import place_of
 from airflow_hops.extensions.experiments.core.search import SearchOptions, Space
 from airflow_hops.extensions.experiments.core.search.options import Direction
-from airflow_hops.hooks.ranks import KUBERNETES
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             case the task returns the best trial's parameters and metrics. (templated)
         space: Parameters by name: :class:`~airflow_hops.extensions.experiments.core.search.space.Uniform`,
             :class:`~airflow_hops.extensions.experiments.core.search.space.LogUniform`,
-            :class:`~airflow_hops.extensions.experiments.core.search.space.IntUniform`, a list or tuple of choices, or a constant. For
-            parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it returns them.
+            :class:`~airflow_hops.extensions.experiments.core.search.space.IntUniform`, a list or tuple of choices, or a
+            constant. For parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it
+            returns them.
         metric: Metric to optimize, reported by trials (``eval_auc``; the last value counts), or several; the study's
             record then has their Pareto front.
         direction: ``minimize`` or ``maximize``; for several metrics a list.
@@ -100,10 +101,10 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
 
     def _where(self) -> dict[str, Any] | None:
         where = super()._where()
-        if where is not None and where["kind"] == KUBERNETES:
+        if where is not None and place_of(where).made_with_step:
             raise BadInput(
-                f"ranks_conn_id is {self.ranks_conn_id!r}, a connection of type 'kubernetes', but trials have no pods "
-                "of their own; leave it out, and give the step's pod the resources of all parallel trials"
+                f"ranks_conn_id is {self.ranks_conn_id!r}, but ranks of the place {where['kind']!r} are made with the "
+                "step, for one training; leave it out, and give the step the resources of all parallel trials"
             )
         return where
 

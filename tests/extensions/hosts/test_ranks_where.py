@@ -12,7 +12,8 @@ import pytest
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.environments.named import packages_of, python_version
 from airflow_hops.extensions.experiments.operators import SearchOperator
-from airflow_hops.hooks.ranks import RanksHook, where_ranks_run
+from airflow_hops.extensions.hosts.hooks import RanksHook
+from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator
 from tests.extensions.hosts.ssh_servers import SshServer
@@ -34,7 +35,7 @@ def test_airflow_knows_the_connection_type_with_its_typed_fields() -> None:
 
     manager = ProvidersManager()
     hook = manager.hooks["horovod"]
-    assert hook is not None and hook.hook_class_name == "airflow_hops.hooks.ranks.RanksHook"
+    assert hook is not None and hook.hook_class_name == "airflow_hops.extensions.hosts.hooks.RanksHook"
     assert hook.connection_testable
     widgets = manager.connection_form_widgets
     assert {"hosts", "key_file", "config_file", "python", "address", "slots"} == {
@@ -85,7 +86,10 @@ def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
         ({"extra": {"slots": 0}}, "connection 'gpus': field 'slots' is 0, expected a number of ranks, 1 or more"),
         ({"extra": {"slots": "two"}}, "field 'slots' is 'two', expected a number of ranks, 1 or more"),
         ({"extra": {"hosts": ["gpu-1:4"]}}, "field 'hosts' is ['gpu-1:4'], expected a text"),
-        ({"conn_type": "ssh"}, "ranks_conn_id: connection 'gpus' is of type 'ssh', expected 'horovod' or 'spark'"),
+        (
+            {"conn_type": "ssh"},
+            "ranks_conn_id: connection 'gpus' is of type 'ssh', expected 'horovod' or 'kubernetes' or 'spark'",
+        ),
         ("{not json", "ranks_conn_id: connection 'gpus': AIRFLOW_CONN_GPUS cannot be read; expected a URI"),
     ],
 )

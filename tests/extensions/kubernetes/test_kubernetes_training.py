@@ -117,7 +117,7 @@ def test_ranks_of_connection_are_pods_with_the_step(pods: Pods) -> None:
         direction="maximize",
         ranks_conn_id="kubernetes_default",
     )
-    with pytest.raises(BadInput, match="trials have no pods of their own; leave it out"):
+    with pytest.raises(BadInput, match="are made with the step, for one training; leave it out"):
         search.chosen_launcher(RuntimeHook())
 
 

@@ -11,17 +11,19 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import airflow_hops
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang.agent import own_address
-from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, Work, place
+from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
@@ -89,7 +91,7 @@ class SshSettings:
 
 
 @dataclass(frozen=True)
-class SshRanks:
+class SshRanks(RankLauncher):
     """Ranks on hosts that are reached over SSH, and filled in order."""
 
     hosts: Sequence[Host]
@@ -121,6 +123,31 @@ class SshRanks:
                 client.close()
             raise
         return RemoteCrew(placements, work, environment, lines)
+
+    def divide(self, gangs: int, ranks: int) -> list[SshRanks]:
+        """Gives each gang slots of its own; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.divide`."""
+        slots = [placement.host for placement in self.place(gangs * ranks)]
+        shares = [Counter(slots[number * ranks : (number + 1) * ranks]) for number in range(gangs)]
+        return [replace(self, hosts=[Host(*share) for share in counts.items()]) for counts in shares]
+
+
+def ssh_ranks(
+    context: StepContext, *, cpu_ranks: int, hosts: str, hosts_from: str = "hosts", **settings: Any
+) -> SshRanks:
+    """Returns the ranks of the place ``ssh``.
+
+    Args:
+        context: The step.
+        cpu_ranks: Unused.
+        hosts: As for :func:`parse_hosts`.
+        hosts_from: Source of the hosts, for the error.
+        settings: Attributes of :class:`SshSettings`; None for their defaults.
+
+    Raises:
+        BadInput: the hosts cannot be used.
+    """
+    fields = {name: value for name, value in settings.items() if value}
+    return SshRanks(parse_hosts(hosts, hosts_from), SshSettings(**fields))
 
 
 def parse_hosts(text: str, source: str = "hosts") -> list[Host]:

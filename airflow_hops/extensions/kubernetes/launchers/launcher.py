@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.connections import find_connection, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, cache_key
-from airflow_hops.core.contract.protocol import GANG_VARIABLE, StepSpec
+from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
+from airflow_hops.extensions.kubernetes.core.pods import GANG_VARIABLE, PODS
 from airflow_hops.extensions.kubernetes.launchers import start
 from airflow_hops.extensions.kubernetes.launchers.archives import store_code, store_package
 from airflow_hops.extensions.kubernetes.launchers.in_pod import PodOrder
@@ -302,4 +303,4 @@ def _fingerprint(spec: StepSpec) -> str:
 def _rank_count(spec: StepSpec) -> int | None:
     """Returns the number of ranks that are pods; None if there are none."""
     where = json.loads(spec.services.get("ranks") or "{}")
-    return int(where["slots"]) if where.get("kind") == "kubernetes" else None
+    return int(where["slots"]) if where.get("kind") == PODS else None

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.protocol import GANG_VARIABLE
 from airflow_hops.core.processes.ending import kill_descendants
+from airflow_hops.extensions.kubernetes.core.pods import GANG_VARIABLE
+from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang.agent import serve_agent
-from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, Work, place
+from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
@@ -28,7 +29,7 @@ _RETRY_S = 0.5
 _POLL_S = 1.0
 
 
-class PodRanks:
+class PodRanks(RankLauncher):
     """Ranks in pods that were created with the step's pod.
 
     Args:
@@ -106,6 +107,11 @@ class PodRanks:
                     if host in connections:  # of a container that was started again
                         connections.pop(host).close()
                     connections[host] = connection
+
+
+def pod_ranks(context: StepContext, *, cpu_ranks: int, slots: int) -> PodRanks:
+    """Returns the ranks of the place ``kubernetes``."""
+    return PodRanks(slots)
 
 
 def main(here: Path) -> int:

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.step.context import resolve
@@ -209,9 +209,10 @@ class Crew(ABC):
         """
 
 
-class RankLauncher(Protocol):
+class RankLauncher(ABC):
     """Starts ranks on some hosts."""
 
+    @abstractmethod
     def place(self, np: int) -> list[Placement]:
         """Finds a slot for each rank.
 
@@ -219,8 +220,8 @@ class RankLauncher(Protocol):
             BadInput: there are too few slots.
             HopsError: a host cannot be reached.
         """
-        ...
 
+    @abstractmethod
     def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
         """Starts the ranks.
 
@@ -233,4 +234,13 @@ class RankLauncher(Protocol):
             BadInput: the work cannot run on other hosts, or a host has other versions or refuses the key.
             HopsError: a host cannot be reached. No rank has started.
         """
-        ...
+
+    def divide(self, gangs: int, ranks: int) -> Sequence[RankLauncher]:
+        """Returns a launcher for each of several gangs of ``ranks`` ranks that run at once.
+
+        Raises:
+            BadInput: there are too few slots for all of them.
+            HopsError: a host cannot be reached.
+        """
+        self.place(gangs * ranks)
+        return [self] * gangs

@@ -22,10 +22,11 @@ from pathlib import Path
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import fork, take_streams
+from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.step.generated_code import remove_generated_code
 from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
-from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, Work, place
+from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
 from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_environment, rendezvous
 
@@ -241,7 +242,7 @@ def _run_rank(placement: Placement, work: Work, environment: dict[str, str], out
             remove_generated_code()
 
 
-class LocalRanks:
+class LocalRanks(RankLauncher):
     """Ranks on this machine.
 
     Args:
@@ -272,3 +273,8 @@ class LocalRanks:
         crew = ForkedCrew(placements, work, environments, on_end=closing.close)
         serve()
         return crew
+
+
+def local_ranks(context: StepContext, *, cpu_ranks: int, slots: int | None = None) -> LocalRanks:
+    """Returns the ranks of the place ``local``; None for ``slots`` means all slots of this machine."""
+    return LocalRanks(slots, cpu_ranks)

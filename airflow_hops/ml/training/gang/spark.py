@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.ml.spark.context import as_spark_failure
-from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, Work, place
+from airflow_hops.ml.spark.context import as_spark_failure, start_spark_context
+from airflow_hops.ml.step.context import StepContext
+from airflow_hops.ml.training.gang.crew import Crew, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
@@ -35,7 +36,7 @@ _LAST_WORDS_S = 0.5
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,")
 
 
-class SparkRanks:
+class SparkRanks(RankLauncher):
     """Ranks on the executors of a Spark application (a ``SparkContext``), as many as it can run tasks at once."""
 
     def __init__(self, context: Any) -> None:
@@ -104,6 +105,11 @@ class SparkRanks:
             if enough or settled or now - began > patience_s:
                 return hosts
             time.sleep(_POLL_S)
+
+
+def spark_ranks(context: StepContext, *, cpu_ranks: int) -> SparkRanks:
+    """Returns the ranks of the place ``spark``, on the executors of the step's application."""
+    return SparkRanks(start_spark_context(context))
 
 
 @dataclass(frozen=True)

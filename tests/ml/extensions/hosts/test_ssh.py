@@ -20,6 +20,7 @@ from waiting import is_gone, wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.rank_places import RankConnection
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.hosts.ml.ssh import SshRanks, SshSettings, parse_hosts
 from airflow_hops.ml.stages.train import Training, train_model
@@ -27,6 +28,7 @@ from airflow_hops.ml.training.gang import LocalRanks, Placement, RankJob, run_ga
 from airflow_hops.ml.training.gang.agent import versions
 from airflow_hops.ml.training.gang.frames import GREETING, Frames
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
+from airflow_hops.testing.rank_places import RankPlaceContract
 from tests.extensions.hosts.ssh_servers import TESTS, SshServer
 from tests.ml.waiting_ranks import forkserver
 
@@ -43,6 +45,15 @@ def settings(server: SshServer) -> SshSettings:
 @pytest.fixture(scope="module")
 def server(start_ssh_server: Callable[[], SshServer]) -> SshServer:
     return start_ssh_server()
+
+
+class TestSshPlace(RankPlaceContract):
+    name = "ssh"
+
+    @pytest.fixture
+    def connection(self, server: SshServer) -> RankConnection:
+        files = {"key_file": server.key_file, "config_file": server.config_file}
+        return RankConnection("gpus", port=server.port, extra={"hosts": TWO_HOSTS, **files})
 
 
 @dataclass

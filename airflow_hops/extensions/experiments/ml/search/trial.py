@@ -49,7 +49,7 @@ class Ending:
 
 
 @dataclass
-class EndableRanks:
+class EndableRanks(RankLauncher):
     """Ranks that are told to stop, and ended if their function does not check for that."""
 
     launcher: RankLauncher
