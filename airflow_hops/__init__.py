@@ -12,6 +12,6 @@ __version__ = "0.1.0"
 
 def get_provider_info() -> dict[str, Any]:
     """Returns the provider information for Airflow: connection types, decorators, configuration, commands."""
-    from airflow_hops.provider_info import PROVIDER_INFO
+    from airflow_hops.provider_info import provider_info
 
-    return PROVIDER_INFO
+    return provider_info()

@@ -1,18 +1,24 @@
-"""Provider information as data."""
+"""Provider information as data, to which extensions add theirs."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
+from airflow_hops.core.extensions import PROVIDER_INFO as ADDED
+from airflow_hops.core.extensions import extensions
 
-def _field(label: str, description: str, type_: str = "string", default: Any = None) -> dict[str, Any]:
+
+def field(label: str, description: str, type_: str = "string", default: Any = None) -> dict[str, Any]:
+    """Returns the description of a connection's field."""
     schema: dict[str, Any] = {"type": [type_, "null"]}
     if default is not None:
         schema["default"] = default
     return {"label": label, "description": description, "schema": schema}
 
 
-def _option(description: str, type_: str, default: str | None, example: str | None = None) -> dict[str, Any]:
+def option(description: str, type_: str, default: str | None, example: str | None = None) -> dict[str, Any]:
+    """Returns the description of an option in the configuration's section ``hops``."""
     return {"description": description, "version_added": "0.1.0", "type": type_, "example": example, "default": default}
 
 
@@ -22,37 +28,37 @@ _PREDICTION_TOKEN = {
     "schema": {"type": ["string", "null"], "format": "password"},
 }
 _TLS_FIELDS = {
-    "ca_file": _field(
+    "ca_file": field(
         "CA file",
         "PEM file of the CA that signed the server's certificate; turns on TLS for gRPC. "
         "The path must exist on worker, triggerer and API server",
     ),
-    "cert_file": _field("Client certificate", "PEM file, for a server that verifies its clients. Empty: none"),
-    "key_file": _field("Client key", "PEM file of the private key of the client certificate. Empty: none"),
-    "rest_tls": _field(
+    "cert_file": field("Client certificate", "PEM file, for a server that verifies its clients. Empty: none"),
+    "key_file": field("Client key", "PEM file of the private key of the client certificate. Empty: none"),
+    "rest_tls": field(
         "REST by TLS", "Whether the REST port also uses TLS (--rest_api_enable_ssl). Empty: false", "boolean"
     ),
 }
 
 _SERVER_FIELDS = {
-    "rest_port": _field(
+    "rest_port": field(
         "Model server REST port", "The server's --rest_api_port; counts are read there. Empty: none", "integer"
     ),
-    "base_path": _field("Model base path", "Folder for model versions: absolute path, or URI. Empty: none"),
-    "config_file": _field(
+    "base_path": field("Model base path", "Folder for model versions: absolute path, or URI. Empty: none"),
+    "config_file": field(
         "Model config file",
         "The server's --model_config_file, if the worker shares it. Empty: the config is sent by RPC",
     ),
-    "traffic_file": _field(
+    "traffic_file": field(
         "Traffic config file", "The server's --traffic_config_file, if the worker shares it. Empty: set by RPC"
     ),
-    "capture_path": _field(
+    "capture_path": field(
         "Capture path",
         "The server's --capture_base_path, which skew and rollout read: absolute path, or URI. Empty: none",
     ),
     "prediction_token": _PREDICTION_TOKEN,
     **_TLS_FIELDS,
-    "storage_options": _field(
+    "storage_options": field(
         "Model server storage options",
         "JSON object for fsspec, for base path and capture path. Empty: the artifact store's options, "
         "if both are the same kind of storage",
@@ -71,10 +77,8 @@ PROVIDER_INFO: dict[str, Any] = {
         {
             "integration-name": "Hops",
             "python-modules": [
-                "airflow_hops.extensions.sharing.triggers",
                 "airflow_hops.triggers.model_version",
                 "airflow_hops.triggers.rollout",
-                "airflow_hops.extensions.streams.triggers",
             ],
         }
     ],
@@ -103,34 +107,34 @@ PROVIDER_INFO: dict[str, Any] = {
                 "placeholders": {"host": "127.0.0.1", "port": "8500", "password": "none"},
             },
             "conn-fields": {
-                "store": _field(
+                "store": field(
                     "Artifact store",
                     "Absolute path, or a URI that fsspec opens: file://, s3://, gs://, hdfs://. Empty: [hops] store",
                 ),
-                "storage_conn_id": _field(
+                "storage_conn_id": field(
                     "Storage connection",
                     "Connection of type aws, google_cloud_platform, wasb or webhdfs with the store's credentials and "
                     "address, such as aws_default; storage_options take precedence. Empty: none",
                 ),
-                "storage_options": _field(
+                "storage_options": field(
                     "Storage options",
                     'JSON object for fsspec, such as {"endpoint_url": "http://minio:9000"}. Empty: none',
                 ),
-                "runtime": _field(
+                "runtime": field(
                     "Runtime environment",
                     "Absolute path of the folder that airflow hops runtime create made, the same on every worker, "
                     "or the name of a named environment beside the configured one. Empty: [hops] runtime",
                 ),
-                "tracking_uri": _field(
+                "tracking_uri": field(
                     "MLflow tracking URI",
                     "Runs and the model registry: an MLflow server, or sqlite:////absolute/path. "
                     "Empty: [hops] tracking_uri",
                 ),
-                "launcher": _field(
+                "launcher": field(
                     "Launcher",
                     "Launcher of the steps that run on the worker otherwise, such as kubernetes. Empty: local",
                 ),
-                "launcher_options": _field(
+                "launcher_options": field(
                     "Launcher options",
                     'JSON object with the launcher\'s arguments, such as {"image": "…"}. Empty: none',
                 ),
@@ -158,21 +162,21 @@ PROVIDER_INFO: dict[str, Any] = {
                         "default": "bundled",
                     },
                 },
-                "server_base_path": _field(
+                "server_base_path": field(
                     "Model base path of the server",
                     "The path of the same folder inside the server's container or host. Empty: the same path",
                 ),
                 **_SERVER_FIELDS,
-                "kubernetes_conn_id": _field(
+                "kubernetes_conn_id": field(
                     "Kubernetes connection", "kserve: connection of type kubernetes. Empty: kubernetes_default"
                 ),
-                "namespace": _field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
-                "predictor": _field(
+                "namespace": field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
+                "predictor": field(
                     "Predictor",
                     'kserve: JSON object for spec.predictor, such as {"serviceAccountName": "models", '
                     '"model": {"runtime": "airflow-hops"}}. Empty: none',
                 ),
-                "timeout": _field("Timeout", "Seconds after which a call fails", "number", 10),
+                "timeout": field("Timeout", "Seconds after which a call fails", "number", 10),
             },
         },
         {
@@ -185,27 +189,27 @@ PROVIDER_INFO: dict[str, Any] = {
                 "placeholders": {"login": "who runs the worker", "port": "22"},
             },
             "conn-fields": {
-                "hosts": _field(
+                "hosts": field(
                     "Hosts",
                     "Hosts and how many ranks each takes, filled in this order: gpu-1:4,gpu-2:4. "
                     "Empty: all ranks run on the worker's machine",
                 ),
-                "key_file": _field(
+                "key_file": field(
                     "Key file",
                     "Absolute path on the worker of a private key without a passphrase. Empty: the keys that ssh finds",
                 ),
-                "config_file": _field("SSH config file", "Absolute path on the worker. Empty: ~/.ssh/config"),
-                "python": _field(
+                "config_file": field("SSH config file", "Absolute path on the worker. Empty: ~/.ssh/config"),
+                "python": field(
                     "Python of the hosts",
                     "Absolute path of bin/python in the runtime environment of each host. "
                     "Empty: the same path as on the worker",
                 ),
-                "address": _field(
+                "address": field(
                     "Address of the worker",
                     "IPv4 address or name at which the hosts reach the worker, if address translation changes it. "
                     "Empty: found for each host",
                 ),
-                "slots": _field(
+                "slots": field(
                     "Slots of this machine",
                     "How many ranks the worker's own machine takes if no hosts are given. "
                     "Empty: one for each GPU, or without GPUs for each core",
@@ -218,7 +222,6 @@ PROVIDER_INFO: dict[str, Any] = {
         {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},
         {"name": "hops_schema", "class-name": "airflow_hops.decorators.hops.schema_task"},
         {"name": "horovod", "class-name": "airflow_hops.decorators.train.horovod_task"},
-        {"name": "search", "class-name": "airflow_hops.decorators.train.search_task"},
         {"name": "torch", "class-name": "airflow_hops.decorators.train.torch_task"},
         {"name": "train", "class-name": "airflow_hops.decorators.train.train_task"},
         {"name": "hops_statistics", "class-name": "airflow_hops.decorators.hops.statistics_task"},
@@ -228,41 +231,34 @@ PROVIDER_INFO: dict[str, Any] = {
         "hops": {
             "description": "Defaults of airflow-hops, for connections that leave a field empty.",
             "options": {
-                "store": _option(
+                "store": option(
                     "URI of the artifact store. Empty: the folder ``hops`` in AIRFLOW_HOME.",
                     "string",
                     "",
                     "s3://bucket/hops",
                 ),
-                "runtime": _option(
+                "runtime": option(
                     "Folder of the runtime environment. Empty: the folder ``hops-runtime`` in AIRFLOW_HOME, which is "
                     "where ``airflow hops runtime create`` makes it.",
                     "string",
                     "",
                     "/opt/hops-runtime",
                 ),
-                "tracking_uri": _option(
+                "tracking_uri": option(
                     "MLflow tracking URI. Empty: SQLite in AIRFLOW_HOME.", "string", "", "http://mlflow:5000"
                 ),
-                "sharing": _option(
-                    "Folder with the settings, the key and the trusted keys of data set sharing. Empty: the folder "
-                    "``hops-sharing`` in AIRFLOW_HOME.",
-                    "string",
-                    "",
-                    "/etc/hops-sharing",
-                ),
-                "cache": _option(
+                "cache": option(
                     "Whether a step is skipped when the same task has already made the same artifact from the same "
                     "code, parameters and inputs. An operator's ``cache`` overrides it.",
                     "boolean",
                     "True",
                 ),
-                "warm_start": _option(
+                "warm_start": option(
                     "Whether local steps are forked from a warm process that has TensorFlow and TFDV imported already.",
                     "boolean",
                     "True",
                 ),
-                "orphan_timeout": _option(
+                "orphan_timeout": option(
                     "Seconds after which a training that has outlived its worker ends by itself, unless a retry has "
                     "taken it over. Set it to more than the sum of [scheduler] task_instance_heartbeat_timeout (300), "
                     "after which Airflow sees that the worker is gone, and the task's retry_delay (300).",
@@ -273,3 +269,23 @@ PROVIDER_INFO: dict[str, Any] = {
         }
     },
 }
+
+
+def provider_info() -> dict[str, Any]:
+    """Returns the provider information of the trunk and of all extensions.
+
+    An extension gives more members of the lists, ``options`` of the configuration's section ``hops``, and
+    ``connection-fields`` by connection type.
+    """
+    info = deepcopy(PROVIDER_INFO)
+    types = {each["connection-type"]: each for each in info["connection-types"]}
+    for extension in extensions(ADDED).values():
+        for key, value in extension.load().items():
+            if key == "options":
+                info["config"]["hops"]["options"].update(value)
+            elif key == "connection-fields":
+                for type_, fields in value.items():
+                    types[type_]["conn-fields"].update(fields)
+            else:
+                info[key].extend(value)
+    return info

@@ -10,17 +10,15 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
+from airflow_hops.extensions.experiments import LogUniform, SearchOperator, Uniform
 from airflow_hops.operators import (
     EvaluateOperator,
     IngestOperator,
-    LogUniform,
     PrepareOperator,
     SchemaOperator,
-    SearchOperator,
     Source,
     StatisticsOperator,
     TransformOperator,
-    Uniform,
 )
 from flights.raw import raw_table
 

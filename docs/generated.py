@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from airflow_hops.cli.definition import get_hops_cli_commands
-from airflow_hops.provider_info import PROVIDER_INFO
+from airflow_hops.provider_info import provider_info
 from airflow_hops.serving.flag_parser import make_parser
 
 OPENAPI = Path(__file__).resolve().parent.parent / "ui" / "openapi.json"
@@ -91,7 +91,9 @@ class Connection(Generated):
 
     def lines(self) -> Iterator[str]:
         """A table: label, place in the JSON, meaning."""
-        (found,) = [each for each in PROVIDER_INFO["connection-types"] if each["connection-type"] == self.arguments[0]]
+        (found,) = [
+            each for each in provider_info()["connection-types"] if each["connection-type"] == self.arguments[0]
+        ]
         form = found["ui-field-behaviour"]
         yield from ["| field | in JSON | meaning |", "|---|---|---|"]
         for name, default in form["placeholders"].items():
@@ -106,7 +108,7 @@ class Options(Generated):
 
     def lines(self) -> Iterator[str]:
         """A definition for each option."""
-        for name, option in PROVIDER_INFO["config"]["hops"]["options"].items():
+        for name, option in provider_info()["config"]["hops"]["options"].items():
             default = f" Default: `{option['default']}`." if option["default"] else ""
             yield from [f"`{name}`", f": {_text(option['description'])}{default}", ""]
 

@@ -15,6 +15,9 @@ from airflow.sdk import DAG, task
 from airflow_hops import operators
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.experiments import SearchOperator
+from airflow_hops.extensions.feature_store import MaterializeOperator
+from airflow_hops.extensions.notebooks import NotebookOperator
 from airflow_hops.operators import (
     BatchPredictOperator,
     CollectGarbageOperator,
@@ -23,15 +26,12 @@ from airflow_hops.operators import (
     HorovodTrainOperator,
     InfraValidateOperator,
     IngestOperator,
-    MaterializeOperator,
-    NotebookOperator,
     PerformanceOperator,
     PrepareOperator,
     PromoteModelOperator,
     RequestRetrainingOperator,
     RolloutOperator,
     SchemaOperator,
-    SearchOperator,
     SetTrafficOperator,
     SkewOperator,
     StatisticsOperator,

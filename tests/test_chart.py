@@ -23,7 +23,7 @@ from step_runner import REPOSITORY
 
 from airflow_hops.core.serving_api.config import read_message
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
-from airflow_hops.provider_info import PROVIDER_INFO
+from airflow_hops.provider_info import provider_info
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.flags import Flags
 
@@ -191,7 +191,9 @@ def test_values_for_airflows_chart_fit_airflow_and_hops() -> None:
     values = yaml.safe_load((REPOSITORY / "deploy" / "airflow-values.yaml").read_text())
     variables = {variable["name"]: variable["value"] for variable in values["env"]}
     connection = json.loads(variables["AIRFLOW_CONN_HOPS_DEFAULT"])
-    (fields,) = (kind["conn-fields"] for kind in PROVIDER_INFO["connection-types"] if kind["connection-type"] == "hops")
+    (fields,) = (
+        kind["conn-fields"] for kind in provider_info()["connection-types"] if kind["connection-type"] == "hops"
+    )
     assert connection["extra"].keys() <= fields.keys()
     for section, options in values["config"].items():
         assert options.keys() <= conf.configuration_description[section]["options"].keys()

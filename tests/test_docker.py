@@ -15,7 +15,7 @@ from airflow.configuration import conf
 from step_runner import REPOSITORY
 from test_snippets import hops_parser
 
-from airflow_hops.provider_info import PROVIDER_INFO
+from airflow_hops.provider_info import provider_info
 from airflow_hops.serving.flag_parser import parse_flags
 
 FOLDER = REPOSITORY / "docker"
@@ -89,7 +89,7 @@ def test_the_connection_has_fields_that_there_are_and_paths_on_the_shared_volume
             continue
         connection = json.loads(service["environment"]["AIRFLOW_CONN_HOPS_DEFAULT"])
         (fields,) = (
-            kind["conn-fields"] for kind in PROVIDER_INFO["connection-types"] if kind["connection-type"] == "hops"
+            kind["conn-fields"] for kind in provider_info()["connection-types"] if kind["connection-type"] == "hops"
         )
         assert connection["extra"].keys() <= fields.keys()
         assert connection["host"] in ours

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import configparser
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from example_extensions import write_distribution
 from step_runner import REPOSITORY
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import FRAMEWORKS, LAUNCHERS, MODEL_FORMATS, OWN, STAGES, extensions, load_extension
+from airflow_hops.core.extensions import LAUNCHERS, OWN, extensions
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import find_launcher
 from airflow_hops.launchers.local import LocalLauncher
@@ -96,9 +96,19 @@ def test_name_of_two_distributions_is_refused(install: Any) -> None:
         extensions(LAUNCHERS)
 
 
-def test_own_implementations_are_registered_as_those_of_others() -> None:
-    registered = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"]
-    for group in (FRAMEWORKS, LAUNCHERS, MODEL_FORMATS, STAGES):
-        own = {name: each.value for name, each in extensions(group).items() if each.distribution == OWN}
-        assert own == registered[group]
-    assert load_extension(LAUNCHERS, "local") is LocalLauncher
+@pytest.mark.parametrize(
+    "file", sorted((REPOSITORY / "airflow_hops").glob("**/entry_points.ini")), ids=lambda file: file.parent.name
+)
+def test_own_registrations_name_what_there_is(file: Path) -> None:
+    """Each in its own folder: an extension registers what it has, and the trunk what the trunk has."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.read_string(file.read_text())
+    own = "airflow_hops" if file.parent.name == "core" else f"airflow_hops.extensions.{file.parent.name}"
+    for group in parser.sections():
+        known = extensions(group)
+        for name, value in parser.items(group):
+            assert (known[name].value, known[name].distribution) == (value, OWN)
+            module = value.partition(":")[0]
+            assert module.startswith(f"{own}.") and (own != "airflow_hops" or ".extensions." not in module)
+            path = REPOSITORY / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__init__.py").exists(), value

@@ -1,18 +1,19 @@
 """Implementations that distributions register under the entry-point groups of this package.
 
-Steps import this package from a path, without its being installed. So its own registrations in ``pyproject.toml`` are
-repeated in ``entry_points.ini``.
+Steps import this package from a path, without its being installed. So its own registrations are not in its metadata but
+in files: ``entry_points.ini`` beside this module, and one in each folder of ``airflow_hops/extensions``, which can be
+removed.
 """
 
 from __future__ import annotations
 
 import configparser
-import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
 from typing import Any, TypeVar
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -24,6 +25,9 @@ FRAMEWORKS = "airflow_hops.frameworks"
 MODEL_FORMATS = "airflow_hops.model_formats"
 COLUMN_DECODERS = "airflow_hops.column_decoders"
 RANK_PLACES = "airflow_hops.rank_places"
+COMMANDS = "airflow_hops.commands"
+PAGES = "airflow_hops.pages"
+PROVIDER_INFO = "airflow_hops.provider_info"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 
@@ -59,15 +63,26 @@ class Extension:
 
 def extensions(group: str) -> dict[str, Extension]:
     """Returns the implementations of a group by name. Raises BadInput if two distributions register the same name."""
-    own = configparser.ConfigParser(delimiters=("=",), interpolation=None)
-    own.read_string((pkgutil.get_data(__package__, "entry_points.ini") or b"").decode())
-    results = {name: Extension(group, name, value, OWN) for name, value in own.items(group)}
+    results = {name: Extension(group, name, value, OWN) for name, value in _own(group).items()}
     for point in entry_points(group=group):
         distribution = point.dist.name if point.dist else "unknown"
         each = Extension(group, point.name, point.value, distribution)
         other = results.setdefault(point.name, each)
         if other.distribution != distribution:
             raise BadInput(f"{each} has the name of {other}; uninstall one of them")
+    return results
+
+
+@cache
+def _own(group: str) -> Mapping[str, str]:
+    """Returns what this package registers: the trunk first, then its extensions by name."""
+    package, results = files("airflow_hops"), dict[str, str]()
+    folders = sorted((package / "extensions").iterdir(), key=lambda each: each.name)
+    for file in (folder / "entry_points.ini" for folder in (package / "core", *folders)):
+        if file.is_file():
+            parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+            parser.read_string(file.read_text())
+            results |= dict(parser.items(group)) if parser.has_section(group) else {}
     return results
 
 

@@ -87,8 +87,8 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
 class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
     """Searches for the best parameters of a function of the DAG file.
 
-    It takes the arguments of :class:`~airflow_hops.extensions.experiments.operators.SearchOperator`. Arguments that the DAG does not
-    set are the trial's parameters.
+    It takes the arguments of :class:`~airflow_hops.extensions.experiments.SearchOperator`. Arguments that the DAG does
+    not set are the trial's parameters.
 
     Example::
 

@@ -1,8 +1,8 @@
 """The library that user code imports in the runtime environment; each name is imported when it is first used."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_hops.core.lazy_names import lazy_names
 from airflow_hops.core.processes.arrow_hotfix import refuse_pickled_types
 
 if TYPE_CHECKING:
@@ -39,22 +39,21 @@ if TYPE_CHECKING:
     from airflow_hops.ml.training.reader import SplitReader, open_split, row_count, split_names
 
 _MODULES = {
-    "core.contract.artifacts": "Artifact BadInput HopsError RowCounts",
-    "ml.features": "preprocessing",
-    "ml.features.constants": "Constants",
-    "ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids z_score",
-    "ml.models": "scikit_learn",
-    "ml.models.export": "ExportedModel export_model",
-    "ml.step.context": "StepContext",
-    "ml.training": "devices keras reader",
-    "ml.training.context": "TrainContext current_context",
-    "ml.training.keras": "BroadcastCallback DistributedGradientTape DistributedOptimizer LearningRateSchedule "
-    "LearningRateWarmup MetricAverageCallback NanStopCallback StatisticsAverageCallback broadcast_weights "
-    "scale_learning_rate",
-    "ml.training.reader": "SplitReader open_split row_count split_names",
+    "airflow_hops.core.contract.artifacts": "Artifact BadInput HopsError RowCounts",
+    "airflow_hops.ml.features": "preprocessing",
+    "airflow_hops.ml.features.constants": "Constants",
+    "airflow_hops.ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids "
+    "z_score",
+    "airflow_hops.ml.models": "scikit_learn",
+    "airflow_hops.ml.models.export": "ExportedModel export_model",
+    "airflow_hops.ml.step.context": "StepContext",
+    "airflow_hops.ml.training": "devices keras reader",
+    "airflow_hops.ml.training.context": "TrainContext current_context",
+    "airflow_hops.ml.training.keras": "BroadcastCallback DistributedGradientTape DistributedOptimizer "
+    "LearningRateSchedule LearningRateWarmup MetricAverageCallback NanStopCallback StatisticsAverageCallback "
+    "broadcast_weights scale_learning_rate",
+    "airflow_hops.ml.training.reader": "SplitReader open_split row_count split_names",
 }
-_MODULE_OF = {name: f"airflow_hops.{module}" for module, names in _MODULES.items() for name in names.split()}
-
 __all__ = [
     "Artifact",
     "BadInput",
@@ -97,9 +96,4 @@ __all__ = [
 
 refuse_pickled_types()  # files must not run code when they are read
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(_MODULE_OF[name])
-    return getattr(module, name, None) or importlib.import_module(f"{module.__name__}.{name}")
+__getattr__ = lazy_names(__name__, _MODULES)

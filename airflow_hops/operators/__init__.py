@@ -3,22 +3,6 @@
 from __future__ import annotations
 
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
-from airflow_hops.extensions.experiments.core.search import Choice, IntUniform, LogUniform, Uniform
-from airflow_hops.extensions.experiments.operators import SearchOperator
-from airflow_hops.extensions.feature_store.operators import (
-    ApplyFeaturesOperator,
-    AuditFeaturesOperator,
-    MaterializeOperator,
-    PushFeaturesOperator,
-    TrainingDatasetOperator,
-)
-from airflow_hops.extensions.frameworks.operators import ImportModelOperator
-from airflow_hops.extensions.images.operators.images import PrepareImagesOperator
-from airflow_hops.extensions.images.operators.pack import PackOperator
-from airflow_hops.extensions.notebooks.operators import NotebookOperator
-from airflow_hops.extensions.replay.operators import BacktestOperator
-from airflow_hops.extensions.tables.core.tables import Table
-from airflow_hops.extensions.tables.operators import WriteTableOperator
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
@@ -45,11 +29,7 @@ from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
 __all__ = [
-    "ApplyFeaturesOperator",
-    "AuditFeaturesOperator",
-    "BacktestOperator",
     "BatchPredictOperator",
-    "Choice",
     "CollectGarbageOperator",
     "DeployModelOperator",
     "EvaluateOperator",
@@ -57,36 +37,23 @@ __all__ = [
     "HopsOperator",
     "HorovodTrainOperator",
     "ImageSource",
-    "ImportModelOperator",
     "InfraValidateOperator",
     "IngestOperator",
-    "IntUniform",
-    "LogUniform",
-    "MaterializeOperator",
-    "NotebookOperator",
-    "PackOperator",
     "PerformanceOperator",
-    "PrepareImagesOperator",
     "PrepareOperator",
     "PromoteModelOperator",
-    "PushFeaturesOperator",
     "RequestRetrainingOperator",
     "RollbackModelOperator",
     "RolloutOperator",
     "SchemaOperator",
-    "SearchOperator",
     "SetTrafficOperator",
     "SkewOperator",
     "Source",
     "StatisticsOperator",
-    "Table",
     "TorchTrainOperator",
     "TrainOperator",
-    "TrainingDatasetOperator",
     "TransformOperator",
     "UndeployModelOperator",
-    "Uniform",
     "ValidateExamplesOperator",
-    "WriteTableOperator",
     "retraining_loop",
 ]

@@ -52,7 +52,7 @@ class DeployModelOperator(HopsOperator):
         features: Output of ``TrainingDatasetOperator``: the server looks its feature-store columns up by the keys in
             the request. None if requests hold all features. (templated)
         feature_options: For these: ``defaults`` (value by column), ``max_age_s``, ``timeout_s`` and
-            ``default_if_down``, as :class:`airflow_hops.extensions.feature_store.core.stored_features.OnlineFeatures` has them.
+            ``default_if_down``, as ``OnlineFeatures`` of the feature store has them.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
     """

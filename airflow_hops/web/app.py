@@ -7,6 +7,7 @@ itself checks the origin of all state-changing requests.
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -18,14 +19,17 @@ from airflow_hops import __version__, web
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, UnreadableFile
 from airflow_hops.core.contract.redaction import redacted
 from airflow_hops.core.contract.web import URL_PREFIX
+from airflow_hops.core.extensions import PAGES, extensions
 from airflow_hops.web.access import check_origin
 from airflow_hops.web.frames import NOTHING, FrameGuard
 from airflow_hops.web.types import Problem
 from airflow_hops.web.unusable_files import UnusableFiles
 
+log = logging.getLogger(__name__)
+
 
 def make_app() -> FastAPI:
-    """Returns the application with the routers of all modules in this package."""
+    """Returns the application with the routers of all modules in this package, and those of extensions."""
     app = FastAPI(
         title="airflow-hops",
         version=__version__,
@@ -44,6 +48,11 @@ def make_app() -> FastAPI:
         router = getattr(importlib.import_module(module.name), "router", None)
         if isinstance(router, APIRouter):
             app.include_router(router)
+    for extension in extensions(PAGES).values():
+        try:
+            app.include_router(extension.load())
+        except BadInput:  # the other pages do not depend on it
+            log.exception("%s is left out", extension)
     return app
 
 

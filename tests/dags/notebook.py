@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators import NotebookOperator
+from airflow_hops.extensions.notebooks import NotebookOperator
 
 with DAG("notebook", schedule=None, params={"unrelated": 1}) as dag:
     report = NotebookOperator(task_id="report", notebook="report.ipynb", params={"day": "{{ run_id }}", "rows": 3})

@@ -6,14 +6,12 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from airflow_hops.extensions.feature_store import ApplyFeaturesOperator, MaterializeOperator, TrainingDatasetOperator
 from airflow_hops.operators import (
-    ApplyFeaturesOperator,
     DeployModelOperator,
     EvaluateOperator,
     InfraValidateOperator,
-    MaterializeOperator,
     RolloutOperator,
-    TrainingDatasetOperator,
     TrainOperator,
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
-from airflow_hops.operators import IntUniform, SearchOperator
+from airflow_hops.extensions.experiments import IntUniform, SearchOperator
 
 with DAG("search", schedule=None, render_template_as_native_obj=True):
 

@@ -2,7 +2,8 @@
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators import IngestOperator, Table, WriteTableOperator
+from airflow_hops.extensions.tables import Table, WriteTableOperator
+from airflow_hops.operators import IngestOperator
 
 with DAG("write_table", schedule=None):
     captured = IngestOperator(task_id="captured", sources={"requests": "{{ dag_run.conf['captured'] }}"})

@@ -16,7 +16,7 @@ from airflow_hops.core.contract.json_fields import CheckedFields
 from airflow_hops.core.contract.protocol import StepSpec
 
 TRAIN_ENTRY = "airflow_hops.ml.stages.train:run"
-SEARCH_ENTRY = "airflow_hops.extensions.experiments.ml.search:run"
+SEARCH_ENTRY = "airflow_hops.extensions.experiments.ml.search.stage:run"
 INGEST_ENTRY = "airflow_hops.ml.stages.ingest:run"
 FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 

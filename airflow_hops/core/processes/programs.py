@@ -2,7 +2,7 @@
 
 Airflow's libraries are installed beside the package, and those of the runtime environment are others: a process of one
 environment must not find modules of the other. The folder ``path_entry`` in the package holds only a stand-in for the
-package and the name ``hops`` for :mod:`airflow_hops.extensions.experiments.hops`, so that it can be on any process's import path.
+package and the name ``hops``, so that it can be on any process's import path.
 """
 
 from __future__ import annotations

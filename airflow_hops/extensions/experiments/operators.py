@@ -30,11 +30,9 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
             such arguments; ``context.params`` has them, too. It returns a model, as for
             :class:`~airflow_hops.operators.train.TrainOperator`, or its metrics: a number, or a dict of them, in which
             case the task returns the best trial's parameters and metrics. (templated)
-        space: Parameters by name: :class:`~airflow_hops.extensions.experiments.core.search.space.Uniform`,
-            :class:`~airflow_hops.extensions.experiments.core.search.space.LogUniform`,
-            :class:`~airflow_hops.extensions.experiments.core.search.space.IntUniform`, a list or tuple of choices, or a
-            constant. For parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it
-            returns them.
+        space: Parameters by name: ``Uniform``, ``LogUniform``, ``IntUniform``
+            (:mod:`airflow_hops.extensions.experiments.core.search.space`), a list or tuple of choices, or a constant.
+            For parameters that depend on others, ``module:function``: called with an ``optuna.Trial``, it returns them.
         metric: Metric to optimize, reported by trials (``eval_auc``; the last value counts), or several; the study's
             record then has their Pareto front.
         direction: ``minimize`` or ``maximize``; for several metrics a list.
@@ -60,7 +58,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         BadInput: an argument is invalid.
     """
 
-    entry = "airflow_hops.extensions.experiments.ml.search:run"
+    entry = "airflow_hops.extensions.experiments.ml.search.stage:run"
 
     def __init__(
         self,

@@ -1,1 +1,21 @@
-"""frameworks."""
+"""Models of LightGBM, XGBoost, scikit-learn, PyTorch and Spark ML, and models that were trained elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_hops.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from airflow_hops.extensions.frameworks.operators import ImportModelOperator
+
+__all__ = [
+    "ImportModelOperator",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".operators": "ImportModelOperator",
+    },
+)

@@ -1,1 +1,1 @@
-"""gateway."""
+"""The model server in front of other servers: mirroring and shadowing."""

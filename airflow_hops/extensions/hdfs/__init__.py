@@ -1,1 +1,1 @@
-"""hdfs."""
+"""HDFS, as a file system of fsspec."""

@@ -1,1 +1,1 @@
-"""hosts."""
+"""Ranks on other machines, by SSH."""

@@ -1,15 +1,27 @@
-"""Labelled images, and many small files packed into shards; each name is imported when it is first used."""
+"""Images: preparation for training, and packing of many small files."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_hops.extensions.images.ml.packed import PackedFiles
+    from airflow_hops.extensions.images.operators.images import PrepareImagesOperator
+    from airflow_hops.extensions.images.operators.pack import PackOperator
 
-__all__ = ["PackedFiles"]
+__all__ = [
+    "PackOperator",
+    "PackedFiles",
+    "PrepareImagesOperator",
+]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("airflow_hops.extensions.images.ml.packed"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        ".ml.packed": "PackedFiles",
+        ".operators.images": "PrepareImagesOperator",
+        ".operators.pack": "PackOperator",
+    },
+)

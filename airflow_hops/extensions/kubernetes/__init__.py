@@ -1,1 +1,1 @@
-"""kubernetes."""
+"""Kubernetes: steps and ranks as pods, and KServe."""

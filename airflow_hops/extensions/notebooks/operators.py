@@ -28,7 +28,8 @@ class NotebookOperator(HopsOperator):
             ``parameters``, which must assign each, or at the top if there is no such cell. They are Airflow params of
             the task: a DAG run's ``conf`` overrides their values. Templates are rendered in these values, but not in
             ``conf``.
-        inputs: Upstream artifacts by role, which the notebook reads with :mod:`airflow_hops.extensions.notebooks.pipeline`. (templated)
+        inputs: Upstream artifacts by role, which the notebook reads with
+            :mod:`~airflow_hops.extensions.notebooks.pipeline`. (templated)
         env: Environment variables of the kernel. (templated)
         cell_timeout_s: Seconds that each cell may take; None for no limit.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.

@@ -1,8 +1,8 @@
-"""The store, artifacts and stages of a pipeline, in a notebook: ``from airflow_hops.hops import pipeline``.
+"""The store, artifacts and stages of a pipeline, in a notebook.
 
-It works in the notebook of a :class:`~airflow_hops.extensions.notebooks.operators.NotebookOperator`, and in notebooks that
-``airflow hops notebook`` opens. An argument that is an artifact may be the role of one of the notebook's inputs, a
-reference, or an address.
+``from airflow_hops.extensions.notebooks import pipeline`` works in the notebook of a ``NotebookOperator``, and in
+notebooks that ``airflow hops notebook`` opens. An argument that is an artifact may be the role of one of the notebook's
+inputs, a reference, or an address.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import StatisticsProperties
 from airflow_hops.core.contract.protocol import Output, check_json
+from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.notebooks.ml import session, views
 from airflow_hops.extensions.notebooks.ml.views import View

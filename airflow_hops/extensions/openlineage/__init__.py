@@ -1,1 +1,1 @@
-"""openlineage."""
+"""OpenLineage events of operators."""

@@ -1,1 +1,1 @@
-"""sharing."""
+"""Data sets that organisations share with each other."""

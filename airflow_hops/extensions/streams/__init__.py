@@ -1,1 +1,1 @@
-"""streams."""
+"""Kafka topics: as sources, as triggers, and for captured requests."""

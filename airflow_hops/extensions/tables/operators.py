@@ -26,7 +26,7 @@ class WriteTableOperator(HopsOperator):
 
     Args:
         rows: The artifact. (templated)
-        table: The table: a :class:`~airflow_hops.extensions.tables.core.tables.Table`, its URI, or its fields. It is created if
+        table: The table: a :class:`~airflow_hops.extensions.tables.Table`, its URI, or its fields. It is created if
             it does not exist. (templated)
         folders: Folders of the artifact to write, such as ``["eval"]`` or ``["rejected/flights"]``; None for all
             except rejected records. (templated)
@@ -36,7 +36,7 @@ class WriteTableOperator(HopsOperator):
             with their libraries.
     """
 
-    entry = "airflow_hops.extensions.tables.ml.write:run"
+    entry = "airflow_hops.extensions.tables.ml.write.stage:run"
     output_kind = "table_write"
     param_arguments = ("table", "folders", "batch")
     input_arguments = ("rows",)

@@ -1,1 +1,1 @@
-"""torch."""
+"""Ranks of PyTorch."""

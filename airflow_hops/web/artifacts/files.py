@@ -106,7 +106,7 @@ def show_notebook(
 
 
 def _known_scripts(page: str) -> Iterator[str]:
-    """Yields hashes of scripts by :func:`airflow_hops.extensions.notebooks.pipeline.dive`, whose frames differ only in their data."""
+    """Yields hashes of scripts by ``pipeline.dive`` of a notebook, whose frames differ only in their data."""
     before, after = (escape(part) for part in _DIVE_SCRIPT.split("DATA"))
     for match in re.finditer(f"{re.escape(before)}([^<>]*?){re.escape(after)}", page):
         with contextlib.suppress(ValueError):

@@ -12,8 +12,8 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.extensions.experiments import SearchOperator, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
-from airflow_hops.operators import SearchOperator, Uniform
 
 STEPS = (str(Path(__file__).parents[2] / "steps"),)
 SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}

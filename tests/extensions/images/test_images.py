@@ -10,7 +10,8 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.operators import ImageSource, PackOperator, PrepareImagesOperator
+from airflow_hops.extensions.images import PackOperator, PrepareImagesOperator
+from airflow_hops.operators import ImageSource
 
 
 def test_the_operator_hands_its_arguments_on_and_knows_when_files_change(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from waiting import wait_for
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.contract.protocol import Output, StepSpec
 from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators import HorovodTrainOperator, SearchOperator
+from airflow_hops.operators import HorovodTrainOperator
 from tests.extensions.kubernetes.kubernetes_pods import Background, Pods, machine_pod
 
 pytestmark = pytest.mark.runtime

@@ -26,7 +26,7 @@ from airflow_hops.launchers.local import LocalLauncher
 pytestmark = pytest.mark.runtime
 
 KINDS = ["postgres", "sqlite", "iceberg", "delta"]
-WRITE, INGEST = "airflow_hops.extensions.tables.ml.write:run", "airflow_hops.ml.stages.ingest:run"
+WRITE, INGEST = "airflow_hops.extensions.tables.ml.write.stage:run", "airflow_hops.ml.stages.ingest:run"
 MAKE_NAMESPACE = (
     "import sys; from pyiceberg.catalog.sql import SqlCatalog as C; C('lake', uri=sys.argv[1]).create_namespace('shop')"
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.extensions.experiments.cli import _state
+from airflow_hops.extensions.experiments.cli.search import _state
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from tests.extensions.experiments.written_studies import write_study
 from web.conftest import Api

@@ -283,7 +283,7 @@ def with_lookups(servable: Servable, folder: Path, online_store: str, limit: Loo
     Args:
         servable: The version that takes all features.
         folder: Its folder.
-        online_store: As for :func:`~airflow_hops.extensions.feature_store.serving.online_store.open_online_store`; empty for none.
+        online_store: As for :func:`.online_store.open_online_store`; empty for none.
         limit: Bounds look-ups that run at once, of all versions; None for one of this version's own.
 
     Raises:

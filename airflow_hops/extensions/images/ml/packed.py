@@ -1,4 +1,4 @@
-"""Random access to the files that :class:`~airflow_hops.operators.PackOperator` has packed into tar shards."""
+"""Random access to the files that :class:`~airflow_hops.extensions.images.PackOperator` has packed into tar shards."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class PrepareImagesOperator(SparkOperator):
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
 
-    entry = "airflow_hops.extensions.images.ml:run"
+    entry = "airflow_hops.extensions.images.ml.stage:run"
     output_kind = "transformed_examples"
     operator_extra_links = (DataLink(), LineageLink())
     templated = ("sources",)

@@ -1,7 +1,6 @@
 """Runs a step in its pod: starts it as on a machine of its own, and leaves its result in the store.
 
-The program of the pod's container, :mod:`~airflow_hops.extensions.kubernetes.launchers.start`, gets this package from
-the store, and then calls :func:`main`.
+The program of the pod's container (:mod:`.start`) gets this package from the store, and then calls :func:`main`.
 """
 
 from __future__ import annotations

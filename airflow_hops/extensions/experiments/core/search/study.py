@@ -1,7 +1,7 @@
 """Record of a study and of its trials, for readers without Optuna.
 
-It is in the store (see :mod:`airflow_hops.extensions.experiments.core.studies`). Only the search's job writes it; each file is written
-atomically.
+It is in the store (:mod:`airflow_hops.extensions.experiments.core.studies`). Only the search's job writes it; each
+file is written atomically.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from airflow_hops.extensions.replay.hooks.backtest.replay import AssessedCandida
 from airflow_hops.extensions.replay.hooks.pipeline import PipelineReplay
 from airflow_hops.hooks.runtime import RuntimeHook
 
-_ASSESS = "airflow_hops.extensions.replay.ml.backtest:run"
+_ASSESS = "airflow_hops.extensions.replay.ml.backtest.stage:run"
 
 Made = TypeVar("Made")
 

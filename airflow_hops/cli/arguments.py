@@ -1,0 +1,82 @@
+"""Arguments and commands of ``airflow hops``, for the modules that define commands."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from airflow_hops.airflow_internals.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+)
+
+__all__ = [
+    "ARG_OUTPUT",
+    "ARG_VERBOSE",
+    "DAG",
+    "STORE_CONNECTION",
+    "Arg",
+    "CLICommand",
+    "GroupCommand",
+    "command",
+    "flag",
+    "option",
+    "repeated",
+]
+
+
+def option(name: str, help: str, **more: Any) -> Arg:
+    """Returns an argument; ``more`` is as for ``argparse``."""
+    return Arg((name,), help=help, **more)
+
+
+def flag(name: str, help: str) -> Arg:
+    """Returns an option without a value, which is False unless it is given."""
+    return Arg((name,), help=help, action="store_true")
+
+
+def repeated(name: str, help: str, **more: Any) -> Arg:
+    """Returns an option that can be repeated; its value is a list."""
+    return Arg((name,), help=help, action="append", default=[], **more)
+
+
+STORE_CONNECTION = option(
+    "--hops-conn-id", "Connection of type hops that has the artifact store", default="hops_default"
+)
+DAG = option("dag_id", "The pipeline's DAG")
+
+
+def command(
+    function: str, help: str, args: tuple[Arg, ...], description: str | None = None, name: str | None = None
+) -> ActionCommand:
+    """Returns a command; an error ends the program with its message.
+
+    Args:
+        function: ``module.function``, imported when the command runs; it takes the parsed arguments.
+        help: One line, for the list of commands.
+        args: Arguments of the command.
+        description: More lines, for its own ``--help``.
+        name: Name of the command; by default that of the function.
+    """
+    lazy = lazy_load_command(function)
+
+    def run(parsed: Namespace) -> None:
+        from airflow_hops.connections import connections_of_tasks
+        from airflow_hops.core.contract.artifacts import HopsError
+
+        try:
+            with connections_of_tasks():
+                lazy(parsed)
+        except (HopsError, OSError) as error:
+            raise SystemExit(str(error)) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+    return ActionCommand(
+        name=name or function.rpartition(".")[2], help=help, description=description, func=run, args=args
+    )

@@ -1,0 +1,9 @@
+"""Provider information of experiments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PROVIDER_INFO: dict[str, Any] = {
+    "task-decorators": [{"name": "search", "class-name": "airflow_hops.decorators.train.search_task"}],
+}
