@@ -21,6 +21,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(module_of[name], package)
-        return getattr(module, name, None) or importlib.import_module(f"{module.__name__}.{name}")
+        return vars(module)[name] if name in vars(module) else importlib.import_module(f"{module.__name__}.{name}")
 
     return get
