@@ -219,7 +219,7 @@ def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(ap
 
 
 def test_scripts_of_a_notebook_run_only_for_a_reader_who_asks_but_for_those_of_dive(api: Api) -> None:
-    template = (Path(airflow_hops.__file__).parent / "ml" / "stages" / "notebook" / "dive.html").read_text()
+    template = (Path(airflow_hops.__file__).parent / "extensions" / "notebooks" / "ml" / "dive.html").read_text()
 
     def frame(data: str) -> str:
         return f'<iframe srcdoc="{html.escape(template.replace("DATA", data))}"></iframe>'

@@ -37,7 +37,7 @@ _NOTEBOOK_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data:; "
     "font-src data:; form-action 'none'"
 )
-_DIVE_PAGE = Path(airflow_hops.__file__).parent / "ml" / "stages" / "notebook" / "dive.html"
+_DIVE_PAGE = Path(airflow_hops.__file__).parent / "extensions" / "notebooks" / "ml" / "dive.html"
 _DIVE_SCRIPT = _DIVE_PAGE.read_text().partition("<script>")[2].partition("</script>")[0]
 _FRAME_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'",
