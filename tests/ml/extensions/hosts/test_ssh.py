@@ -34,7 +34,7 @@ from tests.ml.waiting_ranks import forkserver
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
-AIRFLOW_PYTHON = TESTS.parent / ".venv" / "bin" / "python"
+AIRFLOW_PYTHON = TESTS.parents[2] / ".venv" / "bin" / "python"
 TWO_HOSTS = "127.0.0.1:1,127.0.0.2:1"
 
 
@@ -378,7 +378,7 @@ def train(launcher: Any, examples: Path, output: Path) -> tuple[dict[str, Any], 
         output=output,
         options=TrainingOptions(train="training_functions:train", params={"epochs": 2}),
         launcher=launcher,
-        code_paths=(str(TESTS / "steps"),),
+        code_paths=(str(TESTS.parents[1] / "steps"),),
     )
     return train_model(training, on_message=on_message), checkpoints
 
