@@ -65,7 +65,8 @@ def test_the_package_is_found_alone(tmp_path: Path, installed: str) -> None:
 
 
 def test_what_the_import_path_names_comes_after_the_package_and_the_working_directory_is_not_on_it() -> None:
-    own = str(PACKAGE / "path_entry")
+    of_extensions = sorted(PACKAGE.glob("extensions/*/path_entry"))
+    own = ":".join(map(str, [PACKAGE / "path_entry", *of_extensions]))
     assert with_package({"PYTHONPATH": ":/a::/b", "HOME": "/h"}, ("/c",)) == {
         "PYTHONPATH": f"{own}:/c:/a:/b",
         "HOME": "/h",

@@ -28,6 +28,8 @@ RANK_PLACES = "airflow_hops.rank_places"
 COMMANDS = "airflow_hops.commands"
 PAGES = "airflow_hops.pages"
 PROVIDER_INFO = "airflow_hops.provider_info"
+FILE_SYSTEMS = "airflow_hops.file_systems"
+IMPORT_PATHS = "airflow_hops.import_paths"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 
@@ -86,19 +88,24 @@ def _own(group: str) -> Mapping[str, str]:
     return results
 
 
-def load_extension(group: str, name: str) -> Any:
-    """Imports an implementation by name.
-
-    Raises:
-        BadInput: the name is not registered, or the implementation cannot be imported.
-    """
+def find_extension(group: str, name: str) -> Extension:
+    """Returns a registered implementation; raises BadInput if the name is not registered."""
     known = extensions(group)
     if name not in known:
         raise BadInput(
             f"{group}: no installed distribution registers {name!r}; there are {', '.join(sorted(known))}"
             f"{suggestion(name, list(known))}"
         )
-    return known[name].load()
+    return known[name]
+
+
+def load_extension(group: str, name: str) -> Any:
+    """Imports an implementation by name.
+
+    Raises:
+        BadInput: the name is not registered, or the implementation cannot be imported.
+    """
+    return find_extension(group, name).load()
 
 
 def load_all(group: str, kind: type[_Kind]) -> Mapping[str, _Kind]:

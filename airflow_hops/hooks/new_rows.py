@@ -8,8 +8,8 @@ from airflow_hops.core.contract.lineage import links_of
 from airflow_hops.core.contract.run_record import INGEST_ENTRY
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.run_records import record_of
 from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.extensions.replay.hooks.chain import record_of
 
 
 def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from airflow_hops.core.arrow_hotfix import refuse_pickled_types
 from airflow_hops.core.lazy_names import lazy_names
-from airflow_hops.core.processes.arrow_hotfix import refuse_pickled_types
 
 if TYPE_CHECKING:
     from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts

@@ -3,7 +3,7 @@
 import logging
 import os
 
-from airflow_hops.core.processes.arrow_hotfix import refuse_pickled_types
+from airflow_hops.core.arrow_hotfix import refuse_pickled_types
 
 refuse_pickled_types()
 # Beam, imported by TFDV, warns that its Google Cloud support is missing, see requirements/runtime-override.txt.

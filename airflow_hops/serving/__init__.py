@@ -5,6 +5,6 @@ to the ML side and never imports Airflow. Clients of the server, and writers of 
 :mod:`airflow_hops.core.serving_api`.
 """
 
-from airflow_hops.core.processes.arrow_hotfix import refuse_pickled_types
+from airflow_hops.core.arrow_hotfix import refuse_pickled_types
 
 refuse_pickled_types()  # pickled Arrow types could run code

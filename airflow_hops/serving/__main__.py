@@ -9,8 +9,8 @@ import warnings
 from importlib.metadata import version
 
 from airflow_hops import __version__
-from airflow_hops.core.processes.keras_import import without_keras
 from airflow_hops.serving.flag_parser import parse_flags
+from airflow_hops.serving.keras_import import without_keras
 from airflow_hops.serving.monitoring import logs
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.processes.machine_memory import memory_bytes
+from airflow_hops.core.machine_memory import memory_bytes
 from airflow_hops.serving import flag_values
 from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
 

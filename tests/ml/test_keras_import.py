@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import sys
-from airflow_hops.core.processes.keras_import import without_keras
+from airflow_hops.serving.keras_import import without_keras
 
 with without_keras():
     import tensorflow

@@ -2,7 +2,8 @@
 
 Airflow's libraries are installed beside the package, and those of the runtime environment are others: a process of one
 environment must not find modules of the other. The folder ``path_entry`` in the package holds only a stand-in for the
-package and the name ``hops``, so that it can be on any process's import path.
+package, so that it can be on any process's import path. Folders of extensions that hold only names for their modules,
+registered under ``airflow_hops.import_paths`` as packages, follow it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import airflow_hops
+from airflow_hops.core.extensions import IMPORT_PATHS, extensions
 
 # Absolute, as a program may run in another folder: in Spark's executors, the package is in ./code.zip.
 PATH_ENTRY = str((Path(airflow_hops.__file__).parent / "path_entry").absolute())
@@ -23,17 +25,14 @@ def module_command(python: str | Path, module: str, *arguments: str | Path) -> l
     return [str(python), "-P", "-m", module, *map(str, arguments)]
 
 
-def kernel_command(python: str | Path) -> list[str]:
-    """Returns the command line of a notebook's kernel; Jupyter fills in the path of its connection file."""
-    return module_command(python, "airflow_hops.extensions.notebooks.ml.kernel", "-f", "{connection_file}")
-
-
 def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:
     """Returns an environment in which Python imports this very package.
 
     ``paths`` come next, entries of the environment's own ``PYTHONPATH`` last.
     """
-    named = [PATH_ENTRY, *paths, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    root = Path(PATH_ENTRY).parents[1]
+    of_extensions = [str(root.joinpath(*each.value.split("."))) for each in extensions(IMPORT_PATHS).values()]
+    named = [PATH_ENTRY, *of_extensions, *paths, *environment.get("PYTHONPATH", "").split(os.pathsep)]
     # An empty entry would be the working directory.
     entries = dict.fromkeys(str(Path(name).absolute()) for name in named if name)
     return {**environment, "PYTHONPATH": os.pathsep.join(entries)}

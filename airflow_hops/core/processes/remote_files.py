@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -10,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-# Stores with atomic writes; elsewhere a file is renamed into place.
-_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory", "hdfs", "webhdfs"}
+from airflow_hops.core.extensions import FILE_SYSTEMS, Extension, extensions
+
+# Stores with atomic writes; elsewhere a file is renamed into place, unless the class says ``writes_atomically``.
+_ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 _UPLOADS = 8  # at a time; HDFS takes half a second to complete a file
 
 
@@ -30,16 +33,21 @@ def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     """
     import fsspec  # the only import outside of the standard library here
 
-    fsspec.register_implementation(
-        "hdfs",
-        "airflow_hops.extensions.hdfs.core.hdfs.HdfsFileSystem",
-        clobber=True,
-        errtxt="install hdfs-native to access HDFS: pip install 'airflow-hops[hdfs]'",
-    )
-    webhdfs = "airflow_hops.extensions.hdfs.core.webhdfs.WebHdfsFileSystem"
-    fsspec.register_implementation("webhdfs", webhdfs, clobber=True)
+    for protocol, each in _file_systems().items():
+        fsspec.register_implementation(
+            protocol,
+            each.value.replace(":", "."),
+            clobber=True,
+            errtxt=f"{each} cannot be imported; install what it needs: pip install '{each.distribution}[{protocol}]'",
+        )
     fs, path = fsspec.url_to_fs(url, **(storage_options or {}))
     return fs, str(path)
+
+
+@functools.cache
+def _file_systems() -> Mapping[str, Extension]:
+    """Returns the registered file systems by protocol."""
+    return extensions(FILE_SYSTEMS)
 
 
 def without_markers(listed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -82,7 +90,7 @@ class RemoteFiles:
         self.fs, root = open_url(url, storage_options)
         self.root = root.rstrip("/")
         protocols = {self.fs.protocol} if isinstance(self.fs.protocol, str) else set(self.fs.protocol)
-        self._renames = not protocols & _ATOMIC
+        self._renames = not protocols & _ATOMIC and not getattr(self.fs, "writes_atomically", False)
 
     def read(self, address: str) -> bytes:
         """Returns a file's content. Raises FileNotFoundError if it does not exist."""

@@ -1,6 +1,6 @@
 """Leases: files in the store by which a process on any machine sees whether another one lives.
 
-The protocol, of which the uses at the end are cases:
+The protocol:
 
 1. The holder *beats*: every ``BEAT_S`` seconds it writes the lease's file, with another text each time.
 2. A watcher measures, by its own monotonic clock, for how long the text has not changed. After ``DEAD_BEATS`` beats
@@ -12,11 +12,8 @@ The protocol, of which the uses at the end are cases:
    dead; only one of several processes succeeds. A holder that finds a greater number has lost the lease. The file of
    the last holder stays, marked as released, so that numbers never repeat.
 
-Exclusive are the locks of model servers in stores without locks (:mod:`airflow_hops.ml.model_server.locks`) and the
-owner of a study (:mod:`airflow_hops.extensions.experiments.core.study_owner`). A job beats in its record
-(:mod:`airflow_hops.core.store.jobs`), a worker for the pod that it follows, which ends after ``[hops] orphan_timeout``
-(:mod:`airflow_hops.extensions.kubernetes.launchers.process`), the sharing daemon in ``daemon.json``
-(:mod:`airflow_hops.extensions.sharing.core.records`).
+Exclusive are, for example, the locks of model servers in stores without locks
+(:mod:`airflow_hops.ml.model_server.locks`). A job beats in its record (:mod:`airflow_hops.core.store.jobs`).
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.run_record import RunRecord, UserCode
+from airflow_hops.core.contract.artifacts import BadInput, Manifest
+from airflow_hops.core.contract.run_record import RunRecord, UserCode, record_key
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.schema_history import IMPORTED
 
 MAX_CODE_BYTES = 32 << 20
 """Maximum size of a run's stored user code."""
@@ -49,6 +50,13 @@ def read_record(store: ArtifactStore, dag_id: str, key: str) -> RunRecord | None
         return None
     except TypeError as error:
         raise BadInput(f"{uri}: not the record of a run ({error}); restore it, or remove it") from error
+
+
+def record_of(store: ArtifactStore, manifest: Manifest) -> RunRecord | None:
+    """Returns the record of the step that made an artifact, or None."""
+    # The source of an imported schema is not part of its step's key.
+    parts = {name: part for name, part in manifest.cache_key_parts.items() if name != IMPORTED}
+    return read_record(store, manifest.producer.dag_id, record_key(parts, manifest.inputs))
 
 
 def write_record(store: ArtifactStore, key: str, record: RunRecord, code: UserCode | None) -> None:

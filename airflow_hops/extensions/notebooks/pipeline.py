@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import StatisticsProperties
 from airflow_hops.core.contract.protocol import Output, check_json
-from airflow_hops.core.extensions import STAGES, extensions
+from airflow_hops.core.extensions import STAGES, find_extension
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.notebooks.ml import session, views
 from airflow_hops.extensions.notebooks.ml.views import View
@@ -177,8 +177,7 @@ def step(
     Stages on Spark use the notebook's session, or start one on this machine.
 
     Args:
-        stage: A module of :mod:`airflow_hops.ml.stages` (``"statistics"``, ``"schema"``, ``"evaluate"``), or
-            ``module:function``.
+        stage: Name of a registered stage (``"statistics"``, ``"schema"``, ``"evaluate"``), or ``module:function``.
         kind: Kind of the artifact that the stage writes (the operator's ``output_kind``); None if it writes none.
         name: Name to save the artifact under, beside those of the notebook's task; by default the stage's. A second
             call with the same name replaces the artifact.
@@ -192,7 +191,7 @@ def step(
         BadInput: the stage does not exist, or rejects its inputs.
     """
     spec = session.current_context().spec
-    entry = stage if ":" in stage else extensions(STAGES)[stage].value
+    entry = stage if ":" in stage else find_extension(STAGES, stage).value
     name = name or stage.partition(":")[0].rpartition(".")[2]
     producer = replace(spec.producer, task_id=f"{spec.producer.task_id}.{name}")
     output = None if kind is None else Output(store().address(producer, kind), kind)

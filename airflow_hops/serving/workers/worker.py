@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.processes.keras_import import without_keras
 from airflow_hops.serving.api.control import Percents
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.keras_import import without_keras
 from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.models.catalog import Catalog, ModelView, VersionStatus
 from airflow_hops.serving.models.formats import version_opener

@@ -24,6 +24,7 @@ from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.testing.file_systems import FileSystemContract
 from tests.extensions.hdfs.hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 
 pytestmark = pytest.mark.spark
@@ -37,6 +38,12 @@ def fs(hdfs_store: ArtifactStore) -> Any:
 @pytest.fixture
 def folder(hdfs_store: ArtifactStore) -> str:
     return hdfs_store.root.rpartition("/")[0]
+
+
+class TestHdfs(FileSystemContract):
+    @pytest.fixture
+    def url(self, folder: str) -> str:
+        return f"{folder}/contract"
 
 
 def refused(error: type[Exception], store: ArtifactStore) -> str:

@@ -48,6 +48,8 @@ class HdfsFileSystem(NativeFileSystem):
         **storage_options: Hadoop's settings, such as ``dfs.client.use.datanode.hostname``.
     """
 
+    writes_atomically = True
+
     def __init__(self, host: str | None = None, port: int | None = None, **storage_options: Any) -> None:
         AbstractFileSystem.__init__(self, host, port, **storage_options)  # the other one would make a client, too
         self.host, self.port = host, port

@@ -14,6 +14,8 @@ from airflow_hops.core.processes.remote_files import pipe_by_renaming
 class WebHdfsFileSystem(WebHDFS):
     """Files in HDFS; the arguments are those of fsspec's own class, whose renames ignore that the target exists."""
 
+    writes_atomically = True
+
     def mv(self, path1: str, path2: str, overwrite: bool = True, **options: Any) -> None:
         """Renames a file or folder atomically. Raises FileExistsError if the target exists, without ``overwrite``."""
         self.makedirs(self._parent(path2), exist_ok=True)  # as in object stores, which have no folders

@@ -19,10 +19,10 @@ from airflow_hops.cli.runtime import find_uv, say
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.named_environment import base_of
 from airflow_hops.core.contract.protocol import NOTEBOOK_VARIABLE, StepSpec
-from airflow_hops.core.processes.programs import kernel_command
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, socket_root
 from airflow_hops.environments.named import make_named, named_folder, named_state
 from airflow_hops.environments.runtime import pins_of
+from airflow_hops.extensions.notebooks.core import kernel_command
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_python, step_environment
 

@@ -26,8 +26,8 @@ from nbconvert.filters import strip_ansi
 from nbformat.v4 import new_output
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.processes.programs import kernel_command
 from airflow_hops.core.processes.temporary_folders import socket_root, temporary_folder
+from airflow_hops.extensions.notebooks.core import kernel_command
 from airflow_hops.extensions.notebooks.ml.session import RESULT_MIME
 from airflow_hops.ml.step.source import code_cells, first_lines, title_of
 from airflow_hops.ml.training.gang.supervisor import count_oom_kills

@@ -10,10 +10,9 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest, Producer
 from airflow_hops.core.contract.properties import Window
 from airflow_hops.core.contract.retraining.situation import as_utc
-from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
+from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import read_record
-from airflow_hops.core.store.schema_history import IMPORTED
+from airflow_hops.core.store.run_records import record_of
 
 _REMEDY = "run the training DAG once more, and deploy its model"
 
@@ -125,13 +124,6 @@ def recorded(store: ArtifactStore, uris: Iterable[str]) -> Iterator[tuple[Manife
     for manifest in sorted(results, key=lambda manifest: manifest.created_at, reverse=True):
         if (record := record_of(store, manifest)) is not None:
             yield manifest, record
-
-
-def record_of(store: ArtifactStore, manifest: Manifest) -> RunRecord | None:
-    """Returns the record of the step that made an artifact, or None."""
-    # The source of an imported schema is not part of its step's key.
-    parts = {name: part for name, part in manifest.cache_key_parts.items() if name != IMPORTED}
-    return read_record(store, manifest.producer.dag_id, record_key(parts, manifest.inputs))
 
 
 def with_artifacts(value: Any, instead: Mapping[str, Artifact]) -> Any:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from airflow_hops.core import machine_memory
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.processes import machine_memory
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.readers.column_decoders import ColumnDecoder, check_values, column_decoder
 from airflow_hops.ml.training.reader.columns import ColumnType, take, to_arrays

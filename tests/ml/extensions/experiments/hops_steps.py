@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow_hops.extensions.experiments.hops.experiment  # noqa: F401  # once for all forks
-from airflow_hops.core.processes.programs import PATH_ENTRY
+from airflow_hops.core.processes.programs import with_package
 from airflow_hops.core.store import ArtifactStore
 
 
@@ -21,7 +21,7 @@ def step(
     from tests.ml.conftest import step_context
 
     os.environ |= environment
-    sys.path.insert(0, PATH_ENTRY)
+    sys.path[:0] = with_package({})["PYTHONPATH"].split(os.pathsep)
     values = {"run_id": "one", "task_id": "explore", **of}
     make_current(step_context(ArtifactStore(root), folder, **values))
     return function()
