@@ -342,28 +342,3 @@ class RolloutProperties(Properties):
     reasons: tuple[str, ...] = ()
     champion: int | None = None
     traffic: Mapping[str, int] = field(default_factory=dict)
-
-
-NOTEBOOK_PAGE = "notebook.html"
-"""File of a ``notebook`` artifact for viewing."""
-
-
-@dataclass(frozen=True)
-class NotebookProperties(Properties):
-    """Properties of a ``notebook``.
-
-    Attributes:
-        notebook: Path beside the DAG.
-        parameters: Injected parameters.
-        failed_cell: Number of the failed cell, as Jupyter shows it; None if none failed.
-        error: Error of the task; None if it succeeded.
-        cut_cells: Numbers of cells whose output was truncated.
-        result: Value passed to ``pipeline.result``.
-    """
-
-    notebook: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    failed_cell: int | None = None
-    error: str | None = None
-    cut_cells: tuple[int, ...] = ()
-    result: Any = None

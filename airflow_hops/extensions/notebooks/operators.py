@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.arguments import Positive
-from airflow_hops.core.contract.properties import NotebookProperties
+from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.operators.base import HopsOperator, own_params
 
 if TYPE_CHECKING:

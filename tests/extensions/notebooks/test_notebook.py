@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer
-from airflow_hops.core.contract.properties import NotebookProperties
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.temporary_folders import socket_root
 from airflow_hops.extensions.notebooks import cli as command
+from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.hooks.runtime import RuntimeHook
 from tests.test_task_hops import xcom
 

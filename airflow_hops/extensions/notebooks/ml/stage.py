@@ -15,9 +15,9 @@ from nbconvert.exporters import TemplateExporter
 from pygments.formatters import HtmlFormatter
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.properties import NOTEBOOK_PAGE, NotebookProperties
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.processes.programs import with_package
+from airflow_hops.extensions.notebooks.core import NOTEBOOK_PAGE, NotebookProperties
 from airflow_hops.extensions.notebooks.ml.execute import execute
 from airflow_hops.extensions.notebooks.ml.session import spec_variables
 from airflow_hops.ml.step.context import StepContext, find_file

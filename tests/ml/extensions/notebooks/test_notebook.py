@@ -15,8 +15,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.properties import NotebookProperties
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.extensions.notebooks.ml import stage
 from airflow_hops.ml.step.source import inject_parameters, read_notebook
 
