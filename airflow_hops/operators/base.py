@@ -26,7 +26,7 @@ from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
-from airflow_hops.core.extensions import LAUNCHERS, extensions
+from airflow_hops.core.extensions import LAUNCHERS, LINEAGE, extensions
 from airflow_hops.hooks.model_server import model_server_services
 from airflow_hops.hooks.progress import ProgressWriter
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -111,13 +111,13 @@ class HopsTask(BaseOperator):
         """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
         return {name: value for name in self.input_arguments if (value := getattr(self, name)) is not None}
 
-    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Returns inputs, output and decisions; the provider also asks for them when the task succeeds or fails."""
-        from airflow_hops.extensions.openlineage.operators.lineage import (
-            lineage_of,  # the provider may not be installed
-        )
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
+        """Returns inputs, output and decisions, or None if nothing describes them.
 
-        return lineage_of(self)
+        OpenLineage's provider also calls this method when the task succeeds or fails.
+        """
+        describe = extensions(LINEAGE).get("openlineage")
+        return None if describe is None else describe.load()(self)
 
 
 class HopsOperator(HopsTask):

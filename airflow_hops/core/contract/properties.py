@@ -209,6 +209,21 @@ class PredictionsProperties(Properties):
 
 
 @dataclass(frozen=True)
+class WrittenTableProperties(Properties):
+    """Properties of an artifact that records rows which its step wrote to a table outside of the store.
+
+    Attributes:
+        table: URI of the table.
+        columns: Types of the table's columns in its own words, by name.
+        version: Version of the table with the rows; None if it has none.
+    """
+
+    table: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    version: str | None = None
+
+
+@dataclass(frozen=True)
 class ModelProperties(Properties):
     """Properties of a ``model``; a training without examples lacks those that come from examples.
 

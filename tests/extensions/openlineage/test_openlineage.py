@@ -18,7 +18,18 @@ from shown_demo import ShownDemo
 
 from airflow_hops.extensions.openlineage.operators import facets as facets_of_ours
 from airflow_hops.extensions.openlineage.operators.lineage import dataset_name
+from airflow_hops.testing.lineage import LineageContract
 from tests.extensions.tables.conftest import sqlite  # noqa: F401
+
+
+class TestLineage(LineageContract):
+    name = "openlineage"
+
+    def datasets(self, described: Any) -> tuple[list[str], list[str]]:
+        groups = (described.inputs, described.outputs)
+        inputs, outputs = ([f"{each.namespace}://{each.name}" for each in group] for group in groups)
+        return inputs, outputs
+
 
 SCHEMA_FILE = Path(facets_of_ours.__file__).with_name("facets.json")
 BASE = "https://openlineage.io/spec/2-0-2/OpenLineage.json"
@@ -54,7 +65,7 @@ def check_facets(events: list[dict[str, Any]]) -> set[str]:
             if name.startswith("hops_"):
                 url, _, pointer = facet["_schemaURL"].partition("#")
                 assert url == validator.schema["$id"] and url.endswith(
-                    f"/main/{SCHEMA_FILE.relative_to(SCHEMA_FILE.parents[3])}"
+                    f"/main/{SCHEMA_FILE.relative_to(SCHEMA_FILE.parents[4])}"
                 )
                 assert validator.schema["properties"][name] == {"$ref": f"#{pointer}"}
                 validator.validate({name: facet})

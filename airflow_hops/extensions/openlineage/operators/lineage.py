@@ -27,6 +27,7 @@ from airflow_hops.core.contract.properties import (
     BlessingProperties,
     DeploymentProperties,
     RolloutProperties,
+    WrittenTableProperties,
 )
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.retraining.decision import Decision
@@ -39,7 +40,6 @@ from airflow_hops.extensions.openlineage.operators.facets import (
     HopsRoleInputDatasetFacet,
     HopsRolloutRunFacet,
 )
-from airflow_hops.extensions.tables.core.tables import TableWriteProperties
 from airflow_hops.hooks.runtime import RuntimeHook
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def lineage_of(task: HopsTask) -> OperatorLineage[Any, Any]:
         links = links_of(store.manifest(task.made.uri))
         made = filter(None, (task.made, task.approved))
         outputs = [_output(artifact, store.manifest(artifact.uri), store.root) for artifact in made]
-        if task.made.kind == "table_write":
+        if "table" in task.made.properties:
             outputs.append(_written_table(task.made))
         facets |= _decisions(task.made)
     if task.decision is not None:
@@ -119,7 +119,7 @@ def _output(artifact: Artifact, manifest: Manifest, store: str) -> OutputDataset
 
 
 def _written_table(artifact: Artifact) -> OutputDataset:
-    written = TableWriteProperties.of(artifact)
+    written = WrittenTableProperties.of(artifact)
     facets: dict[str, Any] = {"schema": schema_dataset.SchemaDatasetFacet(fields=_columns(written.columns))}
     if written.version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(written.version)

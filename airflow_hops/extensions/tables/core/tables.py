@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.properties import Properties
+from airflow_hops.core.contract.properties import WrittenTableProperties
 from airflow_hops.core.contract.sources import LAKES, SQL, lake_options
 
 
@@ -78,17 +78,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class TableWriteProperties(Properties):
-    """Properties of a ``table_write``.
+class TableWriteProperties(WrittenTableProperties):
+    """Properties of a ``table_write``; its version is Iceberg's snapshot or Delta's version, None of a database.
 
     Attributes:
-        table: URI of the table.
         batch: Value of the column ``hops_batch`` of the written rows.
-        columns: Types of the table's columns in its own words, by name.
-        version: Iceberg's snapshot or Delta's version with the rows; None of a database.
     """
 
-    table: str = ""
     batch: str = ""
-    columns: Mapping[str, str] = field(default_factory=dict)
-    version: str | None = None

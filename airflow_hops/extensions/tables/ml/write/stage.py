@@ -74,7 +74,7 @@ def run(
         return output.commit(
             rows={target.uri: RowCounts(total, total)},
             metrics={"rows": total},
-            properties=TableWriteProperties(target.uri, batch, columns, writer.version).to_dict(),
+            properties=TableWriteProperties(target.uri, columns, writer.version, batch).to_dict(),
         )
 
 
