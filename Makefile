@@ -8,8 +8,14 @@ WORKERS := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 # Tests that wait leave cores idle, which a third worker fills where there is memory for it.
 ALL_WORKERS := $(shell awk '/^MemTotal/ { print ($$2 > 12e6 ? 3 : 2) }' /proc/meminfo)
 GPU_PYTHON := $(firstword $(wildcard .venv-runtime/bin/python) python3)
-PYTEST := $(AIRFLOW_BIN)/python -m pytest $(WORKERS)
-PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml tests/ml $(WORKERS)
+# EXTENSION=streams: the tests of one extension; TRUNK=1: those of none.
+TESTS := $(if $(EXTENSION),$(wildcard tests/extensions/$(EXTENSION) tests/*/extensions/test_$(EXTENSION).py),tests)
+TESTS_ML := $(if $(EXTENSION),$(wildcard tests/ml/extensions/$(EXTENSION)),tests/ml)
+SELECTED := $(WORKERS) $(if $(TRUNK),--ignore-glob '*/extensions')
+PYTEST := $(AIRFLOW_BIN)/python -m pytest $(TESTS) $(SELECTED)
+PYTEST_ML := .venv-runtime/bin/python -m pytest --confcutdir tests/ml $(TESTS_ML) $(SELECTED)
+# An extension may have no tests of some kind, which pytest reports by 5.
+NONE := $(if $(EXTENSION),|| [ $$? = 5 ])
 UNHURRIED := --timeout 7200 --session-timeout 28800
 QUICK := not (airflow or browser or faults or kubernetes or server or slow or spark)
 # The oldest and the newest minor of Airflow that pyproject.toml admits; the pins have one of them.
@@ -74,16 +80,16 @@ test-profile: ## run the tests in a Debian of their own (root, debootstrap): PRO
 	python3 scripts/test_profile.py $(PROFILE) $(COMMAND)
 
 quick-tests:
-	$(PYTEST) --ignore tests/ui -m "$(QUICK)"
+	$(if $(TESTS),$(PYTEST) --ignore tests/ui -m "$(QUICK)" $(NONE))
 
 quick-tests-ml:
-	$(PYTEST_ML) -m "$(QUICK)"
+	$(if $(TESTS_ML),$(PYTEST_ML) -m "$(QUICK)" $(NONE))
 
 all-tests:
-	$(PYTEST) --numprocesses $(ALL_WORKERS)
+	$(if $(TESTS),$(PYTEST) --numprocesses $(ALL_WORKERS) $(NONE))
 
 all-tests-ml:
-	$(PYTEST_ML) --numprocesses $(ALL_WORKERS)
+	$(if $(TESTS_ML),$(PYTEST_ML) --numprocesses $(ALL_WORKERS) $(NONE))
 
 lint: setup style types walls pages ## check style, types and import walls
 

@@ -6,14 +6,19 @@ run in order by ``test_tutorial.py``.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+import airflow_hops.extensions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -57,3 +62,12 @@ def those(*languages: str, ml_side: bool | None = None) -> Any:
     if ml_side is not None:
         snippets = [snippet for snippet in snippets if bool(ML_SIDE.search(snippet.source)) == ml_side]
     return pytest.mark.parametrize("snippet", snippets, ids=lambda snippet: snippet.name)
+
+
+def operator_modules() -> list[ModuleType]:
+    """Modules that DAG authors import: of the trunk, and of each extension that has operators."""
+    names = [
+        f"airflow_hops.extensions.{module.name}" for module in pkgutil.iter_modules(airflow_hops.extensions.__path__)
+    ]
+    modules = [importlib.import_module(name) for name in ("airflow_hops.operators", *names)]
+    return [module for module in modules if hasattr(module, "__all__")]

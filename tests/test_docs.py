@@ -13,19 +13,17 @@ from typing import Any
 
 import airflow.sdk
 import pendulum
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from airflow.timetables.interval import CronDataIntervalTimetable
+from snippets import operator_modules
 from step_runner import REPOSITORY
 
-import airflow_hops.operators
 from airflow_hops.core.contract.profiles import BASE, CURRENT
 
 DOCS = REPOSITORY / "docs"
 OPERATORS = [
-    getattr(airflow_hops.operators, name) for name in airflow_hops.operators.__all__ if name.endswith("Operator")
+    getattr(module, name) for module in operator_modules() for name in module.__all__ if name.endswith("Operator")
 ]
 
 
@@ -65,7 +63,7 @@ def test_the_files_that_contributors_are_sent_to_are_there() -> None:
     assert len(named) > 20 and not missing
 
 
-def test_the_readmes_links_lead_to_files_of_the_repository_and_its_versions_are_the_pins() -> None:
+def test_readmes_links_lead_to_files_and_versions_of_profiles_are_the_pins() -> None:
     readme = (REPOSITORY / "README.md").read_text()
     urls = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["urls"]
     raw = urls["Repository"].replace("github.com", "raw.githubusercontent.com")
@@ -74,13 +72,14 @@ def test_the_readmes_links_lead_to_files_of_the_repository_and_its_versions_are_
     assert [
         name for name in files if not name.startswith("https://img.shields.io/") and not (REPOSITORY / name).exists()
     ] == []
-    current, base = (
+    profiles = (DOCS / "operate" / "profiles.md").read_text()
+    base, current = (
         dict(re.findall(r"^([\w-]+)==(\S+)", (REPOSITORY / "requirements" / profile.pins).read_text(), re.MULTILINE))
-        for profile in (CURRENT, BASE)
+        for profile in (BASE, CURRENT)
     )
     for names in ("tensorflow keras", "tensorflow-data-validation horovod", "pyspark", "mlflow"):
-        cells = [", ".join(pins[name] for name in names.split()) for pins in (current, base)]
-        assert re.search(rf"\| {re.escape(cells[0])}[^|]*\| {re.escape(cells[1])}", readme), cells
+        cells = [", ".join(pins[name] for name in names.split()) for pins in (base, current)]
+        assert re.search(rf"\| {re.escape(cells[0])}[^|]*\| {re.escape(cells[1])}", profiles), cells
 
 
 def test_tested_minors_of_airflow_are_the_same_everywhere() -> None:
@@ -126,27 +125,13 @@ def test_workflows_and_hooks_run_what_there_is() -> None:
         assert yaml.safe_load(form.read_text()), form
 
 
-@pytest.fixture
-def readme_folder(tmp_path: Path) -> Path:
-    """A folder with the DAGs of the README's snippets."""
-    pipeline, *_, step = snippets(REPOSITORY / "README.md")
-    (tmp_path / "churn_dag.py").write_text(pipeline)
-    (tmp_path / "step_dag.py").write_text(
-        "from airflow.sdk import DAG, task\n\n"
-        "with DAG('late', schedule=None, render_template_as_native_obj=True):\n\n"
-        + textwrap.indent(step, "    ")
-        + "\n    count_late(\"{{ dag_run.conf['examples'] }}\")\n"
-    )
-    return tmp_path
-
-
-def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_lines(readme_folder: Path) -> None:
+def test_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_lines(tmp_path: Path) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    pipeline, *_, step = snippets(REPOSITORY / "README.md")
+    (pipeline,) = snippets(REPOSITORY / "README.md")
     assert len(pipeline.splitlines()) < 30
-    assert len(step.splitlines()) <= 5
-    bag = DagBag(readme_folder)
+    (tmp_path / "churn_dag.py").write_text(pipeline)
+    bag = DagBag(tmp_path)
     assert not bag.import_errors
     dag = bag.dags["churn"]
     assert len(dag.tasks) == 10
@@ -156,13 +141,3 @@ def test_the_pipeline_of_the_readme_is_a_dag_with_windows_of_time_in_under_30_li
     timetable = CronDataIntervalTimetable(dag.timetable.expression, timezone=dag.timetable.timezone)
     interval = timetable.infer_manual_data_interval(run_after=pendulum.datetime(2026, 3, 4))
     assert (interval.end - interval.start).days == 7
-
-
-@pytest.mark.runtime
-def test_the_step_of_the_readme_counts_late_rows(readme_folder: Path, run_dag: Any, tmp_path: Path) -> None:
-    (tmp_path / "examples" / "train").mkdir(parents=True)
-    pq.write_table(pa.table({"late": [1, 0, 1]}), tmp_path / "examples" / "train" / "part-00000.parquet")
-    examples = {"uri": (tmp_path / "examples").as_uri(), "kind": "examples", "fingerprint": "f"}
-    run = run_dag("late", {"examples": examples}, str(readme_folder))
-    (task,) = run.get_task_instances()
-    assert (str(task.state), task.xcom_pull(task_ids="count_late")) == ("success", 2)

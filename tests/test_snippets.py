@@ -15,9 +15,8 @@ from contextlib import nullcontext
 
 import airflow.sdk
 from airflow.providers.standard.operators.empty import EmptyOperator
-from snippets import REPOSITORY, SNIPPETS, Snippet, those
+from snippets import REPOSITORY, SNIPPETS, Snippet, operator_modules, those
 
-import airflow_hops.operators
 from airflow_hops.cli.definition import get_hops_cli_commands
 
 
@@ -36,14 +35,15 @@ def free_names(source: str) -> set[str]:
 
 @those("python", ml_side=False)
 def test_a_snippet_of_a_dag_makes_its_tasks(snippet: Snippet) -> None:
+    names = free_names(snippet.source)
     known = {
         **{name: getattr(airflow.sdk, name) for name in ("DAG", "Asset", "task")},
-        **{name: getattr(airflow_hops.operators, name) for name in airflow_hops.operators.__all__},
+        **{name: getattr(module, name) for module in operator_modules() for name in names & {*module.__all__}},
         "timedelta": datetime.timedelta,
     }
     own_dag = "with DAG(" in snippet.source
     with nullcontext() if own_dag else airflow.sdk.DAG("snippet", schedule=None):
-        others = {name: EmptyOperator(task_id=f"its_{name}") for name in free_names(snippet.source) - set(known)}
+        others = {name: EmptyOperator(task_id=f"its_{name}") for name in names - set(known)}
         exec(compile(snippet.source, snippet.name, "exec"), {**known, **others})
 
 
