@@ -15,10 +15,11 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
-from airflow_hops.provider_info import PROVIDER_INFO
+from airflow_hops.provider_info import provider_info
 
-_TYPES = {each["connection-type"]: each for each in PROVIDER_INFO["connection-types"]}
-_OPTIONS = PROVIDER_INFO["config"]["hops"]["options"]
+_INFO = provider_info()
+_TYPES = {each["connection-type"]: each for each in _INFO["connection-types"]}
+_OPTIONS = _INFO["config"]["hops"]["options"]
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _VARIABLE = "AIRFLOW_CONN_"
 _DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default", "kubernetes_default")
