@@ -12,12 +12,14 @@ from example_extensions import write_distribution
 from step_runner import REPOSITORY
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import LAUNCHERS, OWN, extensions
+from airflow_hops.core.extensions import COMMANDS, LAUNCHERS, OWN, PAGES, extensions
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import find_launcher
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.operators import InfraValidateOperator
+from airflow_hops.testing.commands import CommandsContract
 from airflow_hops.testing.launchers import LauncherContract
+from airflow_hops.testing.pages import PagesContract
 
 EXAMPLE = "[airflow_hops.launchers]\nniced = example_launcher:NicedLauncher\n"
 
@@ -111,4 +113,20 @@ def test_own_registrations_name_what_there_is(file: Path) -> None:
             module = value.partition(":")[0]
             assert module.startswith(f"{own}.") and (own != "airflow_hops" or ".extensions." not in module)
             path = REPOSITORY / module.replace(".", "/")
-            assert path.with_suffix(".py").exists() or (path / "__init__.py").exists(), value
+            assert path.with_suffix(".py").exists() or path.is_dir(), value
+
+
+@pytest.mark.parametrize("name", sorted(extensions(COMMANDS)))
+class TestOwnCommands(CommandsContract):
+    @pytest.fixture(autouse=True)
+    def named(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(self), "name", name, raising=False)
+
+
+@pytest.mark.parametrize("name", sorted(extensions(PAGES)))
+class TestOwnPages(PagesContract):
+    public = frozenset({"get_catalogue", "get_document"})
+
+    @pytest.fixture(autouse=True)
+    def named(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(self), "name", name, raising=False)
