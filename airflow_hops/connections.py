@@ -22,7 +22,7 @@ _TYPES = {each["connection-type"]: each for each in _INFO["connection-types"]}
 _OPTIONS = _INFO["config"]["hops"]["options"]
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _VARIABLE = "AIRFLOW_CONN_"
-_DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default", "kubernetes_default")
+_DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default")
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
 S = TypeVar("S", Source, FileSource, ImageSource)

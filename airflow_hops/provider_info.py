@@ -5,8 +5,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+from airflow_hops.core.extensions import MODEL_SERVERS, extensions
 from airflow_hops.core.extensions import PROVIDER_INFO as ADDED
-from airflow_hops.core.extensions import extensions
 
 
 def field(label: str, description: str, type_: str = "string", default: Any = None) -> dict[str, Any]:
@@ -87,7 +87,6 @@ PROVIDER_INFO: dict[str, Any] = {
             "integration-name": "Hops",
             "python-modules": [
                 "airflow_hops.hooks.runtime",
-                "airflow_hops.extensions.hosts.hooks",
                 "airflow_hops.hooks.model_server",
             ],
         }
@@ -154,67 +153,15 @@ PROVIDER_INFO: dict[str, Any] = {
                 "kind": {
                     "label": "Kind",
                     "description": "bundled: the model server of this package, also in front of other servers; "
-                    "kserve: the same as a gateway to KServe; "
                     "tensorflow_model_server: TensorFlow Serving, which cannot split traffic",
-                    "schema": {
-                        "type": ["string", "null"],
-                        "enum": ["bundled", "kserve", "tensorflow_model_server"],
-                        "default": "bundled",
-                    },
+                    "schema": {"type": ["string", "null"], "default": "bundled"},
                 },
                 "server_base_path": field(
                     "Model base path of the server",
                     "The path of the same folder inside the server's container or host. Empty: the same path",
                 ),
                 **_SERVER_FIELDS,
-                "kubernetes_conn_id": field(
-                    "Kubernetes connection", "kserve: connection of type kubernetes. Empty: kubernetes_default"
-                ),
-                "namespace": field("Namespace", "kserve: namespace of the InferenceServices. Empty: default"),
-                "predictor": field(
-                    "Predictor",
-                    'kserve: JSON object for spec.predictor, such as {"serviceAccountName": "models", '
-                    '"model": {"runtime": "airflow-hops"}}. Empty: none',
-                ),
                 "timeout": field("Timeout", "Seconds after which a call fails", "number", 10),
-            },
-        },
-        {
-            "connection-type": "horovod",
-            "hook-class-name": "airflow_hops.extensions.hosts.hooks.RanksHook",
-            "hook-name": "Horovod hosts",
-            "ui-field-behaviour": {
-                "hidden-fields": ["schema", "password", "host"],
-                "relabeling": {"login": "SSH user", "port": "SSH port"},
-                "placeholders": {"login": "who runs the worker", "port": "22"},
-            },
-            "conn-fields": {
-                "hosts": field(
-                    "Hosts",
-                    "Hosts and how many ranks each takes, filled in this order: gpu-1:4,gpu-2:4. "
-                    "Empty: all ranks run on the worker's machine",
-                ),
-                "key_file": field(
-                    "Key file",
-                    "Absolute path on the worker of a private key without a passphrase. Empty: the keys that ssh finds",
-                ),
-                "config_file": field("SSH config file", "Absolute path on the worker. Empty: ~/.ssh/config"),
-                "python": field(
-                    "Python of the hosts",
-                    "Absolute path of bin/python in the runtime environment of each host. "
-                    "Empty: the same path as on the worker",
-                ),
-                "address": field(
-                    "Address of the worker",
-                    "IPv4 address or name at which the hosts reach the worker, if address translation changes it. "
-                    "Empty: found for each host",
-                ),
-                "slots": field(
-                    "Slots of this machine",
-                    "How many ranks the worker's own machine takes if no hosts are given. "
-                    "Empty: one for each GPU, or without GPUs for each core",
-                    "integer",
-                ),
             },
         },
     ],
@@ -279,6 +226,7 @@ def provider_info() -> dict[str, Any]:
     """
     info = deepcopy(PROVIDER_INFO)
     types = {each["connection-type"]: each for each in info["connection-types"]}
+    types["model_server"]["conn-fields"]["kind"]["schema"]["enum"] = sorted(extensions(MODEL_SERVERS))
     for extension in extensions(ADDED).values():
         for key, value in extension.load().items():
             if key == "options":

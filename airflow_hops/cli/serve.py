@@ -12,7 +12,8 @@ from contextlib import suppress
 from airflow_hops.cli.doctor import is_this_machine
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.programs import module_command
-from airflow_hops.core.serving_api.server_address import BUNDLED, TENSORFLOW_MODEL_SERVER, rest_speaks_tls
+from airflow_hops.core.serving_api.server_address import rest_speaks_tls
+from airflow_hops.core.serving_api.server_kinds import kind_name, model_server_kinds
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, local_path, storage_options_of
 from airflow_hops.hooks.model_server import ModelServerHook
@@ -52,7 +53,7 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
         BadInput: the connection is for another server, or connection and flags are incomplete.
     """
     names = {flag.partition("=")[0] for flag in given}
-    if (kind := services.get("serving_kind") or BUNDLED) == TENSORFLOW_MODEL_SERVER:
+    if not model_server_kinds()[kind := kind_name(services)].is_bundled:
         raise BadInput(f"connection field 'kind' is {kind!r}, expected 'bundled': this command starts no other server")
     if services.get("serving_ca_file") and "--ssl_config_file" not in names:
         raise BadInput(

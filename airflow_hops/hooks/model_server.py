@@ -8,16 +8,17 @@ import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from airflow.sdk import BaseHook
 from asgiref.sync import sync_to_async
 
-from airflow_hops.airflow_internals.tasks import mask_secret
 from airflow_hops.connections import field_names, find_connection, read_extra, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelVersion, PredictResult, TrafficSplit
-from airflow_hops.core.serving_api.server_address import KSERVE, TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
 
 Api = Literal["grpc", "rest"]
 
@@ -63,12 +64,9 @@ class ModelServerHook(BaseHook):
             return {name: value for name, value in result.items() if name.startswith("serving_")}
         connection = self._connection
         extra = read_extra(self.model_server_conn_id, connection)
-        services = {f"serving_{name}": str(extra.get(name) or "") for name in field_names(self.conn_type)}
-        for name in ("storage_options", "predictor"):
-            if isinstance(extra.get(name), Mapping):
-                services[f"serving_{name}"] = json.dumps(extra[name])
+        fields = {name: extra.get(name) or "" for name in field_names(self.conn_type)}
         return {
-            **services,
+            **{f"serving_{name}": json.dumps(v) if isinstance(v, Mapping) else str(v) for name, v in fields.items()},
             "serving_host": connection.host or "127.0.0.1",
             "serving_port": str(connection.port or 8500),
             "serving_token": connection.password or "",
@@ -157,9 +155,9 @@ class ModelServerHook(BaseHook):
         """
         from airflow_hops.core.serving_api.traffic_config import check_split
 
-        if self.address.kind == TENSORFLOW_MODEL_SERVER:
+        if not self.address.is_bundled:
             raise BadInput(
-                f"connection {self.model_server_conn_id!r}: {self.address} is a tensorflow_model_server, which does "
+                f"connection {self.model_server_conn_id!r}: {self.address} is a {self.address.kind}, which does "
                 "not split traffic; put the bundled server in front of it (airflow hops serve -- "
                 f"--upstream={self.address}), and name that one"
             )
@@ -193,7 +191,7 @@ class ModelServerHook(BaseHook):
             f"{name} ({', '.join(f'version {v.version} {v.state}' for v in versions) or 'no version'})"
             for name, versions in models.items()
         )
-        what = "Model server" if self.address.kind == "bundled" else self.address.kind
+        what = "Model server" if self.address.kind == BUNDLED else self.address.kind
         return True, f"{what} {self.address} answers; models: {', '.join(states) or 'none known'}"
 
     def _model_names(self) -> list[str]:
@@ -201,7 +199,7 @@ class ModelServerHook(BaseHook):
         from airflow_hops.core.serving_api.config import read_config
 
         names: list[str] = []
-        if self.address.kind != TENSORFLOW_MODEL_SERVER and self.address.rest_port is not None:
+        if self.address.is_bundled and self.address.rest_port is not None:
             names += self.stats().get("models", {})
         path = Path(self.services.get("serving_config_file") or "/")
         if path.is_file():
@@ -233,42 +231,15 @@ class ModelServerHook(BaseHook):
 
 
 def model_server_services(model_server_conn_id: str | None) -> dict[str, str]:
-    """Returns the services of a connection for a step; empty for None, which means those of the ``hops`` connection."""
+    """Returns the services of a connection for a step, with those that its kind adds; empty for None.
+
+    None means those of the ``hops`` connection.
+    """
     if not model_server_conn_id:
         return {}
     services = ModelServerHook(model_server_conn_id).services
-    if services.get("serving_kind") == KSERVE:
-        services = services | _kubernetes_services(services["serving_kubernetes_conn_id"] or "kubernetes_default")
-    return services
-
-
-def _kubernetes_services(conn_id: str) -> dict[str, str]:
-    """Returns address and credentials of Kubernetes' API for a step, from a connection of type ``kubernetes``.
-
-    Raises:
-        BadInput: the provider is not installed, or the connection cannot be used.
-    """
-    try:
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-    except ImportError as error:
-        raise BadInput(
-            f"kind 'kserve' needs Airflow's provider for Kubernetes ({error}): pip install 'airflow-hops[kubernetes]'"
-        ) from error
-    try:
-        configuration = KubernetesHook(conn_id=conn_id).get_conn().configuration
-    except Exception as error:  # the provider's own, the client's, and those of files
-        raise BadInput(f"kubernetes_conn_id: connection {conn_id!r} cannot be used: {error}") from error
-    if not configuration.verify_ssl:
-        raise BadInput(
-            f"kubernetes_conn_id: connection {conn_id!r} disables the check of certificates, without which models are "
-            "not deployed; expected the CA's certificate in the kubeconfig"
-        )
-    token = configuration.auth_settings().get("BearerToken", {}).get("value", "").removeprefix("Bearer ")
-    files = {"ca": configuration.ssl_ca_cert, "cert": configuration.cert_file, "private_key": configuration.key_file}
-    texts = {name: Path(file).read_text() if file else "" for name, file in files.items()}
-    mask_secret([value for value in (token, texts["private_key"]) if value])
-    services = {"url": configuration.host, "token": token, **texts}
-    return {f"serving_kubernetes_{name}": value for name, value in services.items()}
+    further = model_server_kinds()[kind_name(services)].services
+    return services | (resolve_name(further)(services) if further else {})
 
 
 async def trigger_services(conn_id: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_hops.airflow_internals.tasks import AirflowFailException, conf
 from airflow_hops.arguments import ModelName, Version, check_arguments
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.hooks.model_server import model_server_services
+from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.triggers.model_version import ModelVersionTrigger, ready_version
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # The triggerer reads these from the connection, since a trigger's arguments are stored in Airflow's database.
-_SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storage_options", "serving_kubernetes_")
+_SECRET_SERVICES = ("serving_token", "serving_prediction_token", "serving_storage_options")
 
 
 class ModelVersionSensor(BaseSensorOperator):
@@ -76,7 +76,7 @@ class ModelVersionSensor(BaseSensorOperator):
         if ready is not None:
             return ready
         conn_id = self.model_server_conn_id or self.hops_conn_id
-        services = {name: value for name, value in services.items() if not name.startswith(_SECRET_SERVICES)}
+        services = {name: value for name, value in services.items() if name not in _SECRET_SERVICES}
         looks = (self.model_name, version, self.version_label, self.poke_interval)
         self.defer(
             trigger=ModelVersionTrigger(services, *looks, conn_id),
@@ -110,11 +110,8 @@ class ModelVersionSensor(BaseSensorOperator):
             return None
 
     def _services(self) -> Mapping[str, str]:
-        named = model_server_services(self.model_server_conn_id)
-        if named:
-            return named
-        ready = RuntimeHook(self.hops_conn_id).settings.services
-        return {name: value for name, value in ready.items() if name.startswith("serving_")}
+        services: dict[str, str] = ModelServerHook(self.model_server_conn_id or self.hops_conn_id).services
+        return services
 
     def _version(self) -> int | None:
         if self.version in (None, ""):

@@ -9,17 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
 
 if TYPE_CHECKING:
     import grpc
 
     from airflow_hops.core.serving_api.client import ModelServerClient
     from airflow_hops.core.serving_api.rest_client import RestClient
-
-BUNDLED = "bundled"
-TENSORFLOW_MODEL_SERVER = "tensorflow_model_server"
-KSERVE = "kserve"
-KINDS = (BUNDLED, TENSORFLOW_MODEL_SERVER, KSERVE)
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,7 @@ class ServerAddress:
     """Ports of a model server, and the settings of connections to them.
 
     Attributes:
-        kind: ``bundled`` for the server of this package, alone or as a gateway to others; ``kserve`` for a gateway to
-            an InferenceService; or ``tensorflow_model_server``, which does not support traffic splits.
+        kind: Name of a :class:`~airflow_hops.core.serving_api.server_kinds.ModelServerKind`.
         host: Host of the server.
         grpc_port: gRPC port.
         rest_port: REST port, or None if it is off.
@@ -83,11 +78,8 @@ class ServerAddress:
     @classmethod
     def of(cls, services: Mapping[str, str]) -> ServerAddress:
         """Reads the fields of a connection; raises BadInput if one is invalid."""
-        kind = services.get("serving_kind") or BUNDLED
-        if kind not in KINDS:
-            raise BadInput(f"connection field 'serving_kind' is {kind!r}; expected one of {', '.join(KINDS)}")
         return cls(
-            kind=kind,
+            kind=kind_name(services),
             host=services.get("serving_host") or "127.0.0.1",
             grpc_port=_port(services, "serving_port") or 8500,
             rest_port=_port(services, "serving_rest_port"),
@@ -100,6 +92,11 @@ class ServerAddress:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.grpc_port}"
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it is the server of this package, alone or as a gateway."""
+        return model_server_kinds()[self.kind].is_bundled
 
     def client(self) -> ModelServerClient:
         """Returns a client of the gRPC port."""

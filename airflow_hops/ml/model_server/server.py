@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelVersion
-from airflow_hops.core.serving_api.server_address import KSERVE, TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.serving_api.server_address import ServerAddress
+from airflow_hops.core.serving_api.server_kinds import model_server_kinds
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import SharedPlaces
-from airflow_hops.extensions.kubernetes.ml.kserve import InferenceServices, KServeTraffic
 from airflow_hops.ml.model_server.locks import file_lock, store_lock
 from airflow_hops.ml.model_server.steering import (
     ConfigByRpc,
@@ -30,30 +30,34 @@ from airflow_hops.ml.model_server.steering import (
     TrafficFile,
 )
 from airflow_hops.ml.model_server.version_folders import LocalFolders, VersionFolders, check_model, version_folders
+from airflow_hops.ml.step.context import resolve
 
 _POLL_S = 0.05
 
 
 @dataclass(frozen=True)
 class ModelServer:
-    """A running server.
+    """A running server of this package; subclasses control those of other kinds.
 
     Attributes:
         places: Folders and files that it shares with the worker.
         folders: Folders of its models' versions.
         configs: Its config, with the models and versions to serve.
         shares: Its split of the traffic.
+        keeps_former: Whether it can serve former champions beside champion and canary.
     """
 
     at: ServerAddress
     places: SharedPlaces
     store: ArtifactStore
     folders: VersionFolders
-    configs: ModelConfigs | InferenceServices
-    shares: Traffic | KServeTraffic
+    configs: ModelConfigs
+    shares: Traffic
 
-    @classmethod
-    def of(cls, services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
+    keeps_former: ClassVar[bool] = True
+
+    @staticmethod
+    def of(services: Mapping[str, str], store: ArtifactStore) -> ModelServer:
         """Returns the server of the connection, from a step's services.
 
         The store holds the config of a server without a config file.
@@ -62,28 +66,16 @@ class ModelServer:
             BadInput: a field of the connection is missing or invalid.
         """
         at = ServerAddress.of(services)
-        if at.kind == KSERVE and not services.get("serving_base_path"):
-            services = {**services, "serving_base_path": f"{store.root}/_serving/models"}
+        control: type[ModelServer] = resolve(model_server_kinds()[at.kind].control)  # type: ignore[assignment]
+        return control.connect(at, services, store)
+
+    @classmethod
+    def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
+        """Returns the server at an address; arguments and errors as for :meth:`of`."""
         places = SharedPlaces.of(services, store)
-        foreign = at.kind == TENSORFLOW_MODEL_SERVER
-        folders = version_folders(places.base_path, places.storage_options, own_folder=at.kind == KSERVE)
-        configs: ModelConfigs | InferenceServices
-        if at.kind == KSERVE:
-            configs = InferenceServices(services, places, folders, store.root)
-        elif foreign or places.config_file is None:
-            configs = ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
-        else:
-            configs = ConfigFile(places.config_file)
-        shares: Traffic | KServeTraffic
-        if foreign:
-            shares = NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
-        elif places.traffic_file is not None:
-            shares = TrafficFile(places.traffic_file)
-        else:
-            shares = TrafficByRpc(at.client)
-        if isinstance(configs, InferenceServices) and not isinstance(shares, NoTraffic):
-            shares = KServeTraffic(shares, configs)
-        return cls(at, places, store, folders, configs, shares)
+        configs = ConfigFile(places.config_file) if places.config_file else _config_by_rpc(at, places, store)
+        folders = version_folders(places.base_path, places.storage_options)
+        return cls(at, places, store, folders, configs, traffic_of(at, places))
 
     @property
     def splits_traffic(self) -> bool:
@@ -107,16 +99,8 @@ class ModelServer:
         Raises:
             HopsError: the server does not answer.
         """
-        if isinstance(self.configs, InferenceServices):
-            self.configs.check_name(model_name)
-        try:
-            with self.at.client() as client:
-                return client.status(model_name, version)
-        except HopsError:
-            if not isinstance(self.configs, InferenceServices):
-                raise
-            self.at.rest_client().stats()  # a gateway without any version behind it does not know the model's state
-            return []
+        with self.at.client() as client:
+            return client.status(model_name, version)
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
         """Copies a model of any format to its version's folder, atomically, with the model artifact's fingerprint.
@@ -200,11 +184,11 @@ class ModelServer:
         except BadInput as error:
             raise BadInput(f"{error} (in {self.folders.uri(model_name, version)})") from error
         except HopsError as error:
-            if isinstance(self.configs, InferenceServices):
-                raise HopsError(f"{error}; {self.configs.why_not_available(model_name)}") from error
-            raise HopsError(
-                f"{error}; does the server read {self.configs.source} (--model_config_file_poll_wait_seconds)?"
-            ) from error
+            raise HopsError(f"{error}; {self.why_not_available(model_name)}") from error
+
+    def why_not_available(self, model_name: str) -> str:
+        """Returns a possible reason why a model is not available in time."""
+        return f"does the server read {self.configs.source} (--model_config_file_poll_wait_seconds)?"
 
     def wait_until_gone(self, model_name: str, version: int, timeout_s: float) -> bool:
         """Waits until the server has unloaded a version; returns False if it has not in time."""
@@ -230,6 +214,27 @@ class ModelServer:
     def flush_capture(self) -> None:
         """Makes the server write the requests captured so far."""
         self.at.rest_client().call("POST", "/v1/capture:flush")
+
+
+class TensorFlowModelServer(ModelServer):
+    """TensorFlow Serving's server, which is configured by RPC, and does not split traffic."""
+
+    @classmethod
+    def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
+        """Returns the server at an address; see :meth:`ModelServer.connect`."""
+        places = SharedPlaces.of(services, store)
+        configs = _config_by_rpc(at, places, store)
+        shares = NoTraffic(str(at), lambda model_name: _configured(configs.read(), model_name))
+        return cls(at, places, store, version_folders(places.base_path, places.storage_options), configs, shares)
+
+
+def traffic_of(at: ServerAddress, places: SharedPlaces) -> Traffic:
+    """Returns the traffic split of the bundled server, in its file or by RPC."""
+    return TrafficFile(places.traffic_file) if places.traffic_file is not None else TrafficByRpc(at.client)
+
+
+def _config_by_rpc(at: ServerAddress, places: SharedPlaces, store: ArtifactStore) -> ConfigByRpc:
+    return ConfigByRpc(store, f"{at.host}_{at.grpc_port}", at.client, first=places.config_file)
 
 
 def _configured(message: Any, model_name: str) -> list[int]:

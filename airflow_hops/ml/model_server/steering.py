@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api import config, traffic_config
@@ -17,6 +17,43 @@ from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.locks import store_lock
+
+
+class ModelConfigs(Protocol):
+    """The config of a server: its models, and the versions and labels of each.
+
+    Attributes:
+        source: Description of where the config is, for errors.
+    """
+
+    source: str
+
+    def read(self) -> Any:
+        """Returns the ``ModelServerConfig``; an empty one if there is none yet."""
+
+    def change(self, change: Callable[[Any], Any]) -> Any:
+        """Applies ``change`` to the config, so that the server follows, and returns its result.
+
+        Raises:
+            ConfigError: the changed config is not valid.
+            HopsError: the server refuses it, or does not answer.
+        """
+
+
+class Traffic(Protocol):
+    """The shares of a model's versions.
+
+    Attributes:
+        splits: Whether a version can get a share of the traffic.
+    """
+
+    splits: ClassVar[bool]
+
+    def read(self, model_name: str) -> dict[int, int]:
+        """Returns version to percent; empty if the newest version answers."""
+
+    def set(self, model_name: str, percents: Mapping[int, int] | None) -> None:
+        """Sets the shares; None removes them. Raises BadInput if the server cannot split traffic so."""
 
 
 class ConfigFile:
@@ -122,7 +159,7 @@ class ConfigByRpc:
 class TrafficFile:
     """The bundled server's ``--traffic_config_file``, on a file system that worker and server share."""
 
-    splits = True
+    splits: ClassVar[bool] = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -139,7 +176,7 @@ class TrafficFile:
 class TrafficByRpc:
     """The bundled server's ``TrafficService``."""
 
-    splits = True
+    splits: ClassVar[bool] = True
 
     def __init__(self, connect: Callable[[], ModelServerClient]) -> None:
         self._connect = connect
@@ -167,7 +204,7 @@ class TrafficByRpc:
 class NoTraffic:
     """A ``tensorflow_model_server``: requests without a version go to the newest loaded one."""
 
-    splits = False
+    splits: ClassVar[bool] = False
 
     def __init__(self, address: str, served: Callable[[str], list[int]]) -> None:
         self._address, self._served = address, served
@@ -189,7 +226,3 @@ class NoTraffic:
                 f"({shares}): requests that name no version go to the newest one. Put the bundled server in front of "
                 f"it (airflow hops serve -- --upstream={self._address}), and name that one in the connection"
             )
-
-
-ModelConfigs = ConfigFile | ConfigByRpc
-Traffic = TrafficFile | TrafficByRpc | NoTraffic

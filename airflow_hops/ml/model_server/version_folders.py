@@ -16,8 +16,8 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import RemoteFiles
-from airflow_hops.core.serving_api.server_address import BUNDLED, TENSORFLOW_MODEL_SERVER
-from airflow_hops.serving.models.formats import SAVED_MODEL, TFLITE, ModelFormat, format_of, formats, model_files
+from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
+from airflow_hops.serving.models.formats import ModelFormat, format_of, formats, model_files
 
 _MARKER = "assets.extra/hops.json"
 """Identifies the model in a version folder; a SavedModel may hold files that it does not load in ``assets.extra``."""
@@ -28,7 +28,8 @@ class LocalFolders:
 
     Args:
         base_path: Folder of the models.
-        own_folder: Whether each version has a folder to itself, ``<version>/<version>``, as KServe mounts it.
+        own_folder: Whether each version is in a folder of its own, ``<version>/<version>``, for a server that is given
+            this folder only.
     """
 
     def __init__(self, base_path: Path, *, own_folder: bool = False) -> None:
@@ -162,10 +163,11 @@ def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     model_format = format_of(folder)
     if model_format is None:
         raise BadInput(f"{folder}: no model (none of {', '.join(model_files())} is in it)")
-    if served_by == TENSORFLOW_MODEL_SERVER and model_format not in (SAVED_MODEL, TFLITE):
+    served = model_server_kinds()[served_by].formats
+    if served is not None and model_format.name not in served:
         raise BadInput(
             f"{folder}: the model is of the format {model_format.name}, and the connection's server is a {served_by}, "
-            "which serves only SavedModels and TensorFlow Lite; serve it with 'airflow hops serve' (kind 'bundled')"
+            f"which serves only {' and '.join(served)}; serve it with 'airflow hops serve' (kind 'bundled')"
         )
 
 

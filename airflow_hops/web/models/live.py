@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
-from airflow_hops.core.serving_api.server_address import TENSORFLOW_MODEL_SERVER, ServerAddress
+from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS
 from airflow_hops.web.models.records import Served
@@ -27,10 +27,11 @@ _TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class QueriedServer:
-    """REST client of a model server; ``tensorflow_model_server`` has no counts by version, unlike ``bundled``."""
+    """REST client of a model server; only the server of this package has counts by version."""
 
     client: RestClient
     kind: str
+    is_bundled: bool
 
     @classmethod
     def of(cls, conn_id: str) -> QueriedServer:
@@ -41,7 +42,7 @@ class QueriedServer:
         """
         try:
             address = ModelServerHook(conn_id).address
-            return cls(_client(address), address.kind)
+            return cls(_client(address), address.kind, address.is_bundled)
         except HopsError as error:
             raise HopsError(f"connection {conn_id!r}: {error}") from error
 
@@ -49,11 +50,6 @@ class QueriedServer:
     def url(self) -> str:
         """Address of the server."""
         return self.client.address
-
-    @property
-    def is_bundled(self) -> bool:
-        """Whether it is the server of this package."""
-        return self.kind != TENSORFLOW_MODEL_SERVER
 
 
 @cache  # reading certificates takes longer than a request

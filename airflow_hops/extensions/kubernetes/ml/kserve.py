@@ -10,19 +10,22 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.core.serving_api import config
-from airflow_hops.core.serving_api.answers import ModelServerError
+from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion
 from airflow_hops.core.serving_api.rest_client import RestClient
-from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.core.serving_api.server_address import ServerAddress, TlsFiles
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import SharedPlaces
-from airflow_hops.ml.model_server.steering import TrafficByRpc, TrafficFile
-from airflow_hops.ml.model_server.version_folders import VersionFolders
+from airflow_hops.ml.model_server.server import ModelServer, traffic_of
+from airflow_hops.ml.model_server.steering import Traffic
+from airflow_hops.ml.model_server.version_folders import VersionFolders, version_folders
 
 _OWNER_LABEL, _OWNER = "app.kubernetes.io/managed-by", "airflow-hops"
 _CONFIG, _REVISIONS, _STORE = "airflow-hops/config", "airflow-hops/revisions", "airflow-hops/store"
@@ -35,6 +38,41 @@ _NAME_CHARACTERS = 63 - len("latest-") - len("-predictor")
 
 _FORMATS = {"SavedModel": "tensorflow", "TensorFlow Lite": "tflite", "ONNX": "onnx", "scikit-learn": "sklearn"}
 """KServe's name of a format, by ours; others are in lower case."""
+
+
+@dataclass(frozen=True)
+class KServeServer(ModelServer):
+    """A gateway to KServe, which has revisions for the champion and the canary only."""
+
+    configs: InferenceServices
+    keeps_former: ClassVar[bool] = False
+
+    @classmethod
+    def connect(cls, at: ServerAddress, services: Mapping[str, str], store: ArtifactStore) -> Self:
+        """Returns the gateway at an address; see :meth:`airflow_hops.ml.model_server.server.ModelServer.connect`."""
+        models = services.get("serving_base_path") or f"{store.root}/_serving/models"
+        places = SharedPlaces.of({**services, "serving_base_path": models}, store)
+        folders = version_folders(places.base_path, places.storage_options, own_folder=True)
+        objects = InferenceServices(services, places, folders, store.root)
+        return cls(at, places, store, folders, objects, KServeTraffic(traffic_of(at, places), objects))
+
+    def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
+        """Returns the states of versions; none if the gateway does not know the model's state.
+
+        Raises:
+            BadInput: the model's name cannot be that of an InferenceService.
+            HopsError: the gateway does not answer.
+        """
+        self.configs.check_name(model_name)
+        try:
+            return super().status(model_name, version)
+        except HopsError:
+            self.at.rest_client().stats()  # a gateway without any version behind it does not know the model's state
+            return []
+
+    def why_not_available(self, model_name: str) -> str:
+        """Returns what KServe says of a model."""
+        return self.configs.why_not_available(model_name)
 
 
 class InferenceServices:
@@ -230,9 +268,9 @@ class InferenceServices:
 class KServeTraffic:
     """The shares of the gateway, and the same of the InferenceService."""
 
-    splits = True
+    splits: ClassVar[bool] = True
 
-    def __init__(self, gateway: TrafficFile | TrafficByRpc, services: InferenceServices) -> None:
+    def __init__(self, gateway: Traffic, services: InferenceServices) -> None:
         self._gateway, self._services = gateway, services
 
     def read(self, model_name: str) -> dict[int, int]:

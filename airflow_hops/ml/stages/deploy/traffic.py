@@ -14,7 +14,6 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.serving_api.config import ConfigError
-from airflow_hops.core.serving_api.server_address import KSERVE
 from airflow_hops.core.serving_api.traffic_config import check_split
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
 from airflow_hops.extensions.feature_store.ml.online_features import published_features
@@ -273,7 +272,7 @@ class Serving:
             return
         challenger = record.challenger
         former = [v for v in server.configured(name) if v in record.champions() and v != champion.version]
-        if server.at.kind == KSERVE:  # which has revisions for the champion and the canary only
+        if not server.keeps_former:
             former = []
         if not server.splits_traffic:  # a newer one would get requests without a version
             former = [v for v in former if v < champion.version]
