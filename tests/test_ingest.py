@@ -27,9 +27,9 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.monitoring.retraining import claim_request, found_no_new_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retraining import claim_request, found_no_new_rows
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.operators.base import producer_of

@@ -23,9 +23,9 @@ from airflow_hops.core.contract.rollout.decision import Decision as RolloutDecis
 from airflow_hops.core.contract.rollout.decision import Finding as RolloutFinding
 from airflow_hops.core.contract.run_record import RunRecord, record_key
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
+from airflow_hops.core.monitoring.reports import KEPT, listed_reports, note_report
+from airflow_hops.core.monitoring.retraining import DecisionLog
 from airflow_hops.core.store.model_records import read_record, write_record
-from airflow_hops.core.store.monitoring import KEPT, listed_reports, note_report
-from airflow_hops.core.store.retraining import DecisionLog
 from airflow_hops.core.store.run_records import write_record as write_run_record
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.model_card import model_card

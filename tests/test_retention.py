@@ -39,6 +39,7 @@ from airflow_hops.core.store.schema_history import freeze_schema
 from airflow_hops.core.store.step_cache import find_cached, record_cached
 from airflow_hops.core.store.uses import record_uses
 from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.testing.garbage_roots import GarbageRootsContract
 
 NOW = datetime.now(UTC)
 RULE = RetentionRule(keep_days=30, keep_runs=0, keep_versions=1)
@@ -654,3 +655,13 @@ def test_operator_removes_what_nothing_needs(
 
 def test_plan_of_an_empty_store(tmp_path: Path) -> None:
     assert GarbageCollection(ArtifactStore(str(tmp_path)), RULE, never).plan() == RetentionPlan({}, {}, 0)
+
+
+class TestMonitorRoots(GarbageRootsContract):
+    name = "monitors"
+
+    def write(self, store: ArtifactStore, artifact: str) -> set[str]:
+        folder = store.uri("_state", "monitoring", "retrain", "decisions")
+        store.write_text(f"{folder}/000001.json", json.dumps({"findings": []}))
+        store.write_text(f"{folder}/000002.json", json.dumps({"findings": [{"report": artifact}]}))
+        return set()

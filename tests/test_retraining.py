@@ -27,9 +27,9 @@ from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolic
 from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.monitoring.retraining import DecisionLog, claim_request, newest_request
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.retraining import DecisionLog, claim_request, newest_request
 from airflow_hops.core.store.run_records import write_record as write_run_record
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.operators import RolloutOperator, retraining_loop

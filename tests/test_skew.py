@@ -10,7 +10,7 @@ import flights_examples
 import pytest
 from captured_flights import CaptureFolder, write_champion
 
-from airflow_hops.core.store.monitoring import listed_reports
+from airflow_hops.core.monitoring.reports import listed_reports
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.operators.skew import SkewOperator

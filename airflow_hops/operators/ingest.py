@@ -19,9 +19,9 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.monitoring.retraining import claim_request, note_no_new_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.core.store.retraining import claim_request, note_no_new_rows
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.extensions.streams.core.topic_ranges import REJECTED_FOLDER
 from airflow_hops.hooks.runtime import RuntimeHook

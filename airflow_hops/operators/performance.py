@@ -13,7 +13,7 @@ from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.store.monitoring import note_report
+from airflow_hops.core.monitoring.reports import note_report
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink

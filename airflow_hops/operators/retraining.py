@@ -22,9 +22,7 @@ from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
 from airflow_hops.core.contract.skew import DRIFT, SkewProperties
 from airflow_hops.core.contract.times import now, seconds_since
-from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.model_records import read_record
-from airflow_hops.core.store.retraining import (
+from airflow_hops.core.monitoring.retraining import (
     DecisionLog,
     RecordedDecision,
     claimants,
@@ -33,6 +31,8 @@ from airflow_hops.core.store.retraining import (
     newest_request,
     note_request,
 )
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsTask, airflow_error, partition_key, producer_of, skipped
 from airflow_hops.operators.links import LineageLink, SkewLink

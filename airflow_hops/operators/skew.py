@@ -12,10 +12,10 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.skew import SkewOptions, SkewProperties
+from airflow_hops.core.monitoring.reports import note_report
 from airflow_hops.core.processes.remote_files import is_remote
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import find_record, recorded_models
-from airflow_hops.core.store.monitoring import note_report
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.operators.base import HopsOperator, producer_of, skipped

@@ -17,10 +17,10 @@ from airflow_hops.core.contract.performance import PerformanceReport
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord, record_key
 from airflow_hops.core.contract.skew import SkewProperties
+from airflow_hops.core.monitoring.reports import MonitoringReport, listed_reports, read_report
+from airflow_hops.core.monitoring.retraining import DecisionLog, RecordedDecision
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
-from airflow_hops.core.store.monitoring import MonitoringReport, listed_reports, read_report
-from airflow_hops.core.store.retraining import DecisionLog, RecordedDecision
 from airflow_hops.core.store.run_records import read_record as read_run_record
 
 _T = TypeVar("_T")

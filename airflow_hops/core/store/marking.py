@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,23 +18,19 @@ from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.properties import DeploymentProperties
 from airflow_hops.core.contract.retention import IsActive, Removal, RetentionPlan, RetentionRule, Track, Tracked
 from airflow_hops.core.contract.retraining.situation import as_utc
+from airflow_hops.core.extensions import GARBAGE_ROOTS, load_all
 from airflow_hops.core.store.artifact_store import ArtifactStore
-from airflow_hops.core.store.captured_retention import Need, need_of_report, needs_of_cursor, sort_out
+from airflow_hops.core.store.captured_retention import sort_out
+from airflow_hops.core.store.garbage_roots import CapturedFiles, GarbageRoots, StoreListing, in_threads
 from airflow_hops.core.store.model_records import read_records
-from airflow_hops.core.store.monitoring import listed_reports, read_report
 from airflow_hops.core.store.uses import USES_NAME
 
 HIDDEN_NAME = "manifest.removing.json"
 """Name of the manifest of an artifact while it is being removed."""
 
 TRACKED = "MLflow entry"
-ARCHIVE = "code of pods"
-_ARCHIVE_AGE = timedelta(days=7)
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s\"'<>]+")
-_CURSOR = re.compile(r"_state/[^/]+/[^/]+/captured\.json")
-_DECISION = re.compile(r"_state/([^/]+)/([^/]+)/decisions/[^/]+\.json")
 _CHECKPOINT = re.compile(r"_state/checkpoints/([^/]+)/([^/]+)/.+")
-_CODE = re.compile(r"_code/[0-9a-f]{64}\.zip")
 _STAGED = re.compile(r"(([^/]+)/([^/]+)/.+?\.staging-[^/]+)/.+")
 
 
@@ -108,7 +103,9 @@ class Marking:
         self.hidden = set(self._folders_with(HIDDEN_NAME))
         self._artifacts = dict[str, StoredArtifact]()
         self._runs: dict[str, dict[str, _Run]] = defaultdict(dict)
-        self._records = dict(read_records(self._store))
+        records = dict(read_records(self._store))
+        self._listing = StoreListing(self._store, self._sizes, scope.now, self._oldest, self._may_be_active, records)
+        self._roots = load_all(GARBAGE_ROOTS, GarbageRoots).values()
         self._reasons: dict[str, str] = {}
 
     def plan(self, removable: Collection[str] | None = None) -> RetentionPlan:
@@ -131,7 +128,9 @@ class Marking:
             for entry in self._tracked
             if self._holder(entry["model"]) in removed
         ]
-        removals += [*self._checkpoints(), *self._unfinished(), *self._archives()]
+        removals += [*self._checkpoints(), *self._unfinished()]
+        for each in self._roots:
+            removals += each.removals(self._listing)
         reasons, size_bytes = dict(self._reasons), sum(self._artifacts[uri].size_bytes for uri in self._reasons)
         if self._of.captures is not None:
             for model, needs in self._captured_needs().items():
@@ -257,9 +256,9 @@ class Marking:
                     self._mark(uri, f"used by run {run.run_id} of {dag}")
 
     def _run_of(self, uri: str, dag_id: str, run_id: str, at: datetime) -> _Run:
-        """Returns the run of an address, by its first two segments: DAG, or a name such as ``_backtest``, and run."""
+        """Returns the run of an address, by its first two segments: DAG, or a name that begins with ``_``, and run."""
         root = self._store.root
-        if uri.startswith(f"{root}/_state/"):  # the model of a study's best trial belongs to the run that trained it
+        if uri.startswith(f"{root}/_state/"):  # such an artifact belongs to the run that made it
             uri = self._store.uri(dag_id, run_id)
         dag, _, rest = uri.removeprefix(f"{root}/").partition("/")
         name = rest.partition("/")[0]
@@ -280,10 +279,9 @@ class Marking:
             raise BadInput(f"{uri}: expected the artifacts that a task uses ({error}); remove it") from error
 
     def _mark_records(self) -> None:
-        """Marks artifacts that serve, that have an alias, that a rollback may restore, or that monitors read."""
-        store = self._store
+        """Marks artifacts that serve, that have an alias, that a rollback may restore, or that extensions need."""
         returns: set[tuple[str, int]] = set()
-        for model, record in self._records.items():
+        for model, record in self._listing.models.items():
             for role, served in record.serving.items():
                 reason = f"{role} of model {model}"
                 for address in filter(None, (served.model.uri, served.statistics, served.schema)):
@@ -292,11 +290,6 @@ class Marking:
             serving = {each.version for each in record.serving.values()}
             former = [version for version in record.champions() if version not in serving]
             returns |= {(model, version) for version in former[: self._of.rule.keep_versions]}
-            for version in serving:
-                for kind in ("skew", "performance"):
-                    for _, name in listed_reports(store, model, version, kind)[:1]:
-                        report = read_report(store, model, version, kind, name)
-                        self._mark(report.uri, f"newest {kind} report of model {model}, version {version}")
         for entry in self._tracked:
             for alias in entry["aliases"]:
                 self._mark(entry["model"], f"alias {alias} of {entry['uri']} in MLflow")
@@ -305,32 +298,24 @@ class Marking:
                 properties = DeploymentProperties.of(artifact.manifest)
                 if (properties.model_name, properties.version) in returns:
                     self._mark(uri, f"version {properties.version} of model {properties.model_name} may serve again")
-        newest = {match.groups(): path for path in sorted(self._sizes) if (match := _DECISION.fullmatch(path))}
-        for (dag, task), path in newest.items():
-            self._mark_value(store.read_json(f"{store.root}/{path}"), f"newest decision of {dag}, task {task}")
+        for each in self._roots:
+            for value, reason in each.needed(self._listing):
+                self._mark_value(value, reason)
 
-    def _captured_needs(self) -> dict[str, list[Need]]:
+    def _captured_needs(self) -> dict[str, list[CapturedFiles]]:
         """Returns the needs for captured requests of each model that has a record."""
-        young = name_time(self._oldest)
-        needs = {model: [Need(self._age, young)] for model in self._records}
-        for model, record in self._records.items():
+        needs = {model: [CapturedFiles(self._age, name_time(self._oldest))] for model in self._listing.models}
+        for model, record in self._listing.models.items():
             if record.challenger is not None:
                 since = name_time(as_utc(record.challenger.since))
-                needs[model].append(Need(f"compared by the rollout of version {record.challenger.version}", since))
-        reports = [each for uri in self._reasons if (each := self._artifacts[uri]).kind in ("skew", "performance")]
-        newest = {  # of each task and model
-            (by.dag_id, by.task, each.manifest.properties.get("model_name")): each.uri
-            for each in sorted(reports, key=lambda each: each.created_at)
-            for by in [each.manifest.producer]
-        }
-        others = [need_of_report(each.uri, each.manifest, newest=each.uri in newest.values()) for each in reports]
-        for path in self._sizes:
-            if _CURSOR.fullmatch(path):
-                uri = f"{self._store.root}/{path}"
-                others += needs_of_cursor(self._store, uri, self._may_be_active, young)
-        for model, need in filter(None, others):
-            if model in needs:
-                needs[model].append(need)
+                needs[model].append(
+                    CapturedFiles(f"compared by the rollout of version {record.challenger.version}", since)
+                )
+        retained = {uri: self._artifacts[uri].manifest for uri in self._reasons}
+        for each in self._roots:
+            for model, need in each.captured(self._listing, retained):
+                if model in needs:
+                    needs[model].append(need)
         return needs
 
     def _checkpoints(self) -> Iterator[Removal]:
@@ -345,15 +330,6 @@ class Marking:
                 uri = self._store.uri("_state", "checkpoints", dag, name)
                 yield Removal(uri, "checkpoints", run.newest, size_bytes, "its run is over, and not retained")
 
-    def _archives(self) -> Iterator[Removal]:
-        """Yields archives of code with which no pod was created for a week."""
-        uris = [f"{self._store.root}/{path}" for path in self._sizes if _CODE.fullmatch(path)]
-        with contextlib.suppress(FileNotFoundError):  # somebody has emptied the folder since it was listed
-            for uri, at in in_threads(self._store.files.modified, uris).items():
-                if at < self._of.now - _ARCHIVE_AGE:
-                    size_bytes = self._sizes[uri.removeprefix(f"{self._store.root}/")]
-                    yield Removal(uri, ARCHIVE, at, size_bytes, "no pod was created with it for a week")
-
     def _unfinished(self) -> Iterator[Removal]:
         """Yields staging folders of tasks that were killed and not tried again."""
         folders = defaultdict[tuple[str, ...], list[str]](list)
@@ -364,12 +340,10 @@ class Marking:
             run = self._runs.get(dag, {}).get(name)
             if self._may_be_active(*((run.dag_id, run.run_id) if run else (dag, name))):
                 continue
-            addresses = [f"{self._store.root}/{path}" for path in paths]
-            with contextlib.suppress(FileNotFoundError):  # its task has ended since it was listed
-                newest = max(in_threads(self._store.files.modified, addresses).values())
-                if newest < self._oldest:
-                    size_bytes, reason = sum(self._staged[path] for path in paths), f"{self._older}, not completed"
-                    yield Removal(f"{self._store.root}/{folder}", "unfinished artifact", newest, size_bytes, reason)
+            times = self._listing.modified(paths)
+            if len(times) == len(paths) and (newest := max(times.values())) < self._oldest:  # its task has not ended
+                size_bytes, reason = sum(self._staged[path] for path in paths), f"{self._older}, not completed"
+                yield Removal(f"{self._store.root}/{folder}", "unfinished artifact", newest, size_bytes, reason)
 
 
 def _addresses(value: Any) -> Iterator[str]:
@@ -383,15 +357,3 @@ def _addresses(value: Any) -> Iterator[str]:
     elif isinstance(value, Iterable):
         for each in value:
             yield from _addresses(each)
-
-
-def in_threads(
-    work: Callable[[str], Any],
-    addresses: Iterable[str],
-    track: Track = lambda items, description, total: items,
-    description: str = "",
-) -> dict[str, Any]:
-    """Calls a function with each address in threads, since a store may respond slowly."""
-    ordered = sorted(addresses)
-    with ThreadPoolExecutor(16) as pool:
-        return dict(zip(ordered, track(pool.map(work, ordered), description, len(ordered)), strict=True))

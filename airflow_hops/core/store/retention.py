@@ -1,8 +1,8 @@
 """Garbage collection of a store: finds and removes the artifacts that nothing needs.
 
 It marks and sweeps. Roots are the artifacts of champions and challengers, of former champions that a rollback may
-restore, of versions with an alias in MLflow, of frozen schemas, of the newest decision of each retraining monitor and
-the newest report of each served version, of active DAG runs, and of runs that the rule retains. Everything that the
+restore, of versions with an alias in MLflow, of frozen schemas, of active DAG runs, of runs that the rule retains, and
+those that entries of ``airflow_hops.garbage_roots`` name, such as the newest reports of monitors. Everything that the
 manifest of a retained artifact names is retained, down to the snapshot, so no lineage link of a retained artifact
 breaks. Captured requests (:mod:`airflow_hops.core.store.captured_retention`), checkpoints and MLflow's entries follow.
 Staging folders of tasks that were killed are removed by their age.
@@ -23,7 +23,8 @@ from dataclasses import replace
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, HopsError, cache_key
 from airflow_hops.core.contract.retention import Removal, RetentionPlan
 from airflow_hops.core.store.artifact_store import ArtifactStore
-from airflow_hops.core.store.marking import ARCHIVE, HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact, in_threads
+from airflow_hops.core.store.garbage_roots import FileRemoval, in_threads
+from airflow_hops.core.store.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
 
 
 class GarbageCollection(Scope):
@@ -88,9 +89,9 @@ class GarbageCollection(Scope):
         if removal.paths and self.captures is not None:
             in_threads(self.captures.remove_text, [f"{uri}/{path}" for path in removal.paths])
             return True
-        if removal.kind == ARCHIVE:
+        if isinstance(removal, FileRemoval):
             with contextlib.suppress(FileNotFoundError):
-                if store.files.modified(uri) == removal.created_at:  # no pod was created with it since it was listed
+                if store.files.modified(uri) == removal.created_at:  # it was not written again
                     store.remove_text(uri)
             return True
         if isinstance(removal, StoredArtifact):

@@ -7,7 +7,6 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,14 @@ from kubernetes import client
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.retention import RetentionRule
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.retention import GarbageCollection
 from airflow_hops.extensions.kubernetes.launchers import manifests
 from airflow_hops.extensions.kubernetes.launchers.archives import store_code
 from airflow_hops.extensions.kubernetes.launchers.failures import not_started, why_it_cannot_start
 from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher, needed_modules
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators import InfraValidateOperator, PrepareOperator
+from airflow_hops.testing.garbage_roots import GarbageRootsContract
 
 OVERRIDE = {
     "spec": {
@@ -239,28 +237,16 @@ def test_only_imported_modules_travel_to_a_pod(tmp_path: Path) -> None:
     assert archive() == uri
 
 
-def test_archives_without_pods_are_collected(tmp_path: Path) -> None:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "a.py").write_text("")
-    store = ArtifactStore(str(tmp_path / "store"))
-    uri, _ = store_code(store, [str(tmp_path / "dags")])
+class TestCodeArchives(GarbageRootsContract):
+    name = "code_archives"
 
-    def collect() -> list[str]:
-        return list(GarbageCollection(store, RetentionRule(), lambda dag_id, run_id: False).remove().removals)
-
-    path = tmp_path / "store" / "_code" / Path(uri).name
-    old = time.time() - 8 * 86400
-    os.utime(path, (old, old))
-    store_code(store, [str(tmp_path / "dags")])  # of a new pod
-    assert collect() == [] and path.exists()
-    os.utime(path, (old, old))
-
-    def create_pod(items: Iterable[Any], description: str, total: int) -> Iterable[Any]:
-        if description == "Removing":
-            store_code(store, [str(tmp_path / "dags")])
-        return items
-
-    GarbageCollection(store, RetentionRule(), lambda dag_id, run_id: False, track=create_pod).remove()
-    assert path.exists()
-    os.utime(path, (old, old))
-    assert collect() == [uri] and not path.exists()
+    def write(self, store: ArtifactStore, artifact: str) -> set[str]:
+        root = Path(store.root.removeprefix("file://"))
+        folder = root.with_name("dags")
+        folder.mkdir()
+        (folder / "a.py").touch()
+        uri, _ = store_code(store, [str(folder)])
+        old = time.time() - 8 * 86400
+        os.utime(root / "_code" / Path(uri).name, (old, old))
+        store_code(store, [str(folder)])  # of a new pod
+        return {uri}

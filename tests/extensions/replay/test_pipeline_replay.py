@@ -19,10 +19,10 @@ from airflow_hops.core.contract.protocol import Line
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import INGEST_ENTRY, RunRecord, record_key
 from airflow_hops.core.contract.training import TrainingOptions
+from airflow_hops.core.monitoring.reports import note_report
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store import run_records as records
 from airflow_hops.core.store.model_records import write_record
-from airflow_hops.core.store.monitoring import note_report
 from airflow_hops.extensions.experiments.core.search import SearchOptions, Uniform
 from airflow_hops.extensions.experiments.core.search.space import space_to_dict
 from airflow_hops.extensions.replay.hooks.chain import ChainStep, window_of

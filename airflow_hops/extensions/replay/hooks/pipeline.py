@@ -19,9 +19,9 @@ from airflow_hops.core.contract.protocol import Line, Output, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import BACKTEST, RunRecord
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.monitoring.reports import monitoring_reports
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store.model_records import read_record, recorded_models
-from airflow_hops.core.store.monitoring import monitoring_reports
 from airflow_hops.core.store.schema_history import IMPORTED
 from airflow_hops.core.store.source_files import fingerprint_of_sources
 from airflow_hops.environments.named import runtime_fingerprint

@@ -1,0 +1,1 @@
+"""Reports of monitors, and decisions on retraining, in the store."""
