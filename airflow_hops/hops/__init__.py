@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         vocabulary_ids,
         z_score,
     )
-    from airflow_hops.ml.models import scikit_learn
     from airflow_hops.ml.models.export import ExportedModel, export_model
     from airflow_hops.ml.step.context import StepContext
     from airflow_hops.ml.training import devices, keras, reader
@@ -44,7 +43,6 @@ _MODULES = {
     "airflow_hops.ml.features.constants": "Constants",
     "airflow_hops.ml.features.preprocessing": "bucketize columns cyclic fill_missing is_missing one_hot vocabulary_ids "
     "z_score",
-    "airflow_hops.ml.models": "scikit_learn",
     "airflow_hops.ml.models.export": "ExportedModel export_model",
     "airflow_hops.ml.step.context": "StepContext",
     "airflow_hops.ml.training": "devices keras reader",
@@ -88,7 +86,6 @@ __all__ = [
     "reader",
     "row_count",
     "scale_learning_rate",
-    "scikit_learn",
     "split_names",
     "vocabulary_ids",
     "z_score",

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.features.feature_specs import Encoding, OutputSpec
-from airflow_hops.ml.readers.column_decoders import column_decoder
+from airflow_hops.ml.features.column_decoders import column_decoder
 from airflow_hops.ml.training.reader import open_split
 
 

@@ -13,9 +13,8 @@ import pytest
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.ml.models.frameworks import frameworks
+from airflow_hops.ml.models.frameworks import framework_of, frameworks
 from airflow_hops.ml.models.trained_models import Sample, answers_of
-from airflow_hops.ml.stages.train.estimators import framework_of
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.local import LocalServable
 from airflow_hops.serving.models.model_options import ModelOptions
@@ -76,8 +75,9 @@ class FrameworkContract:
         exported = export_model(
             case.model, tmp_path, framework=self.framework, target=case.target, sample=case.rows, order=case.order
         )
-        assert (exported.format, exported.framework) == ("onnx", self.framework)
-        assert set(exported.versions) & set(frameworks()[self.framework].distributions)
-        served = open_model("model", 1, tmp_path / "onnx", ModelOptions())
+        known = frameworks()[self.framework]
+        assert (exported.format, exported.framework) == (known.formats(case.model)[0], self.framework)
+        assert set(exported.versions) & set(known.distributions)
+        served = open_model("model", 1, tmp_path / exported.format, ModelOptions())
         assert isinstance(served, LocalServable)
         served.close()

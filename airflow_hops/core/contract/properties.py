@@ -7,9 +7,10 @@ A step commits ``to_dict``. Skew and evaluation have separate modules.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
@@ -19,10 +20,10 @@ from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
 Mode = Literal["champion", "canary"]
 """Whether a model was deployed with all the traffic or a share of it."""
 
-ModelFormat = Literal["saved_model", "onnx", "skops"]
-"""Format of a model artifact and name of its folder: TensorFlow's SavedModel, an ONNX graph, or an estimator."""
+SAVED_MODEL = "saved_model"
+"""Registered name of TensorFlow's format of models, and the folder in a model artifact that holds such a model."""
+_FORMAT = re.compile(r"\w[\w-]*", re.ASCII)
 
-SAVED_MODEL, ONNX, SKOPS = get_args(ModelFormat)
 
 Window = tuple[str | None, str | None]
 """Start and end (exclusive), ISO 8601 UTC; None means unbounded."""
@@ -241,7 +242,7 @@ class ModelProperties(Properties):
         problem: Kind of problem; None for a model without examples, or of an older version.
         classes: Names of the classes in the order of the outputs, if any.
         more_labels: Further predicted labels, as in :class:`ExamplesProperties`.
-        format: Format of the model; None for a SavedModel.
+        format: Registered name of the model's format; None for a SavedModel.
         framework: Framework that it was trained with (``keras``, ``sklearn``, ``lightgbm``, ``xgboost``, ``torch``).
         library_versions: Versions of the framework and the converter, by distribution.
     """
@@ -267,18 +268,16 @@ class ModelProperties(Properties):
     library_versions: Mapping[str, str] | None = omit_if_none()
 
     @property
-    def folder(self) -> ModelFormat:
+    def folder(self) -> str:
         """Returns the name of the folder that contains the model in the artifact, which is its format.
 
         Raises:
-            BadInput: this version does not support the format.
+            BadInput: it is not the name of a format.
         """
-        for known in get_args(ModelFormat):
-            if known == (self.format or "saved_model"):
-                return known  # type: ignore[no-any-return]
-        raise BadInput(
-            f"the model's format is {self.format!r}; this version supports {', '.join(get_args(ModelFormat))}"
-        )
+        name = self.format or SAVED_MODEL
+        if not _FORMAT.fullmatch(name):
+            raise BadInput(f"the model's format is {name!r}, expected the registered name of a format")
+        return name
 
     @property
     def target(self) -> Target:

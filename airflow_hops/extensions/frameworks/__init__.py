@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from airflow_hops.extensions.frameworks.ml import scikit_learn
     from airflow_hops.extensions.frameworks.operators import ImportModelOperator
 
 __all__ = [
     "ImportModelOperator",
+    "scikit_learn",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
+        ".ml": "scikit_learn",
         ".operators": "ImportModelOperator",
     },
 )

@@ -25,7 +25,7 @@ class Encoding(JsonFields):
     """How the stored values of a column become tensors.
 
     Attributes:
-        decoder: Registered name of the :class:`~airflow_hops.ml.readers.column_decoders.ColumnDecoder`.
+        decoder: Registered name of the :class:`~airflow_hops.ml.features.column_decoders.ColumnDecoder`.
         shape: Shape of one row's tensor.
         options: Arguments of the decoder.
     """

@@ -102,7 +102,9 @@ class RemoteFolders:
         """Returns the format of a version."""
         folder = self.uri(model_name, version)
         exists = self._files.exists
-        return next((known for known in formats() if any(exists(f"{folder}/{name}") for name in known.files)), None)
+        return next(
+            (known for known in formats().values() if any(exists(f"{folder}/{name}") for name in known.files)), None
+        )
 
     def has(self, model_name: str, version: int) -> bool:
         """Returns whether a complete version exists."""

@@ -1,37 +1,76 @@
-"""Frameworks whose trained models are exported; extensions add others (``airflow_hops.frameworks``)."""
+"""Frameworks whose trained models are exported; distributions register them (``airflow_hops.frameworks``)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.extensions import FRAMEWORKS, load_all
+from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph
     from airflow_hops.ml.models.trained_models import Sample
+    from airflow_hops.ml.training.tables import SplitTable
+
+
+class NotExportable(Exception):
+    """A model, or a part of it, cannot be written in a format.
+
+    Args:
+        message: The model or part, and the reason.
+        advice: What to use instead.
+    """
+
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model's files, as a framework wrote them.
+
+    Attributes:
+        inputs: Inputs of the stored model: columns by name, or one matrix.
+        outputs: Names of the stored model's outputs by the model's; the only output of a model has the key ``""``.
+            Empty if the format knows them itself.
+    """
+
+    inputs: EstimatorInputs
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
 
 class Framework(ABC):
-    """A framework: how its models predict, and how they become ONNX graphs.
+    """A framework: which models are its own, how they predict, and how they are written for the model server.
 
     A subclass is registered as an entry point of the group ``airflow_hops.frameworks``, under the framework's name.
 
     Attributes:
         package: Top-level package of the models' classes.
         distributions: Distributions that models are trained and converted with; a model records their versions.
-        takes_frame: Whether models only take data frames; others get a matrix unless they select columns by name.
     """
 
     package: ClassVar[str]
     distributions: ClassVar[tuple[str, ...]] = ()
-    takes_frame: ClassVar[bool] = False
 
     def owns(self, model: Any) -> bool:
         """Returns whether an object is a trained model of this framework."""
         return self.package in {cls.__module__.partition(".")[0] for cls in type(model).__mro__}
+
+    def rows(self, model: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+        """Returns held-out rows as a model takes them: a data frame, or a matrix ``[rows, width]``; and their columns.
+
+        By default they are the matrix of all features, in the table's order.
+
+        Raises:
+            BadInput: The model was trained on something else, which will not be there when it serves.
+        """
+        return table.matrix(), list(table.specs)
 
     @abstractmethod
     def predict(self, model: Any, sample: Sample, target: Target) -> Any:
@@ -51,15 +90,51 @@ class Framework(ABC):
         """
 
     @abstractmethod
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
-        """Returns the model as an ONNX graph.
+    def formats(self, model: Any) -> Sequence[str]:
+        """Returns the formats that a model can be written in, by their names in ``airflow_hops.model_formats``.
+
+        The first one is used; others only if the user lets the export fall back. Such a format opens a
+        :class:`~airflow_hops.serving.models.local.LocalServable`.
+        """
+
+    @abstractmethod
+    def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
+        """Writes the format's files to an empty folder; the model's signature is added to them.
+
+        Args:
+            model: The model; for several labels a dict of models by label, unless one model predicts them all.
+            folder: The folder.
+            format: One of :meth:`formats`.
+            sample: Rows as the model takes them.
+            target: What it predicts.
 
         Raises:
-            NotConvertible: There is no converter for the model.
+            NotExportable: The format cannot hold the model; the next format is tried.
             BadInput: A package is missing.
         """
+
+    def inexact_part(self, model: Any, sample: Sample) -> str | None:
+        """Returns the part of a model that the written one computes differently for these rows, if that is known."""
+        return None
 
 
 def frameworks() -> Mapping[str, Framework]:
     """Returns the known frameworks by name."""
     return load_all(FRAMEWORKS, Framework)  # type: ignore[type-abstract]
+
+
+def framework_of(value: Any) -> str | None:
+    """Returns the framework of a model, or of a dict of models by label; None if unknown.
+
+    Raises:
+        BadInput: the dict's models are of different frameworks.
+    """
+    if isinstance(value, Mapping):
+        of_labels = {str(label): framework_of(each) for label, each in value.items()}
+        if None in of_labels.values() or not of_labels:
+            return None
+        if len(set(of_labels.values())) > 1:
+            listed = ", ".join(f"{label!r} {framework}" for label, framework in of_labels.items())
+            raise BadInput(f"the estimators are of several frameworks: {listed}; train those of all labels with one")
+        return next(iter(of_labels.values()))
+    return next((name for name, framework in frameworks().items() if framework.owns(value)), None)

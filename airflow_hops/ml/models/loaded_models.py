@@ -11,6 +11,7 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SignatureDefMap
 from airflow_hops.core.store import ArtifactStore
@@ -103,8 +104,10 @@ class LoadedModel:
 
 
 def model_folder(store: ArtifactStore, model: Artifact) -> Path:
-    """Returns the local folder that holds an artifact's model in its format."""
-    return store.local(model) / ModelProperties.of(store.manifest(model.uri)).folder
+    """Returns the local folder that holds an artifact's model; raises BadInput if its format is not installed."""
+    name = ModelProperties.of(store.manifest(model.uri)).folder
+    load_extension(MODEL_FORMATS, name)
+    return store.local(model) / name
 
 
 def _specs(infos: Any) -> dict[str, TensorSpec]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.target import BINARY, MULTICLASS, OUTPUTS, REGRESSION, Target, check_heads
+from airflow_hops.core.contract.target import BINARY, MULTICLASS, OUTPUTS, Target, check_heads
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.models.frameworks import frameworks
@@ -142,8 +142,8 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
     """Returns a model's predictions for the rows, by the names of the served outputs.
 
     Args:
-        model: The model, or one for each label by name; a ``torch.nn.Module`` may return a dict by label, with other
-            tensors ``[batch, …]`` by other names.
+        model: The model, or one for each label by name; one model may return a dict by label, with other
+            arrays ``[batch, …]`` by other names.
         sample: The rows.
         framework: The framework that it was trained with.
         target: What it predicts.
@@ -205,40 +205,6 @@ def _scores(model: Any, predictions: Any, sample: Sample, target: Target, checke
     if checked:
         check_predictions(scores, target.problem, f"the output of {type(model).__name__}")
     return scores
-
-
-def spark_output(target: Target) -> str:
-    """Returns the column of a Spark ML model's prediction, which is also the output of its graph."""
-    return "prediction" if target.problem == REGRESSION else "probability"
-
-
-def spark_session() -> Any:
-    """Returns the Spark session in which a Spark ML model was trained.
-
-    Raises:
-        BadInput: it was stopped.
-    """
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise BadInput("the Spark session was stopped; leave it running: the exported model is compared with its own")
-    return session
-
-
-def rows_for_torch(model: Any, matrix: Array) -> Any:
-    """Returns a matrix as a tensor of the type and on the device of the model's parameters.
-
-    Raises:
-        BadInput: They have less precision than float32, which the server does not compute with.
-    """
-    import torch
-
-    parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()] or [torch.empty(0)]
-    low = next((each.dtype for each in parameters if each.dtype not in (torch.float32, torch.float64)), None)
-    if low is not None:
-        raise BadInput(f"{type(model).__name__} has parameters of {low}; return model.float(), which serves the same")
-    return torch.from_numpy(matrix).to(parameters[0].device, parameters[0].dtype)
 
 
 def _column_type(name: str, column: Any) -> tensors.TensorType:

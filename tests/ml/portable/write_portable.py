@@ -24,8 +24,8 @@ from sklearn.preprocessing import OneHotEncoder
 from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml.features.serving_export import export_serving_model
-from airflow_hops.ml.models import scikit_learn
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.stages import schema, statistics

@@ -22,7 +22,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from tensorflow.lite.python import schema_py_generated as schema
 
 from airflow_hops.core.contract.target import Target
-from airflow_hops.ml.models import scikit_learn
+from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml.models.export import export_model
 
 v1 = tf.compat.v1

@@ -24,9 +24,9 @@ from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator
 from airflow_hops.ml.model_server.version_folders import LocalFolders, check_model
-from airflow_hops.ml.models import scikit_learn
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
 pytestmark = pytest.mark.xdist_group("formats")

@@ -18,9 +18,10 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.frameworks.ml.estimator_rows import estimator_rows
 from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.models.frameworks import framework_of
 from airflow_hops.ml.stages.evaluate import stage as evaluate
-from airflow_hops.ml.stages.train.estimators import _sample, framework_of
 from airflow_hops.ml.training.tables import SplitTable, raw_specs, read_table
 from tests import flights_examples
 
@@ -131,7 +132,10 @@ def test_retry_resumes_from_saved_files(trainings: Trainings, shared_store: Arti
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("return_labels", r"returned numpy.ndarray, expected an estimator of scikit-learn, XGBoost or LightGBM"),
+        (
+            "return_labels",
+            r"returned numpy.ndarray, expected a keras.Model, or a model .* of a registered frame",
+        ),
         ("without_converter", r"step 'splinetransformer' \(SplineTransformer\) does not convert"),
     ],
 )
@@ -243,19 +247,19 @@ def test_estimator_gets_features_in_its_order(
     table = pa.table({"a b": [1.0, 2.0, 3.0], "c": [3.0, 1.0, 2.0], "y": [1.0, 2.0, 4.0]})
     rows = read(table, Target("y", "regression"))
     turned = LinearRegression().fit(rows.frame()[["c", "a b"]], rows.labels)
-    sample, order = _sample(turned, rows)
+    sample, order = estimator_rows(turned, rows)
     assert list(sample) == list(order) == ["c", "a b"]
-    sample, order = _sample(LinearRegression().fit(rows.matrix(), rows.labels), rows)
+    sample, order = estimator_rows(LinearRegression().fit(rows.matrix(), rows.labels), rows)
     assert isinstance(sample, np.ndarray) and list(order) == ["a b", "c"]
     numbered = read(table.rename_columns(["f1", "f0", "y"]), Target("y", "regression"))
-    _, order = _sample(LinearRegression().fit(numbered.frame()[["f0", "f1"]], numbered.labels), numbered)
+    _, order = estimator_rows(LinearRegression().fit(numbered.frame()[["f0", "f1"]], numbered.labels), numbered)
     assert list(order) == ["f0", "f1"], "features that are called as libraries call columns without a name"
 
     made = LinearRegression().fit(rows.frame().assign(ratio=1.0), rows.labels)
     with pytest.raises(BadInput, match=r"was trained on 'ratio', which will not be there.*features.* are a b, c"):
-        _sample(made, rows)
+        estimator_rows(made, rows)
     with pytest.raises(BadInput, match=r"was trained on 1 columns, but the features are 2: a b, c"):
-        _sample(LinearRegression().fit(rows.matrix()[:, :1], rows.labels), rows)
+        estimator_rows(LinearRegression().fit(rows.matrix()[:, :1], rows.labels), rows)
 
     class Booster:
         """As LightGBM names the features of what it has trained."""
@@ -266,12 +270,12 @@ def test_estimator_gets_features_in_its_order(
         def predict(self, rows: Any) -> Any:
             return rows
 
-    sample, order = _sample(Booster(), rows)
+    sample, order = estimator_rows(Booster(), rows)
     assert list(order) == ["c", "a b"] and sample.tolist() == [[3, 1], [1, 2], [2, 3]]
     table = pa.table({"v": [[1.0, 2.0], [0.0, 1.0]], "c": [1.0, 2.0], "y": [1.0, 2.0]})
     vectors = read(table, Target("y", "regression"))
     part = LinearRegression().fit(vectors.frame()[["v_1"]], vectors.labels)
     with pytest.raises(BadInput, match=r"1 columns of frame\(\), not all 3.*train it on matrix\(\) of context.table"):
-        _sample(part, vectors)
+        estimator_rows(part, vectors)
     assert framework_of(turned) == "sklearn"
     assert framework_of(rows) is framework_of(OutputSpec("int64")) is None

@@ -27,7 +27,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.frameworks.ml.own_frameworks import Torch
+from airflow_hops.extensions.frameworks.ml.torch_modules import Torch
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import served_outputs
 from airflow_hops.ml.models.trained_models import Sample, answers_of

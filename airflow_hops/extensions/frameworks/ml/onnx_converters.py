@@ -1,4 +1,4 @@
-"""Converts trained models to ONNX graphs."""
+"""Frameworks whose models become ONNX graphs, and what their converters share."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
 from airflow_hops.extensions.frameworks.ml.converter_fixes import prefix_apart
-from airflow_hops.ml.models.frameworks import frameworks
+from airflow_hops.extensions.frameworks.serving.formats import ONNX
+from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
 from airflow_hops.ml.models.trained_models import Sample
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
-
-class NotConvertible(Exception):
-    """A model, or a step of it, has no converter.
-
-    Args:
-        message: The model or step, and the reason.
-        advice: What to use instead; None for anything else.
-    """
-
-    def __init__(self, message: str, advice: str | None = None) -> None:
-        super().__init__(message)
-        self.advice = advice
+OPSET = 18
+"""Opset of the graphs, which onnxruntime has supported since 2023."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +39,39 @@ class Graph:
     outputs: Mapping[str, str]
 
 
-def convert(model: Any, sample: Sample, framework: str, target: Target) -> Graph:
-    """Converts a model; several models, by label, become one graph.
+class OnnxFramework(Framework):
+    """A framework whose models become ONNX graphs."""
 
-    Raises:
-        NotConvertible: There is no converter for it.
-        BadInput: A package is missing, or models of several labels take different inputs.
-    """
-    if isinstance(model, Mapping):
-        return _merged({each.label: convert(model[each.label], sample, framework, each) for each in target.all})
-    with _quiet():
-        return frameworks()[framework].convert(model, sample, target)
+    def formats(self, model: Any) -> Sequence[str]:
+        """Returns the format of ONNX graphs alone."""
+        return ("onnx",)
+
+    def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
+        """Writes the model's graph; those of several models, by label, become one."""
+        graph = self.graph_of(model, sample, target)
+        (folder / ONNX.files[0]).write_bytes(graph.content)
+        return Written(graph.inputs, graph.outputs)
+
+    def graph_of(self, model: Any, sample: Sample, target: Target) -> Graph:
+        """Returns the graph of a model, or of a dict of models by label, without the converters' remarks.
+
+        Raises:
+            NotExportable: There is no converter for it.
+            BadInput: A package is missing, or models of several labels take different inputs.
+        """
+        if isinstance(model, Mapping):
+            return _merged({each.label: self.graph_of(model[each.label], sample, each) for each in target.all})
+        with _quiet():
+            return self.convert(model, sample, target)
+
+    @abstractmethod
+    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
+        """Returns the model as an ONNX graph.
+
+        Raises:
+            NotExportable: There is no converter for the model.
+            BadInput: A package is missing.
+        """
 
 
 def _merged(graphs: Mapping[str, Graph]) -> Graph:
@@ -93,6 +108,12 @@ def _merged(graphs: Mapping[str, Graph]) -> Graph:
     return Graph(made.SerializeToString(), inputs, names)
 
 
+def given_inputs(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
+    """Returns the inputs in the converter's own types."""
+    by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
+    return [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
+
+
 def imported(name: str, framework: str) -> Any:
     """Imports a package that converts models of a framework.
 
@@ -117,7 +138,7 @@ def converting(model: Any, parts: Iterable[tuple[str, Any]] = ()) -> Iterator[No
         parts: Steps of a pipeline, each with its name in messages.
 
     Raises:
-        NotConvertible: The converter failed.
+        NotExportable: The converter failed.
     """
     try:
         yield
@@ -125,7 +146,10 @@ def converting(model: Any, parts: Iterable[tuple[str, Any]] = ()) -> Iterator[No
         text = str(error).strip() or type(error).__name__
         named = (f"{name} ({type(part).__name__})" for name, part in parts if type(part).__name__ in text)
         failed = next(named, type(model).__name__)
-        raise NotConvertible(f"{failed} does not convert to ONNX: {text.splitlines()[0]}") from error
+        message = f"{failed} does not convert to ONNX: {text.splitlines()[0]}"
+        kinds = {"steps": "step", "stages": "stage", "named_children": "layer"}
+        kind = next((kind for attribute, kind in kinds.items() if hasattr(model, attribute)), "estimator")
+        raise NotExportable(message, f"use another {kind}") from error
 
 
 @contextlib.contextmanager

@@ -1,1 +1,6 @@
-"""serving."""
+"""Serves ONNX graphs, TensorFlow Lite and estimators of scikit-learn."""
+
+import os
+
+# Otherwise importing ONNX Runtime writes a temporary file of a fixed name, which follows another user's symbolic link.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

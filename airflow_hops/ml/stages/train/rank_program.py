@@ -30,7 +30,8 @@ from airflow_hops.core.versions import hide_triton
 from airflow_hops.extensions.torch.ml.ranks import TorchMember, seed_generators, unwrapped
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
-from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum, framework_of
+from airflow_hops.ml.models.frameworks import framework_of, frameworks
+from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
 from airflow_hops.ml.stages.train.strategies import Member, Roles
 from airflow_hops.ml.training.checkpoints import read_checkpoint
@@ -64,9 +65,9 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, opti
         return
     kind = f"{type(returned).__module__}.{type(returned).__name__}"
     if program.script is None:
-        others = "an estimator of scikit-learn, XGBoost or LightGBM, a dict of them by label, a torch.nn.Module or "
-        others = others if any_framework else ""
-        raise BadInput(f"train function {program.name!r} returned {kind}, expected {others}a keras.Model")
+        known = ", ".join(frameworks()) if any_framework else ""
+        others = f", or a model (or a dict of models by label) of a registered framework: {known}" if known else ""
+        raise BadInput(f"train function {program.name!r} returned {kind}, expected a keras.Model{others}")
     if rank == 0 and not (output / SAVED_MODEL / "saved_model.pb").is_file():
         raise BadInput(
             f"script {program.name!r} made no model: neither a keras.Model in its global {MODEL_NAME!r} (found "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_hops.ml.readers.column_decoders import ColumnDecoder
+from airflow_hops.ml.features.column_decoders import ColumnDecoder
 from airflow_hops.ml.training.reader.columns import ColumnType
 from airflow_hops.ml.training.reader.units import Piece, Share
 

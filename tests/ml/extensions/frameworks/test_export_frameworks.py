@@ -21,7 +21,7 @@ from airflow_hops.core.contract.target import Target
 from airflow_hops.environments.named import make_named, named_folder
 from airflow_hops.environments.runtime import pins_of
 from airflow_hops.ml.models.export import export_model
-from airflow_hops.ml.stages.train.estimators import framework_of
+from airflow_hops.ml.models.frameworks import framework_of
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.formats import open_model
 from airflow_hops.serving.models.model_options import ModelOptions

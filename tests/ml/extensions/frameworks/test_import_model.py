@@ -17,10 +17,10 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import Target
+from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.extensions.frameworks.ml import import_model
 from airflow_hops.extensions.frameworks.ml.import_model import check_model, find_model
 from airflow_hops.ml.metrics.scoring import ServedModel
-from airflow_hops.ml.models import scikit_learn
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from tests import flights_examples

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
-from airflow_hops.core.contract.properties import (
-    ONNX,
-    SAVED_MODEL,
-    SKOPS,
-    ExamplesProperties,
-    ModelFormat,
-    ModelProperties,
-)
+from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties, ModelProperties
 from airflow_hops.core.contract.redaction import redacted
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.processes.remote_files import open_url, without_markers
@@ -40,6 +33,8 @@ from airflow_hops.serving.models.estimator_signature import (
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, ModelSignature, read_signature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
+ONNX, SKOPS = "onnx", "skops"
+"""Registered names of formats."""
 _MLFLOW_SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
 _ONNX_DATA = (".data", ".onnx_data", ".weights")
@@ -56,7 +51,7 @@ _DEPTH = 3
 class FoundModel:
     """Model in a folder, and the main one of its files."""
 
-    format: ModelFormat
+    format: str
     folder: Path
     file: Path
 
@@ -202,7 +197,7 @@ def find_model(root: Path, source: str) -> FoundModel:
 
 
 def _model_of(file: Path) -> FoundModel | None:
-    formats: Mapping[str, ModelFormat] = {"saved_model.pb": SAVED_MODEL, ".onnx": ONNX, ".skops": SKOPS}
+    formats = {"saved_model.pb": SAVED_MODEL, ".onnx": ONNX, ".skops": SKOPS}
     format_ = formats.get(file.name) or formats.get(file.suffix)
     return FoundModel(format_, file.parent, file) if format_ else None
 

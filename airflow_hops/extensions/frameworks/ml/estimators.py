@@ -1,12 +1,12 @@
-"""Frameworks that are supported without an extension."""
+"""scikit-learn, LightGBM and XGBoost."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,30 +16,35 @@ from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.extensions.frameworks.ml.converter_fixes import (
     BoosterInputs,
-    correct_spark,
     correct_texts,
     correct_unknown_categories,
     missing_directions,
     models_within,
     name_apart,
     numbers_missing_alone,
-    refuse_negative_indices,
     round_thresholds,
     scale_in_double,
     steps_of,
     text_options,
     unknown_categories,
 )
-from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph, NotConvertible, converting, imported
-from airflow_hops.ml.models.frameworks import Framework
-from airflow_hops.ml.models.trained_models import Sample, rows_for_torch, spark_output, spark_session
+from airflow_hops.extensions.frameworks.ml.estimator_rows import differing_step, estimator_rows
+from airflow_hops.extensions.frameworks.ml.onnx_converters import (
+    OPSET,
+    Graph,
+    OnnxFramework,
+    converting,
+    given_inputs,
+    imported,
+)
+from airflow_hops.extensions.frameworks.ml.scikit_learn import UntrustedTypes, write_skops
+from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
+from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.training.tables import SplitTable
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
-_OPSET = 18
-"""Opset of the graphs, which onnxruntime has supported since 2023."""
 
-
-class ScikitLearn(Framework):
+class ScikitLearn(OnnxFramework):
     """scikit-learn: estimators and pipelines, also with boosted trees."""
 
     package = "sklearn"
@@ -48,6 +53,28 @@ class ScikitLearn(Framework):
     def owns(self, model: Any) -> bool:
         """Returns whether an object is an estimator."""
         return super().owns(model) and hasattr(model, "fit")
+
+    def rows(self, model: Any, table: SplitTable) -> tuple[Any, Sequence[str]]:
+        """Returns rows with the columns that a model was fitted on, in their order."""
+        return estimator_rows(model, table)
+
+    def formats(self, model: Any) -> Sequence[str]:
+        """Returns also the format of estimators, of which it holds one."""
+        return ("onnx",) if isinstance(model, Mapping) else ("onnx", "skops")
+
+    def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
+        """Writes the model's graph, or the estimator itself."""
+        if format == "onnx":
+            return super().write(model, folder, format, sample, target)
+        try:
+            write_skops(model, folder)
+        except UntrustedTypes as error:
+            raise NotExportable(str(error), "use another step") from error
+        return Written(sample.inputs)
+
+    def inexact_part(self, model: Any, sample: Sample) -> str | None:
+        """Returns the first step of a Pipeline whose graph differs."""
+        return differing_step(model, sample, self.graph_of) if hasattr(model, "fit") else None
 
     def predict(self, model: Any, sample: Sample, target: Target) -> Any:
         """Returns the model's own predictions for rows."""
@@ -85,7 +112,7 @@ class ScikitLearn(Framework):
         types = importlib.import_module("skl2onnx.common.data_types")
         _register_boosters(model)
         inputs = _inputs_of(model, sample)
-        values = _given(inputs, types)
+        values = given_inputs(inputs, types)
         # Scalers divide with scikit-learn's precision: otherwise a value may pass a threshold.
         is_single = {column.dtype for column in sample.columns() if column.dtype.kind != "O"} <= {np.dtype("float32")}
         scalers = MaxAbsScaler, RobustScaler, StandardScaler
@@ -102,7 +129,7 @@ class ScikitLearn(Framework):
                 model,
                 initial_types=values,
                 options=options,
-                target_opset={"": _OPSET, "ai.onnx.ml": 3},
+                target_opset={"": OPSET, "ai.onnx.ml": 3},
                 custom_conversion_functions=in_double,
             )
         correct_texts(graph.graph)
@@ -120,6 +147,10 @@ class LightGbm(ScikitLearn):
     def owns(self, model: Any) -> bool:
         """Returns whether an object is a model of the library."""
         return Framework.owns(self, model)
+
+    def formats(self, model: Any) -> Sequence[str]:
+        """Returns the format of ONNX graphs alone."""
+        return ("onnx",)
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
         """Returns the model as an ONNX graph."""
@@ -154,136 +185,6 @@ class XgBoost(LightGbm):
         return model.predict(xgboost.DMatrix(sample.rows, feature_names=names))
 
 
-class Torch(Framework):
-    """PyTorch: a ``torch.nn.Module``."""
-
-    package = "torch"
-    distributions = ("torch",)
-
-    def predict(self, model: Any, sample: Sample, target: Target) -> Any:
-        """Returns the model's own predictions for rows."""
-        import torch
-
-        model = _uncompiled(model).eval()
-        try:
-            with torch.no_grad():
-                answers = model(rows_for_torch(model, sample.matrix))
-        except RuntimeError as error:  # also of shapes and dtypes
-            raise ValueError(str(error)) from error
-        if isinstance(answers, Mapping):
-            return {name: values.cpu().numpy() for name, values in answers.items()}
-        return answers if isinstance(answers, list | tuple) else answers.cpu().numpy()
-
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
-        """Returns the model as an ONNX graph."""
-        import torch
-
-        content = io.BytesIO()
-        model = _uncompiled(model)
-        rows = rows_for_torch(model, sample.matrix[:2])
-        with torch.no_grad():
-            result = model(rows)
-        names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
-
-        class Served(torch.nn.Module):  # type: ignore[misc]
-            """Takes float32, as requests hold it, and returns outputs in order: a graph does not know their names."""
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.model = model
-
-            def forward(self, matrix: Any) -> Any:
-                result = self.model(matrix.to(rows.dtype))
-                return tuple(result[name] for name in names) if isinstance(result, Mapping) else result
-
-        axes = {name: {0: "batch"} for name in (MATRIX_INPUT, *names.values())}
-        with converting(model):
-            torch.onnx.export(
-                Served().eval(),
-                (rows.float(),),
-                content,
-                input_names=[MATRIX_INPUT],
-                output_names=list(names.values()),
-                dynamic_axes=axes,
-                opset_version=_OPSET,
-                dynamo=False,
-            )
-        graph = importlib.import_module("onnx").load_from_string(content.getvalue())
-        tables = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)]
-        refuse_negative_indices(graph.graph, [f"{name}.weight" for name in tables])
-        inputs = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["float"]}, sample.matrix.shape[1])
-        return Graph(graph.SerializeToString(), inputs, names)
-
-
-def _uncompiled(model: Any) -> Any:
-    """Returns a module without ``torch.compile``, also in the modules within it; ONNX needs its Python code."""
-    model = getattr(model, "_orig_mod", model)
-    model._compiled_call_impl = None  # set by model.compile()
-    for name, part in model.named_children():
-        setattr(model, name, _uncompiled(part))
-    return model
-
-
-class SparkMl(Framework):
-    """Spark ML: a ``PipelineModel``, or another model whose session still runs."""
-
-    package = "pyspark"
-    distributions = ("pyspark", "onnxmltools")
-    takes_frame = True
-
-    def owns(self, model: Any) -> bool:
-        """Returns whether an object is a fitted model."""
-        return super().owns(model) and hasattr(model, "transform")
-
-    def predict(self, model: Any, sample: Sample, target: Target) -> Any:
-        """Returns the model's own predictions for rows."""
-        if sample.inputs.width is not None:
-            raise BadInput("the sample is a matrix; a model of Spark ML takes columns by name: expected a data frame")
-        stages = list(getattr(model, "stages", (model,)))
-        label, indexed = stages[-1].getOrDefault("labelCol"), {_output_column(stage) for stage in stages[:-1]}
-        if target.problem != REGRESSION and label in indexed:
-            raise BadInput(
-                f"the pipeline makes the label {label!r} itself, and may number the classes differently from the "
-                f"examples ({', '.join(target.classes or ('0', '1'))}); train on the labels as they are"
-            )
-        session = spark_session()
-        scored = model.transform(session.createDataFrame(sample.rows))
-        output = spark_output(target)
-        if output not in scored.columns:
-            raise BadInput(
-                f"{type(stages[-1]).__name__} gives no {output}, and the problem is {target.problem}; choose another "
-                "last stage"
-            )
-        answers = [row[0] for row in scored.select(output).collect()]
-        return np.stack([value.toArray() for value in answers]) if output == "probability" else np.asarray(answers)
-
-    def convert(self, model: Any, sample: Sample, target: Target) -> Graph:
-        """Returns the model as an ONNX graph."""
-        onnxmltools = imported("onnxmltools", "Spark ML")
-        types = importlib.import_module("onnxmltools.convert.common.data_types")
-        values = _given(sample.inputs, types)
-        stages = [(f"stage {number}", stage) for number, stage in enumerate(getattr(model, "stages", ()))]
-        with converting(model, stages), contextlib.redirect_stdout(io.StringIO()):  # it prints coefficients
-            session = spark_session()
-            graph = onnxmltools.convert_sparkml(model, "model", values, target_opset=15, spark_session=session)
-        correct_spark(graph.graph)
-        correct_unknown_categories(graph.graph, unknown_categories(model))
-        (output,) = [number for number, of in enumerate(graph.graph.output) if of.name == spark_output(target)]
-        graph = name_apart(graph, [name for name, _ in values])
-        return Graph(graph.SerializeToString(), sample.inputs, {"": str(graph.graph.output[output].name)})
-
-
-def _output_column(stage: Any) -> str | None:
-    result = stage.getOrDefault("outputCol") if stage.hasParam("outputCol") else None
-    return None if result is None else str(result)
-
-
-def _given(inputs: EstimatorInputs, types: Any) -> list[tuple[str, Any]]:
-    """Returns the inputs in the converter's own types."""
-    by_type = {"float": types.FloatTensorType, "int64": types.Int64TensorType, "string": types.StringTensorType}
-    return [(name, by_type[kind.name]([None, inputs.width or 1])) for name, kind in inputs.columns.items()]
-
-
 def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
     """Returns columns by name if the model selects them by name; else one matrix, of numbers or of strings."""
     first = model
@@ -298,14 +199,14 @@ def _inputs_of(model: Any, sample: Sample) -> EstimatorInputs:
 
 
 def _check_boosters(models: Iterable[tuple[str, Any]]) -> None:
-    """Raises NotConvertible for boosters of XGBoost that its converter does not know, by their names in messages."""
+    """Raises NotExportable for boosters of XGBoost that its converter does not know, by their names in messages."""
     for name, model in models:
         if type(model).__module__.startswith("xgboost"):
             booster = model.get_booster() if hasattr(model, "get_booster") else model
             kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
             if kind != "gbtree":
                 other = "dropout of LightGBM's boosting='dart'" if kind == "dart" else "a linear model of scikit-learn"
-                raise NotConvertible(
+                raise NotExportable(
                     f"{name} has booster={kind!r}, which does not convert to ONNX", f"use booster='gbtree', or {other}"
                 )
 

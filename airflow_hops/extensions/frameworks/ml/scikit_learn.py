@@ -2,7 +2,7 @@
 
 Example::
 
-    from airflow_hops.hops import scikit_learn
+    from airflow_hops.extensions.frameworks import scikit_learn
 
     scikit_learn.save(estimator, "/srv/models/late_flights/1", sample=features.head(100))
 """
