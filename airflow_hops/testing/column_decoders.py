@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.features.feature_specs import Encoding, OutputSpec
 from airflow_hops.ml.features.column_decoders import column_decoder
+from airflow_hops.ml.features.feature_specs import Encoding, OutputSpec
 from airflow_hops.ml.training.reader import open_split
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.extensions.images.ml.features import decode_images
-from airflow_hops.ml.features.feature_specs import Encoding, OutputSpec
 from airflow_hops.ml.features.column_decoders import ColumnDecoder
+from airflow_hops.ml.features.feature_specs import Encoding, OutputSpec
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_BEGIN, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"

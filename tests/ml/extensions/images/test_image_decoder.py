@@ -14,8 +14,8 @@ import tensorflow as tf
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.extensions.images.core.images import ImageSpec
 from airflow_hops.extensions.images.ml.decoder import image_output
-from airflow_hops.ml.features.feature_specs import Encoding
 from airflow_hops.ml.features.column_decoders import column_decoder
+from airflow_hops.ml.features.feature_specs import Encoding
 from airflow_hops.ml.training.reader import open_split
 from airflow_hops.testing.column_decoders import ColumnDecoderContract
 
