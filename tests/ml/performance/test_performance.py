@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,11 +29,8 @@ from airflow_hops.ml.stages.performance.figures import Estimator, measure
 from airflow_hops.ml.stages.performance.labels import as_time, key_of, plain
 from airflow_hops.ml.stages.performance.versions import find_version
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.serving.capture.batch import labels_table
 from airflow_hops.serving.capture.record import CapturedLabel
 from tests import flights_examples
-from tests.extensions.streams.captured_topic import ingest_captured
-from tests.extensions.streams.kafka_brokers import Broker
 
 DAY = 86_400
 START = 1_364_774_400  # 2013-04-01
@@ -404,44 +400,6 @@ def test_feedback_and_tables_by_request_say_the_same(serve: Callable[..., Served
     # Without the number of a row, a label is of the request's first.
     first = served.measured(rows.drop(columns="row"), keys=["request_id", "row"], time_feature=None)
     assert (first.labels.corrected, first.labels.joined) == (2, 2)
-
-
-def test_labels_of_a_topic_and_of_a_table_say_the_same(
-    serve: Callable[..., Served],
-    mock_kafka: Broker,
-    tmp_path: Path,
-    run_shared_stage: Callable[..., Any],
-) -> None:
-    served, us = serve(), 1_000_000
-    rows = served.rows.iloc[: 2 * ROWS]
-    labels = [
-        CapturedLabel("flights", of.request_id, of.row, {"late": of.late}, of.known_at * us, of.known_at * us)
-        for of in rows.itertuples()
-    ]
-    snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [labels_table(labels)], labels=True)
-    by_table = served.measured(rows, keys=["request_id", "row"], time_feature=None)
-    options = {"label_column": "label.late", "label_time": "at"}
-    by_topic = served.measured(inputs={"labels": snapshot}, **options)
-    assert by_topic.versions == by_table.versions and by_topic.delay_s == by_table.delay_s is not None
-    assert by_topic.versions[0].labelled == 2 * ROWS
-
-
-def test_predictions_of_a_topic_and_of_files_say_the_same(
-    serve: Callable[..., Served],
-    mock_kafka: Broker,
-    tmp_path: Path,
-    run_shared_stage: Callable[..., Any],
-) -> None:
-    served = serve()
-    snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [pq.read_table(file) for file in served.files])
-    of_files, of_topic = served.measured(served.rows), served.measured(served.rows, inputs={"captured": snapshot})
-    for ours, theirs in zip(of_topic.versions, of_files.versions, strict=True):
-        for name, figures in ours.estimates.items():  # of a sample of the rows, whose order differs
-            assert figures == pytest.approx(theirs.estimates[name], abs=0.01)
-    same = [replace(each, estimates={}) for each in of_files.versions]
-    of_topic = replace(of_topic, versions=tuple(replace(each, estimates={}) for each in of_topic.versions))
-    assert of_topic == replace(of_files, versions=tuple(same), captured_files=None)
-    assert [each.labelled for each in of_topic.versions] == [8 * ROWS, ROWS]
 
 
 def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[..., Served], tmp_path: Path) -> None:

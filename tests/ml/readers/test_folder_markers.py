@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
-from airflow_hops.extensions.frameworks.ml.import_model.stage import fetch_source
-from airflow_hops.extensions.images.ml.pack import run
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.serving.models.model_cache import ModelCache
@@ -58,14 +53,6 @@ def test_listing_of_a_source_skips_markers(bucket: Bucket, tmp_path: Path) -> No
     assert pq.read_table(tmp_path / "t").num_rows == 3
 
 
-def test_markers_are_not_packed(bucket: Bucket, run_stage: Callable[..., Any]) -> None:
-    url, options = bucket
-    packed: Artifact = run_stage(
-        run, kind="packed_files", source={"uri": f"{url}/raw", "storage_options": options}, shard_mb=1
-    )
-    assert packed.metrics["files"] == 3
-
-
 def test_listing_of_a_store_skips_markers(bucket: Bucket) -> None:
     url, options = bucket
     store = ArtifactStore(url, storage_options=options)
@@ -73,15 +60,16 @@ def test_listing_of_a_store_skips_markers(bucket: Bucket) -> None:
     assert store.files.sizes(url) == dict.fromkeys(FILES, 4)
 
 
-def test_listing_of_a_model_skips_markers(bucket: Bucket, tmp_path: Path) -> None:
+@pytest.fixture
+def model(bucket: Bucket) -> Bucket:
+    """The address of a model with version 1, and markers."""
     url, options = bucket
     fs, name = open_url(url, options)
     for key in ("m/", "m/1/", "m/1/variables_$folder$", "m/1/variables", "m/1/variables/index", "m/1/saved_model.pb"):
         fs.call_s3("put_object", Bucket=name, Key=key, Body=key[:1].encode() if key.endswith(("x", "b")) else b"")
-    (version,) = RemoteBasePath(f"{url}/m", ModelCache(tmp_path / "cache")).look()
+    return f"{url}/m", options
+
+
+def test_listing_of_a_model_skips_markers(model: Bucket, tmp_path: Path) -> None:
+    (version,) = RemoteBasePath(model[0], ModelCache(tmp_path / "cache")).look()
     assert [file.name for file in version.files] == ["saved_model.pb", "variables/index"]
-    context: Any = SimpleNamespace(store=ArtifactStore(url, storage_options=options))
-    folder = fetch_source(f"{url}/m/1", context, tmp_path / "copy")
-    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
-        "saved_model.pb", "variables/index",
-    ]  # fmt: skip

@@ -6,7 +6,6 @@ import gzip
 import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.extensions.frameworks.serving import skops_files
 from airflow_hops.ml.readers import limits
 from airflow_hops.ml.readers import parquet as parquet_reader
 from airflow_hops.ml.readers.artifact_files import OutputFolder
@@ -169,12 +167,3 @@ def test_row_groups_of_a_snapshot_are_bounded_the_same_whatever_the_batches(
     assert written[0] == written[1]
     metadata = pq.read_metadata(tmp_path / "t" / "part-00000.parquet")
     assert [metadata.row_group(index).num_rows for index in range(3)] == [46, 45, 44]
-
-
-def test_description_of_a_skops_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skops_files, "MAX_SCHEMA_BYTES", 1000)
-    with zipfile.ZipFile(tmp_path / "model.skops", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("schema.json", "[" + " " * 1000 + "]")
-    for load in (skops_files.untrusted_types, skops_files.load_estimator):
-        with pytest.raises(ValueError, match=r"model.skops: schema.json has 1002 bytes; the limit is 1000 bytes"):
-            load(tmp_path / "model.skops")

@@ -13,7 +13,7 @@ from sklearn.linear_model import LinearRegression
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.serving_api.server_address import ServerAddress
-from airflow_hops.ml.models import scikit_learn
+from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.testing.model_servers import ModelServerContract
 
 

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.monitoring.captured.snapshot import requests_of_snapshot
 from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.stages import skew
@@ -33,8 +32,6 @@ from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from tests import flights_examples
 from tests.captured_flights import INPUTS, CaptureFolder, write_champion
-from tests.extensions.streams.captured_topic import ingest_captured
-from tests.extensions.streams.kafka_brokers import Broker
 
 pytestmark = pytest.mark.runtime
 
@@ -101,40 +98,6 @@ def detect(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, captured: CaptureFolder, record: str
 ) -> Detect:
     return Detect(run_shared_stage, shared_store, captured)
-
-
-def test_rows_of_a_topic_are_compared_like_those_of_files(
-    detect: Detect,
-    captured: CaptureFolder,
-    run_shared_stage: Any,
-    mock_kafka: Broker,
-    tmp_path: Path,
-    flights_raw: Path,
-) -> None:
-    july = flights_examples.months(flights_raw, 7, 7).iloc[::8]
-    files = [captured.add(july.iloc[:1500]), captured.add(july.iloc[1500:], version=4)]
-    tables = [pq.read_table(file) for file in files]
-    other = pa.table({"request_id": ["o"], "row": [0], "model": ["other"], "version": [1], "input.z": [1.0]})
-    other = other.append_column("captured_at", tables[0]["captured_at"][:1])
-    snapshot = ingest_captured(mock_kafka, tmp_path, run_shared_stage, [*tables, other])
-    assert snapshot.rows["captured"].rows_out == len(july) + 1
-    _, of_files = detect(alpha=0.01)
-    assert of_files["verdict"] == "drift"
-    for _ in range(2):  # no cursor: each run compares its snapshot
-        artifact, of_topic = detect(services={"serving_capture_path": ""}, inputs={"captured": snapshot}, alpha=0.01)
-        assert artifact.rows["captured"].rows_in == len(july)
-        for report in (of_files, of_topic):
-            report.pop("captured_files", None)
-        assert of_topic == of_files
-    few = detect(services={"serving_capture_path": ""}, inputs={"captured": snapshot}, min_rows=10**6)[1]
-    assert few["verdict"] == "insufficient"
-    assert few["notes"][0].startswith("Too few rows in the snapshot, which the next run does not compare again")
-    with pytest.raises(BadInput, match=r"no captured rows of model 'flihgts'; its rows are of 'flights', 'other'"):
-        requests_of_snapshot(snapshot, detect.folder(snapshot), "flihgts", tmp_path / "scratch")
-    (tmp_path / "other" / "t").mkdir(parents=True)
-    pq.write_table(other.drop(["row"]), tmp_path / "other" / "t" / "part.parquet")
-    with pytest.raises(BadInput, match=r"table 't': there is no column 'row'; expected captured requests"):
-        requests_of_snapshot(snapshot, tmp_path / "other", "flights", tmp_path / "scratch" / "other")
 
 
 def test_july_has_drifted_from_a_winter(

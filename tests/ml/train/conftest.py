@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from trainings import Trainings
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store import ArtifactStore
+from tests.ml.train.trainings import Trainings
 
 
 @pytest.fixture(scope="session")

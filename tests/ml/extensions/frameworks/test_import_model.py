@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import Target
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.extensions.frameworks.ml import import_model
 from airflow_hops.extensions.frameworks.ml.import_model import check_model, find_model
+from airflow_hops.extensions.frameworks.ml.import_model.stage import fetch_source
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.stages.evaluate import stage as evaluate
@@ -332,3 +335,12 @@ def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], g
         brought(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="expected an absolute path"):
         brought(Path("relative"))
+
+
+def test_markers_of_folders_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    address, options = model
+    context: Any = SimpleNamespace(store=ArtifactStore(address, storage_options=options))
+    folder = fetch_source(f"{address}/1", context, tmp_path / "copy")
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
+        "saved_model.pb", "variables/index",
+    ]  # fmt: skip

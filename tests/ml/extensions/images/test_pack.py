@@ -219,3 +219,11 @@ def test_tf_data_reads_packed_files(pack: Pack, folder: Path) -> None:
     signature = (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.string))
     data = tf.data.Dataset.from_generator(lambda: iter(files), output_signature=signature)
     assert {path.decode(): content for path, content in data.as_numpy_iterator()} == contents(folder)
+
+
+def test_markers_are_not_packed(bucket: Any, run_stage: Callable[..., Any]) -> None:
+    url, options = bucket
+    packed: Artifact = run_stage(
+        run, kind="packed_files", source={"uri": f"{url}/raw", "storage_options": options}, shard_mb=1
+    )
+    assert packed.metrics["files"] == 3

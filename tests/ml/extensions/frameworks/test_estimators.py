@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from trainings import Trainings
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
@@ -24,6 +23,7 @@ from airflow_hops.ml.models.frameworks import framework_of
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.training.tables import SplitTable, raw_specs, read_table
 from tests import flights_examples
+from tests.ml.train.trainings import Trainings
 
 COLOURS = ("black", "red", "white")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
+from airflow_hops.extensions.frameworks.serving import skops_files
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import trace_transform
@@ -361,3 +363,12 @@ def test_columns_of_any_name_are_served_under_it(tmp_path: Path) -> None:
     assert list(exported.inputs) == names
     asked = ask(tmp_path / "onnx", as_request(table[:5]))
     np.testing.assert_allclose(asked["prediction"], model.predict(table[:5]), rtol=1e-4)
+
+
+def test_description_of_a_skops_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skops_files, "MAX_SCHEMA_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "model.skops", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("schema.json", "[" + " " * 1000 + "]")
+    for load in (skops_files.untrusted_types, skops_files.load_estimator):
+        with pytest.raises(ValueError, match=r"model.skops: schema.json has 1002 bytes; the limit is 1000 bytes"):
+            load(tmp_path / "model.skops")

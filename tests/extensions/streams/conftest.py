@@ -1,0 +1,3 @@
+"""Fixtures of topics."""
+
+from tests.extensions.streams.kafka_brokers import mock_kafka, tansu  # noqa: F401

@@ -1,0 +1,249 @@
+"""Models of TensorFlow Lite and of scikit-learn behind the one API."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from server_process import ServerProcess, Start, write_models
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.client import ModelServerClient
+from airflow_hops.extensions.frameworks import scikit_learn
+from airflow_hops.extensions.frameworks.serving.skops_files import load_estimator
+from airflow_hops.ml.model_server.version_folders import LocalFolders, check_model
+from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
+
+pytestmark = pytest.mark.xdist_group("formats")
+
+
+def test_tensorflow_lite_takes_batches_of_any_size(formats_server: ServerProcess) -> None:
+    for rows in (3, 1, 40):
+        body = {"instances": [{"x": [row, 1.0, 1.0], "n": row} for row in range(rows)]}
+        expected = [{"plus": row + 1, "y": 2.0 * row + 4} for row in range(rows)]
+        assert formats_server.predict("lite", body) == {"predictions": expected}
+    assert formats_server.predict("both", {"instances": [{"x": [1, 2, 3], "n": 7}]})["predictions"][0]["plus"] == 8
+
+
+def test_tensorflow_lite_without_signatures_goes_by_the_names_of_its_tensors(formats_server: ServerProcess) -> None:
+    body = {"inputs": {"x": [[1, 2, 3], [4, 5, 6]], "words": ["first", "é"]}}
+    assert formats_server.predict("bare", body) == {"outputs": {"first": ["first"], "y": [[1, 4, 9], [16, 25, 36]]}}
+
+
+def test_tensorflow_lite_goes_by_the_signatures_in_its_metadata(formats_server: ServerProcess) -> None:
+    body = {"signature_name": "squares", "inputs": {"x": [[1, 2, 3]], "words": ["first"]}}
+    error = formats_server.error("/v1/models/named_lite:predict", body)
+    assert error == (400, "Missing named input: labels in 'inputs' object.")
+    body["inputs"] = {"numbers": [[1, 2, 3], [4, 5, 6]], "labels": ["first", "second"]}
+    assert formats_server.predict("named_lite", body) == {"outputs": [[1, 4, 9], [16, 25, 36]]}
+    status, document = formats_server.call("/v1/models/named_lite/metadata")
+    (signature,) = document["metadata"]["signature_def"]["signature_def"].items()
+    assert (status, signature[0], sorted(signature[1]["inputs"]), list(signature[1]["outputs"])) == (
+        200, "squares", ["labels", "numbers"], ["squared"],
+    )  # fmt: skip
+
+
+def test_tensorflow_lite_is_asked_by_many_clients_at_once(formats_server: ServerProcess) -> None:
+    def ask(number):
+        rows = 1 + number % 5
+        x = np.full((rows, 3), float(number), np.float32)
+        values = {"x": x, "n": np.full(rows, number)}
+        outputs = client.predict("lite", values).outputs
+        return outputs["y"].tolist() == [6.0 * number] * rows and outputs["plus"].tolist() == [number + 1] * rows
+
+    with ModelServerClient(formats_server.address) as client, ThreadPoolExecutor(16) as pool:
+        mixed = [number for number, fine in enumerate(pool.map(ask, range(400))) if not fine]
+    assert mixed == []
+
+
+@pytest.mark.parametrize("model", ["delays", "logged"])
+def test_an_estimator_takes_columns_and_gives_predictions_probabilities_and_classes(
+    formats_server: ServerProcess, model: str
+) -> None:
+    """``logged`` is a folder as MLflow logs it: its signature is the registered model's."""
+    rows = [{"carrier": "AA", "distance": 3.0, "hour": 3}, {"carrier": "ZZ", "distance": 19.0, "hour": 19}]
+    predictions = formats_server.predict(model, {"instances": rows})["predictions"]
+    assert [row["predictions"] for row in predictions] == ["on time", "late"]
+    assert [row["classes"] for row in predictions] == [["late", "on time"]] * 2
+    assert [row["probabilities"][0] > 0.5 for row in predictions] == [False, True]
+    columns = {"carrier": ["AA"], "distance": [[3.0]], "hour": [3]}
+    outputs = formats_server.predict(model, {"inputs": columns})["outputs"]
+    assert outputs["probabilities"] == [predictions[0]["probabilities"]]
+
+
+def test_an_estimator_of_a_matrix_takes_rows(formats_server: ServerProcess) -> None:
+    assert formats_server.predict("matrix", {"instances": [[1.0, 2.0], [3, 4]]})["predictions"] == pytest.approx([3, 7])
+    targets = formats_server.predict("targets", {"instances": [[1.0, 1.0], [19.0, 19.0]]})["predictions"]
+    assert [row[0] for row in targets] == ["on time", "late"]
+    assert {row[1] for row in targets} <= {"AA", "UA"}
+    assert formats_server.predict("negated", {"instances": [[1.0, 2.0]]})["predictions"] == pytest.approx([3])
+
+
+def test_an_estimator_may_work_in_place() -> None:
+    """As ``StandardScaler(copy=False)`` does: what comes as the bytes of a message is not what it gets."""
+    message = np.arange(4.0).tobytes()
+    values = {MATRIX_INPUT: np.frombuffer(message).reshape(2, 2)}
+    matrix = EstimatorInputs({MATRIX_INPUT: tensors.BY_NAME["double"]}, 2).arrange(values)
+    assert matrix.tolist() == [[0, 1], [2, 3]]
+    matrix -= 1
+    assert message == np.arange(4.0).tobytes()
+
+
+def test_an_estimator_classifies_and_regresses_examples(formats_server: ServerProcess) -> None:
+    rows = [{"carrier": "AA", "distance": 3.0, "hour": 3}, {"carrier": "ZZ", "distance": 19, "hour": 19}]
+    predictions = formats_server.predict("delays", {"instances": rows})["predictions"]
+    expected = [list(zip(row["classes"], row["probabilities"], strict=True)) for row in predictions]
+    _, body = formats_server.call("/v1/models/delays:classify", {"examples": rows})
+    for result, classes in zip(body["results"], expected, strict=True):
+        assert [label for label, _ in result] == ["late", "on time"]
+        assert [score for _, score in result] == pytest.approx([score for _, score in classes], abs=1e-6)
+    # What all examples share comes once; others of their features are nobody's business.
+    shared = {"context": {"carrier": "AA", "hour": 3, "tail": "N1"}, "examples": [{"distance": 3.0}]}
+    _, again = formats_server.call("/v1/models/delays:classify", {"signature_name": "classify", **shared})
+    assert again["results"] == body["results"][:1]
+    texts = [{"carrier": text, "hour": 3, "distance": 3.0} for text in (None, "")]
+    _, body = formats_server.call("/v1/models/delays:classify", {"signature_name": "classify", "examples": texts})
+    assert body["results"][0] == body["results"][1]
+    examples = [{"inputs": [1.0, 2.0]}, {"inputs": [3.0, 4.0]}]
+    _, body = formats_server.call("/v1/models/matrix:regress", {"examples": examples})
+    assert body["results"] == pytest.approx([3, 7])
+    with ModelServerClient(formats_server.address) as client:
+        row = {"carrier": "AA", "distance": 3.0, "hour": 3}
+        classified = client.classify("delays", [row])
+        regressed = client.regress("matrix", [{"inputs": [1.0, 2.0]}])
+    asked = [str(classified), str(regressed)]
+    assert "late" in asked[0] and "3" in asked[1]
+    metadata = formats_server.call("/v1/models/delays/metadata")[1]["metadata"]["signature_def"]["signature_def"]
+    assert metadata["classify"]["method_name"] == "tensorflow/serving/classify"
+    assert metadata["classify"]["inputs"].keys() == {"inputs"}
+    assert metadata["classify"]["outputs"].keys() == {"classes", "scores"}
+
+
+@pytest.mark.parametrize(
+    ("path", "example", "message"),
+    [
+        ("delays:classify", {"carrier": "AA", "distance": 1.0}, "example 0: feature 'hour' has 0 values; expected 1"),
+        (
+            "delays:classify",
+            {"carrier": "AA", "distance": 1.0, "hour": 1.5},
+            "example 0: feature 'hour' is a float_list; expected int64_list",
+        ),
+        (
+            "delays:classify",
+            {"carrier": ["AA", "UA"], "distance": 1.0, "hour": 1},
+            "example 0: feature 'carrier' has 2 values; expected 1",
+        ),
+        ("delays:classify", {"carrier": "AA", "hour": 1}, "contains NaN"),
+        ("delays:regress", {"carrier": "AA", "distance": 1.0, "hour": 1}, "found with the name: regress"),
+        ("matrix:regress", {"inputs": [1.0]}, "example 0: feature 'inputs' has 1 values; expected 2"),
+        ("matrix:classify", {"inputs": [1.0, 2.0]}, "found with the name: classify"),
+    ],
+)
+def test_wrong_examples_of_an_estimator_are_said_in_words(
+    formats_server: ServerProcess, path: str, example: object, message: str
+) -> None:
+    status, result = formats_server.error(f"/v1/models/{path}", {"examples": [example]})
+    assert status == 400
+    assert message in result
+
+
+def test_flags_change_what_is_trusted_and_how_answers_are_written(
+    start_server: Start, format_models: Path, tmp_path: Path
+) -> None:
+    models = ("native", "pickled", "negated", "both", "types", "wrong_type", "torn")
+    for name, content in (("wrong_type", json.dumps({"columns": [{"name": "a", "type": "date"}]})), ("torn", "{")):
+        shutil.copytree(format_models / "matrix", tmp_path / name)
+        (tmp_path / name / "1" / "signature.json").write_text(content)
+    folders = {name: tmp_path / name if (tmp_path / name).exists() else format_models / name for name in models}
+    server = start_server(
+        model_config_file=write_models(tmp_path, **folders),
+        max_num_load_retries=0,
+        allow_pickled_models="true",
+        enable_signature_method_name_check="true",
+        enable_serialization_as_tensor_content="true",
+    )
+    row = {"carrier": "AA", "distance": 3.0, "hour": 3}
+    assert server.predict("pickled", {"instances": [row]})["predictions"][0]["predictions"] == "on time"
+    assert server.predict("both", {"instances": [[1, 2, 3]]}) == {"predictions": [[-1.0, -2.0, -3.0]]}
+    assert server.predict("types", {"signature_name": "string", "instances": ["a", ""]}) == {"predictions": ["a", ""]}
+    errors = {
+        name: server.call(f"/v1/models/{name}")[1]["model_version_status"][0]["status"]["error_message"]
+        for name in ("negated", "wrong_type", "torn")
+    }
+    assert "model.skops holds types that skops does not trust: _operator.neg; name those" in errors["negated"]
+    assert "signature.json: type 'date' is none of float, double" in errors["wrong_type"]
+    assert "torn/1/signature.json: Expecting property name" in errors["torn"]
+    for verb, kind, signature in (("classify", "classification", ""), ("regress", "regression", "value")):
+        body = {"signature_name": signature, "examples": [{"x": 1.5}]}
+        assert server.error(f"/v1/models/native:{verb}", body) == (
+            400,
+            f"Expected {kind} signature method_name to be tensorflow/serving/{verb}. Was: tensorflow/serving/predict",
+        )
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(server.address))
+    fields = {}
+    for name, values in (("float64", [0.5, 2.0]), ("string", [b"a", b"b" * 300]), ("bool", [True])):
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "types"
+        request.model_spec.signature_name = name
+        request.inputs["x"].CopyFrom(tf.make_tensor_proto(values, tf.as_dtype(name)))
+        output = stub.Predict(request).outputs["y"]
+        proto = output.SerializeToString()
+        tensor = tf.io.parse_tensor(proto, tf.as_dtype(name)).numpy().tolist()
+        fields[name] = [len(output.tensor_content), tensor == values]
+    assert fields == {"float64": [16, True], "string": [304, True], "bool": [1, True]}
+
+
+def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(tmp_path: Path) -> None:
+    x = np.arange(8.0).reshape(4, 2)
+    fitted = LinearRegression().fit(x, x.sum(axis=1))
+    model = scikit_learn.save(fitted, tmp_path / "model", x)
+    check_model(model)
+    with pytest.raises(BadInput, match="format scikit-learn, and the connection's server is a tensorflow_model_server"):
+        check_model(model, served_by="tensorflow_model_server")
+    served = LocalFolders(tmp_path / "served")
+    served.publish(tmp_path / "model", "m", 3, "fingerprint")
+    assert served.has("m", 3)
+
+    good, bad = tmp_path / "good" / "1", tmp_path / "bad" / "1"
+    scikit_learn.save(fitted, good, x)
+    with pytest.raises(FileExistsError, match="good/1: exists already; a version is written once"):
+        scikit_learn.save(fitted, good, x)
+    imputed = make_pipeline(SimpleImputer(), LinearRegression()).fit(x, x.sum(axis=1))  # it keeps a dtype
+    scikit_learn.save(imputed, tmp_path / "imputed", x)
+    loaded = load_estimator(tmp_path / "imputed" / "model.skops")
+    np.testing.assert_allclose(loaded.predict(x), x.sum(axis=1))
+    when = pd.DataFrame({"when": pd.to_datetime(["2026-01-01"])})
+    negated = make_pipeline(FunctionTransformer(operator.neg), fitted)
+    for estimator, sample, message in (
+        (fitted, x[:, :1], "X has 1 features, but LinearRegression is expecting 2 features"),
+        (fitted, x[0], "the sample has shape [2]; expected a data frame, or a matrix [rows, width]"),
+        (StandardScaler().fit(x), x, "StandardScaler has no method predict"),
+        (fitted, when, "column 'when' of the sample: dtype datetime64[ns] has no TensorFlow type"),
+        (negated, x, "Pipeline holds types that skops does not trust: _operator.neg; name them"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            scikit_learn.save(estimator, bad, sample)
+    result = sorted(str(result.relative_to(tmp_path)) for result in tmp_path.rglob("*") if result.is_file())
+    assert [name for name in result if not name.startswith("served")] == [
+        "good/1/model.skops",
+        "good/1/signature.json",
+        "imputed/model.skops",
+        "imputed/signature.json",
+        "model/model.skops",
+        "model/signature.json",
+    ]
