@@ -2,6 +2,7 @@ import { Box, Breadcrumb, HStack, Text } from "@chakra-ui/react";
 import { useEffect } from "react";
 import { Link, Outlet, useLocation, useParams, useSearchParams } from "react-router-dom";
 import { AppLink } from "src/components/AppLink";
+import { useExtensions } from "src/hooks/useExtensions";
 import { PAGES, type PagePath, pagePath, pipelinesPath, ROOT, SHARING } from "src/routes";
 import { PipelineMenu } from "src/shell/PipelineMenu";
 import { SavedViews } from "src/shell/SavedViews";
@@ -14,6 +15,7 @@ export function Shell() {
   const dagId = query.get("dag");
   const page = PAGES.find(({ path }) => pathname.startsWith(`${ROOT}/${path}`));
   const isSharing = pathname === SHARING.path;
+  const has = useExtensions();
   useEffect(() => {
     const before = document.title;
     const ours = [model ?? page?.label ?? (isSharing && SHARING.label), dagId, "ML Pipelines", "Airflow"]
@@ -64,7 +66,7 @@ export function Shell() {
           </Breadcrumb.List>
         </Breadcrumb.Root>
         {page && dagId && <SavedViews dagId={dagId} />}
-        {pathname === ROOT && <AppLink to={SHARING.path}>{SHARING.label}</AppLink>}
+        {pathname === ROOT && has("sharing") && <AppLink to={SHARING.path}>{SHARING.label}</AppLink>}
       </HStack>
       {page && <Navigation dagId={dagId} page={page.path} />}
       <Outlet />
@@ -84,9 +86,10 @@ function Crumb({ label, to }: { label: string; to?: string }) {
 
 /** The pages of a pipeline, as the host's own tabs look. */
 function Navigation({ dagId, page }: { dagId: string | null; page: PagePath }) {
+  const has = useExtensions();
   return (
     <HStack as="nav" aria-label="Pages of the pipeline" gap={1} mb={4} borderBottomWidth={1} overflowX="auto">
-      {PAGES.map(({ path, label }) => (
+      {PAGES.filter(({ path }) => path !== "features" || has(path)).map(({ path, label }) => (
         <Box
           key={path}
           asChild

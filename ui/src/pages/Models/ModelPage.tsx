@@ -2,6 +2,7 @@ import { Code, Stack, Tabs } from "@chakra-ui/react";
 import { useParams } from "react-router-dom";
 import { Empty } from "src/components/Empty";
 import { QueryView } from "src/components/QueryView";
+import { useExtensions } from "src/hooks/useExtensions";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { BacktestsTab } from "src/pages/Models/backtests/BacktestsTab";
 import { DecisionsTab } from "src/pages/Models/DecisionsTab";
@@ -24,6 +25,7 @@ export function ModelPage() {
 
 function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
   const [tab, setTab] = useQueryParam("tab", "serving");
+  const has = useExtensions();
   if (detail.decisions.length === 0) {
     return (
       <>
@@ -44,7 +46,7 @@ function Loaded({ dagId, detail }: { dagId: string; detail: ModelDetail }) {
           <Tabs.Trigger value="serving">Serving</Tabs.Trigger>
           <Tabs.Trigger value="evaluation">Evaluation</Tabs.Trigger>
           <Tabs.Trigger value="performance">Performance</Tabs.Trigger>
-          <Tabs.Trigger value="backtests">Back-tests</Tabs.Trigger>
+          {has("backtests") && <Tabs.Trigger value="backtests">Back-tests</Tabs.Trigger>}
           <Tabs.Trigger value="decisions">Decisions</Tabs.Trigger>
           <Tabs.Trigger value="log">Log</Tabs.Trigger>
         </Tabs.List>

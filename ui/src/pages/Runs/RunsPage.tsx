@@ -8,6 +8,7 @@ import { Empty } from "src/components/Empty";
 import { ErrorAlert } from "src/components/ErrorAlert";
 import { LoadingRows } from "src/components/Loading";
 import { Segments } from "src/components/Segments";
+import { useExtensions } from "src/hooks/useExtensions";
 import { useQuery, useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { passes, useBrushes } from "src/pages/Runs/brushes";
 import { columnsOf } from "src/pages/Runs/columns";
@@ -27,20 +28,26 @@ const VIEWS = [
   ["parallel", "Parallel coordinates"],
   ["scatter", "Scatter"],
   ["differences", "Differences"],
-  ["studies", "Studies"],
 ] as const;
+const STUDIES = ["studies", "Studies"] as const;
+
+/** The views, with the studies where searches are installed. */
+function useViews() {
+  return useExtensions()("studies") ? [...VIEWS, STUDIES] : VIEWS;
+}
 
 /** Training runs of a pipeline, and the studies of its hyperparameter searches. */
 export function RunsPage() {
   const dagId = useDagId();
   const [query, change] = useQuery();
   const [view, setView] = useQueryParam("view", "table");
+  const views = useViews();
   const opened = query.get("run");
   return (
     <>
       {view === "studies" ? (
         <Stack gap={3}>
-          <Segments label="View" value={view} onChange={setView} items={VIEWS} alignSelf="flex-start" />
+          <Segments label="View" value={view} onChange={setView} items={views} alignSelf="flex-start" />
           <StudiesView dagId={dagId} />
         </Stack>
       ) : (
@@ -55,6 +62,7 @@ export function RunsPage() {
 
 /** Training runs: found, sorted, chosen, compared. */
 function TrainingRuns({ dagId }: { dagId: string }) {
+  const views = useViews();
   const [query, change] = useQuery();
   const [filter] = useQueryParam("filter");
   const [sort] = useQueryParam("sort");
@@ -91,7 +99,7 @@ function TrainingRuns({ dagId }: { dagId: string }) {
     return failure;
   }
   if (known.length === 0 && runs.length === 0 && refused === null && !filter) {
-    return <NoRuns dagId={dagId} onStudies={() => setView("studies")} />;
+    return <NoRuns dagId={dagId} onStudies={views === VIEWS ? undefined : () => setView("studies")} />;
   }
   return (
     <Stack gap={3}>
@@ -104,7 +112,7 @@ function TrainingRuns({ dagId }: { dagId: string }) {
           names={names}
           runs={known}
         />
-        <Segments label="View" value={view} onChange={setView} items={VIEWS} />
+        <Segments label="View" value={view} onChange={setView} items={views} />
       </HStack>
       {refused === null && (
         <>
@@ -211,7 +219,7 @@ function Summary(props: {
   );
 }
 
-function NoRuns({ dagId, onStudies }: { dagId: string; onStudies: () => void }) {
+function NoRuns({ dagId, onStudies }: { dagId: string; onStudies?: () => void }) {
   return (
     <Empty title="No training runs yet">
       <Box>
@@ -221,9 +229,11 @@ function NoRuns({ dagId, onStudies }: { dagId: string; onStudies: () => void }) 
       <Box mt={2}>
         <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it trains.
       </Box>
-      <Button mt={4} size="sm" variant="outline" onClick={onStudies}>
-        Studies
-      </Button>
+      {onStudies && (
+        <Button mt={4} size="sm" variant="outline" onClick={onStudies}>
+          Studies
+        </Button>
+      )}
     </Empty>
   );
 }
