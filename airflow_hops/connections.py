@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from airflow_hops.airflow_internals.tasks import AirflowNotFoundException, conf,
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.names import suggestion
 from airflow_hops.core.contract.protocol import json_object
-from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
+from airflow_hops.core.contract.sources import AnySource
 from airflow_hops.provider_info import provider_info
 
 _INFO = provider_info()
@@ -25,7 +26,7 @@ _VARIABLE = "AIRFLOW_CONN_"
 _DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default")
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 
-S = TypeVar("S", Source, FileSource, ImageSource)
+S = TypeVar("S", bound=AnySource)
 
 _in_command = False
 
@@ -144,22 +145,12 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
     """Returns fsspec's options for the storage that a connection of another provider describes.
 
     Args:
-        conn_id: Connection of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``webhdfs``; or ``kafka``, whose
-            extra is librdkafka's configuration.
+        conn_id: Connection of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``webhdfs``.
 
     Raises:
         BadInput: there is no such connection, or it has a field for which fsspec has no option.
     """
-    configured = find_connection(conn_id, *_STORAGE_FIELDS, "kafka")
-    if configured is None:
-        raise BadInput(
-            f"storage_conn_id: there is no connection {conn_id!r}; add it, or correct the name"
-            + similar_connections(conn_id)
-        )
-    connection = configured[0]
-    extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
-    if connection.conn_type == "kafka":
-        return extra
+    connection, extra = required_connection("storage_conn_id", conn_id, *_STORAGE_FIELDS)
     fields, extra_fields = _STORAGE_FIELDS[connection.conn_type]
     values = {name: getattr(connection, name) for name in ("login", "password", "host", "port", "schema")}
     options: dict[str, Any] = {}
@@ -180,50 +171,31 @@ def storage_options_of(conn_id: str) -> dict[str, Any]:
     return options
 
 
-_LIBPQ_EXTRA = (
-    *("application_name", "channel_binding", "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval"),
-    *("options", "sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert", "target_session_attrs"),
-)
-"""Fields of the extra of a connection of type ``postgres`` that are parameters of libpq."""
-
-
-def database_options_of(conn_id: str) -> dict[str, Any]:
-    """Returns what a step connects to a database with: ``dialect``, and libpq's parameters or SQLite's ``path``.
-
-    Args:
-        conn_id: Connection of type ``postgres`` or ``sqlite``.
+def required_connection(argument: str, conn_id: str, *types: str) -> tuple[Any, dict[str, Any]]:
+    """Returns a connection of one of the types, and its extra.
 
     Raises:
-        BadInput: there is no such connection, or it has a field that a step cannot use.
+        BadInput: there is none, or its extra is not a JSON object; the message names the argument.
     """
-    configured = find_connection(conn_id, "postgres", "sqlite")
+    configured = find_connection(conn_id, *types)
     if configured is None:
         raise BadInput(
-            f"conn_id: there is no connection {conn_id!r}; add it, or correct the name{similar_connections(conn_id)}"
+            f"{argument}: there is no connection {conn_id!r}; add it, or correct the name{similar_connections(conn_id)}"
         )
-    connection = configured[0]
-    extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
-    known = _LIBPQ_EXTRA if connection.conn_type == "postgres" else ()
-    for name, value in extra.items():
-        if name not in known and value not in (None, ""):
-            raise BadInput(
-                f"connection {conn_id!r}: conn_id cannot use the field {name!r} of its extra; "
-                + (f"it uses {', '.join(known)}" if known else "a connection of type 'sqlite' needs none")
-            )
-    if connection.conn_type == "sqlite":
-        path = connection.host or connection.schema or ""
-        if not path.startswith("/"):
-            raise BadInput(f"connection {conn_id!r}: its host is {path!r}, expected the absolute path of the database")
-        return {"dialect": "sqlite", "path": path}
-    fields = {"host": "host", "port": "port", "login": "user", "password": "password", "schema": "dbname"}
-    values = {word: getattr(connection, name) for name, word in fields.items()} | extra
-    return {"dialect": "postgres", **{word: str(value) for word, value in values.items() if value not in (None, "")}}
+    return configured[0], json_object(configured[0].extra, f"connection {conn_id!r}: field 'extra'")
 
 
 def with_storage_options(sources: Mapping[str, S]) -> dict[str, S]:
-    """Returns sources with the options of the connections that they name; raises as :func:`storage_options_of`."""
-    ids = {source.storage_conn_id for source in sources.values()}
-    options = {conn_id: storage_options_of(conn_id) for conn_id in ids if conn_id is not None}
+    """Returns sources with the options of the connections that they name.
+
+    Raises:
+        BadInput: there is no such connection, or it has a field that the source cannot use.
+    """
+    options = {
+        source.connection_id: pkgutil.resolve_name(source.connection_options)(source.connection_id)
+        for source in sources.values()
+        if source.connection_id is not None
+    }
     return {name: source.with_options(options) for name, source in sources.items()}
 
 

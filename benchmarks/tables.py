@@ -82,14 +82,14 @@ def ingest(store: Path, rows: int, **fields: Any) -> float:
 
     from airflow_hops.core.contract.artifacts import Producer
     from airflow_hops.core.contract.protocol import Output, StepSpec
-    from airflow_hops.core.contract.sources import Source
+    from airflow_hops.extensions.tables import QuerySource
     from airflow_hops.hooks.runtime import RuntimeHook
     from airflow_hops.launchers.local import LocalLauncher
 
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, store=str(store))
     producer = Producer("benchmark", "run", "ingest")
-    source = Source(conn_id="benchmark", sql=QUERY, **fields).to_dict()
+    source = QuerySource(conn_id="benchmark", sql=QUERY, **fields).to_dict()
     spec = StepSpec(
         step="ingest",
         entry="airflow_hops.ml.stages.ingest:run",

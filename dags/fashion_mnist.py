@@ -12,12 +12,11 @@ from datetime import timedelta
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_hops.extensions.images import PrepareImagesOperator
+from airflow_hops.extensions.images import ImageSource, PrepareImagesOperator
 from airflow_hops.operators import (
     DeployModelOperator,
     EvaluateOperator,
     HorovodTrainOperator,
-    ImageSource,
     InfraValidateOperator,
 )
 from fashion.raw import CLASSES, FILES, images_folder

@@ -127,7 +127,7 @@ def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:
 
 def test_equal_rows_of_another_state_of_a_table_are_the_same_input(cached: Run) -> None:
     def snapshot(state: str) -> Artifact:
-        return Artifact("file:///s", "snapshot", "f" * 64, properties={"states": {"sales": state}})
+        return Artifact("file:///s", "snapshot", "f" * 64, properties={"plans": {"sales": state}})
 
     assert [cached(tables=snapshot("one")), cached(tables=snapshot("two"))] == [False, True]
 

@@ -20,6 +20,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.names import suggestion
 
 STAGES = "airflow_hops.stages"
+SOURCES = "airflow_hops.sources"
 LAUNCHERS = "airflow_hops.launchers"
 FRAMEWORKS = "airflow_hops.frameworks"
 MODEL_FORMATS = "airflow_hops.model_formats"

@@ -6,7 +6,7 @@ from airflow_hops.connections import with_storage_options
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.lineage import links_of
 from airflow_hops.core.contract.run_record import INGEST_ENTRY
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import record_of
 from airflow_hops.core.store.source_files import fingerprint_of_sources
@@ -34,7 +34,8 @@ def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:
 def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
     """Returns whether a model was trained on all rows of files that have not changed since.
 
-    False does not mean that there are new rows: they are unknown for tables, topics, and models of a window in time.
+    False does not mean that there are new rows: they are unknown for sources with a planner, and for models of a window
+    in time.
     """
     snapshot = training_snapshot(store, model)
     if snapshot is None:
@@ -44,9 +45,9 @@ def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
         record = record_of(store, manifest)
         if record is None or record.entry != INGEST_ENTRY or record.secrets:
             return False
-        sources = {table: Source.from_value(table, value) for table, value in record.params["sources"].items()}
+        sources = {table: row_source(table, value) for table, value in record.params["sources"].items()}
         in_window = record.params["window_end"] and any(source.time_column for source in sources.values())
-        if in_window or any(source.is_table or source.is_topic for source in sources.values()):
+        if in_window or any(source.planner for source in sources.values()):
             return False
         return fingerprint_of_sources(with_storage_options(sources)) == manifest.cache_key_parts.get("sources")
     except HopsError:  # the training itself will say what is wrong with the sources

@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-import re
+import pkgutil
 import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ from airflow.sdk import BaseHook, Connection
 from airflow_hops.airflow_internals.tasks import conf, mask_secret
 from airflow_hops.connections import (
     check_options,
-    database_options_of,
     find_connection,
     read_extra,
     similar_connections,
@@ -30,10 +29,11 @@ from airflow_hops.connections import (
 )
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, is_standalone
-from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line, texts_in
+from airflow_hops.core.contract.protocol import Line, StepResult, StepSpec, json_object, parse_line
 from airflow_hops.core.contract.redaction import without_password
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.processes.temporary_folders import full_place, temporary_folder, variables_of_step
+from airflow_hops.core.registered_sources import source_class
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.reaching import reaching_store
 from airflow_hops.core.store.step_cache import find_cached, record_cached
@@ -238,9 +238,9 @@ class RuntimeHook(BaseHook):
             "user code": code.fingerprint,
         }
         for role, artifacts in spec.inputs.items():
-            # Properties count: equal rows may be of different windows. States do not: the rows show what they changed.
+            # Properties count: equal rows may be of different windows. Plans do not: the rows show what they changed.
             parts[f"input {role}"] = _fingerprint_of_json(
-                [[a.fingerprint, {**a.properties, "states": None}] for a in artifacts]
+                [[a.fingerprint, {**a.properties, "plans": None}] for a in artifacts]
             )
         with reaching_store(self.settings.store):
             record_uses(self.store, spec.producer, _inputs(spec))
@@ -405,18 +405,24 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
 
 def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the options of the connections that a step's sources or table name, by their ids."""
-    named = [
-        (path, text)
-        for path, text in texts_in(params)
-        if re.search(r"\b(sources?|table)/(.*/)?(storage_)?conn_id$", path)
-    ]
-    options: dict[str, dict[str, Any]] = {
-        conn_id: (storage_options_of if path.endswith("storage_conn_id") else database_options_of)(conn_id)
-        for path, conn_id in sorted(named)
+    # A table that is written has the URI scheme, and so the connection, of the source that reads it.
+    options = {
+        conn_id: pkgutil.resolve_name(source_class(source["uri"]).connection_options)(conn_id)
+        for source in _sources_in(params)
+        if (conn_id := source.get("conn_id") or source.get("storage_conn_id"))
     }
     if options:
         mask_secret({**options})
     return options
+
+
+def _sources_in(value: Any, is_inside: bool = False) -> Iterator[Mapping[str, Any]]:
+    """Yields the fields of all sources and tables in a step's parameters."""
+    if isinstance(value, Mapping):
+        if is_inside and "uri" in value:
+            yield value
+        for name, item in value.items():
+            yield from _sources_in(item, is_inside or name in ("source", "sources", "table"))
 
 
 def _inputs(spec: StepSpec) -> list[Artifact]:

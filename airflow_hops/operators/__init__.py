@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
+from airflow_hops.core.contract.sources import FileSource, Source
 from airflow_hops.operators.base import HopsOperator
 from airflow_hops.operators.batch_predict import BatchPredictOperator
 from airflow_hops.operators.deploy import DeployModelOperator
@@ -36,7 +36,6 @@ __all__ = [
     "FileSource",
     "HopsOperator",
     "HorovodTrainOperator",
-    "ImageSource",
     "InfraValidateOperator",
     "IngestOperator",
     "PerformanceOperator",

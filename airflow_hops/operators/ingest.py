@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,25 +14,25 @@ from airflow.sdk import XComArg
 from airflow_hops.airflow_internals.tasks import conf
 from airflow_hops.arguments import Time
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
-from airflow_hops.core.contract.protocol import StepResult, StepSpec
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.retraining.triggered import extras, requested_window
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.sources import REJECTED_FOLDER, RowSource, Source
 from airflow_hops.core.monitoring.retraining import claim_request, note_no_new_rows
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.extensions.streams.core.topic_ranges import REJECTED_FOLDER
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.base import airflow_error, producer_of, skipped
+from airflow_hops.operators.base import producer_of, skipped
 from airflow_hops.operators.spark import SparkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_hops.airflow_internals.triggers import BaseTrigger
+
 __all__ = ["IngestOperator", "Source"]
-_READ_ANEW = ("sql://", "spark://", "hive://")
-"""Schemes of tables whose earlier states cannot be read."""
 
 
 class IngestOperator(SparkOperator):
@@ -58,16 +57,13 @@ class IngestOperator(SparkOperator):
     The DAG needs ``schedule=CronDataIntervalTimetable(...)``: otherwise Airflow 3's data intervals are empty.
 
     Args:
-        sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`,
-            its URI, or its fields. The URI may be the output of another task. The first table is the main one, whose
-            rows become examples. ``Source(conn_id=…, sql=…)`` is a query of a database, ``spark://…``,
-            ``hive://…``, ``iceberg://…`` and ``delta://…`` are :doc:`tables </extensions/tables>`.
-            ``dataset://[organisation/]name@version[#table]`` is a :doc:`shared data set </extensions/sharing>`,
-            ``kafka://topic`` a :doc:`topic </extensions/streams>`. (templated)
+        sources: The source of each table, by the table's name: a :class:`~airflow_hops.core.contract.sources.Source`
+            of files, a source of another class, its URI, or its fields. The URI may be the output of another task. The
+            first table is the main one, whose rows become examples. :doc:`/howto/ingest` lists the classes and their
+            URI schemes. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; None for no start. (templated)
         window_end: End of the window, ISO 8601; rows at this moment are outside. None for no end. (templated)
-        licences: Licences of shared data sets that are accepted; others fail the task before a download. None for any.
-        deferrable: Whether to wait for shared data sets in the triggerer, without a worker slot; by default
+        deferrable: Whether to wait for sources in the triggerer, without a worker slot; by default
             ``[operators] default_deferrable``.
         **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
     """
@@ -79,10 +75,9 @@ class IngestOperator(SparkOperator):
     def __init__(
         self,
         *,
-        sources: Mapping[str, Source | str | XComArg | Mapping[str, Any]],
+        sources: Mapping[str, RowSource | str | XComArg | Mapping[str, Any]],
         window_start: Time | datetime | None = None,
         window_end: Time | datetime | None = None,
-        licences: Sequence[str] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -96,27 +91,19 @@ class IngestOperator(SparkOperator):
                 "the table another name"
             )
         self.sources = {
-            table: Source.from_value(table, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
+            table: row_source(table, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
             for table, value in sources.items()
         }
-        self._read_sources: Mapping[str, Any] | None = None
-        self._states: Mapping[str, str] = {}
-        self._waited: Any = None
-        self._ranges: dict[str, dict[str, Any]] = {}
+        self._plans: dict[str, Any] = {}
+        self._events: dict[str, Any] = {}
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the sources and the window, which a triggering asset event may replace."""
-        start, end = requested_window(context.get("triggering_asset_events"))
-        if end:
-            self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
-        start, end = start or self.window_start, end or self.window_end
-        params = {
-            "sources": self._read_sources or self.sources,
-            "window_start": str(start) if start else None,
-            "window_end": str(end) if end else None,
-            **({"states": self._states} if self._states else {}),
-        }
-        return {**params, "ranges": self._ranges} if self._ranges else params
+        """Returns the sources, the plans of their rows, and the window, which a triggering asset event may replace."""
+        start, end = self._window(context)
+        replaced = {table: plan.to_dict() for table, plan in self._plans.items() if isinstance(plan, RowSource)}
+        plans = {table: plan for table, plan in self._plans.items() if table not in replaced}
+        params = {"sources": {**self.sources, **replaced}, "window_start": start, "window_end": end}
+        return {**params, "plans": plans} if plans else params
 
     def run_step(self, hook: RuntimeHook, context: Context) -> StepResult:
         """Runs the step, unless other runs have claimed all requests that triggered this one.
@@ -125,92 +112,58 @@ class IngestOperator(SparkOperator):
             AirflowSkipException: they have; or the snapshot is that which the champion to retrain was trained on.
         """
         _claim_requests(hook.store, context)
-        self._fetch_datasets(hook.store)
-        self._plan_ranges(hook.store, context)
-        self._states = self._states_of_tables(hook, context)
+        self._plan(hook, context)
         result = super().run_step(hook, context)
         _skip_without_new_rows(hook.store, context, Artifact.from_dict(result.value))
         return result
 
-    def _plan_ranges(self, store: ArtifactStore, context: Context) -> None:
-        """Plans the offsets of topics; as parameters of the step they are part of the cache key."""
-        from airflow_hops.extensions.streams.core.ranges import recorded_ranges  # it would slow down every DAG file
+    def _window(self, context: Context) -> tuple[str | None, str | None]:
+        start, end = requested_window(context.get("triggering_asset_events"))
+        if end:
+            self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
+        start, end = start or self.window_start, end or self.window_end
+        return str(start) if start else None, str(end) if end else None
 
-        params = self.step_params(context)
-        sources = {table: Source.from_value(table, value) for table, value in params["sources"].items()}
-        topics = with_storage_options({table: source for table, source in sources.items() if source.is_topic})
-        window = params["window_start"], params["window_end"]
-        self._ranges = {
-            table: recorded_ranges(store, producer_of(context), table, source, window).to_dict()
-            for table, source in topics.items()
-        }
+    def _plan(self, hook: RuntimeHook, context: Context) -> None:
+        """Plans the rows of sources with a planner; as parameters of the step, plans are part of the cache key."""
+        from airflow_hops.airflow_internals.triggers import BaseTrigger  # these imports would slow down every DAG file
+        from airflow_hops.hooks.sources import Planning
 
-    def _fetch_datasets(self, store: ArtifactStore) -> None:
-        """Waits until shared data sets are in the store, and then reads those files."""
-        from airflow_hops.extensions.sharing.hooks import fetch_datasets, is_dataset  # these imports, and those of
-        from airflow_hops.extensions.sharing.triggers import (
-            DatasetTrigger,  # the trigger, would slow down every DAG file
-        )
+        sources = {table: row_source(table, value) for table, value in self.sources.items()}
+        for planner in dict.fromkeys(source.planner for source in sources.values() if source.planner):
+            plan = pkgutil.resolve_name(planner)
+            planned = {table: source for table, source in sources.items() if source.planner == planner}
+            planning = Planning(
+                hook, producer_of(context), self._window(context), self.chosen_launcher(hook), self._events.get(planner)
+            )
+            while isinstance(plans := plan(planned, planning), BaseTrigger):
+                self.log.info("Waiting for %s: %r", ", ".join(planned), plans)
+                if self.deferrable:
+                    self.defer(trigger=plans, method_name="resume", kwargs={"planner": planner})
+                planning = replace(planning, event=asyncio.run(_first_event(plans)))
+            self._plans |= plans
 
-        if not any(map(is_dataset, self.sources.values())):
-            return
-        while not isinstance(step := fetch_datasets(store, self.sources, self.licences, self._waited), dict):
-            trigger = DatasetTrigger(ref=step.ref, wants=step.wants, since=step.since, conn_id=self.hops_conn_id)
-            self.log.info("Waiting for the sharing daemon: %s of data set %s", step.wants, step.ref)
-            if self.deferrable:
-                self.defer(trigger=trigger, method_name="resume")
-            self._note_wait(asyncio.run(trigger.wait()))
-        self._read_sources = step
-
-    def _states_of_tables(self, hook: RuntimeHook, context: Context) -> dict[str, str]:
-        """Asks a step for the states of tables, which become parameters and so part of the cache key."""
-        tables = {name: value for name, value in self.sources.items() if Source.from_value(name, value).is_table}
-        if not tables:
-            return {}
-        spec = StepSpec(
-            step=self.task_id,
-            entry="airflow_hops.extensions.tables.ml.read.tables:states_of",
-            params={"sources": tables},
-            producer=producer_of(context),
-        )
-        states = dict(hook.run(spec, launcher=self.chosen_launcher(hook), cache=False).value)
-        return {
-            name: state if tables[name]["uri"].startswith(_READ_ANEW) else _first_state(hook.store, spec, name, state)
-            for name, state in states.items()
-        }
-
-    def _note_wait(self, event: Mapping[str, Any]) -> None:
-        from airflow_hops.extensions.sharing.core.waiting import Wait
-
-        if event["error"]:
-            raise HopsError(event["error"])
-        self._waited = Wait(event["ref"], event["wants"], event["since"])
-
-    def resume(self, context: Context, event: Any) -> Any:
+    def resume(self, context: Context, event: Any, planner: str) -> Any:
         """Continues after the triggerer has waited."""
-        try:
-            self._note_wait(event)
-        except HopsError as error:
-            raise airflow_error(error) from error
+        self._events[planner] = event
         return self.execute(context)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are read again."""
-        read = self._read_sources or self.sources
-        sources = {table: Source.from_value(table, value) for table, value in read.items() if table not in self._states}
-        sources = {table: source for table, source in sources.items() if not source.is_topic}
-        return {**super().step_cache_key_parts(hook), "sources": fingerprint_of_sources(with_storage_options(sources))}
+        unplanned = {
+            table: row_source(table, value)
+            for table, value in {**self.sources, **self._plans}.items()
+            if table not in self._plans or isinstance(value, RowSource)
+        }
+        return {
+            **super().step_cache_key_parts(hook),
+            "sources": fingerprint_of_sources(with_storage_options(unplanned)),
+        }
 
 
-def _first_state(store: ArtifactStore, spec: StepSpec, table: str, state: str) -> str:
-    """Returns the snapshot that the first try of a run found, so that all its tries read the same rows."""
-    producer, value = spec.producer, spec.params["sources"][table]
-    identity = json.dumps([producer.run_id, value["uri"], value["version"]])
-    name = f"{table}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
-    uri = store.uri("_state", producer.dag_id, producer.task, "states", name)
-    with contextlib.suppress(FileExistsError):
-        store.create_text(uri, json.dumps({"state": state}))
-    return str(store.read_json(uri)["state"])
+async def _first_event(trigger: BaseTrigger) -> Any:
+    """Returns the payload of a trigger's first event."""
+    return (await anext(trigger.run())).payload
 
 
 def _claim_requests(store: ArtifactStore, context: Context) -> None:

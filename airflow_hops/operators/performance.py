@@ -12,8 +12,8 @@ from airflow_hops.arguments import ModelName, Time
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import REQUEST_KEYS, PerformanceOptions, PerformanceProperties
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.monitoring.reports import note_report
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, producer_of
 from airflow_hops.operators.links import LineageLink, ModelsLink
@@ -104,13 +104,13 @@ class PerformanceOperator(HopsOperator):
             raise ValueError(
                 f"{self.task_id}: captured needs labels; feedback is in the topic of labels, to be ingested"
             )
-        self.labels = labels if is_final else Source.from_value("labels", labels).to_dict()
+        self.labels = labels if is_final else row_source("labels", labels).to_dict()
         self._options(source=None, as_of=None)  # templates are not rendered yet
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the measurement's options."""
         is_source = self.labels is not None and not _is_artifact(self.labels)
-        source = Source.from_value("labels", self.labels).to_dict() if is_source else None
+        source = row_source("labels", self.labels).to_dict() if is_source else None
         return self._options(source=source, as_of=self.as_of).to_dict()
 
     def _options(self, **rendered: Any) -> PerformanceOptions:

@@ -45,7 +45,7 @@ def own(folder: str) -> Work:
 
     import tensorflow  # noqa: F401  # the processes are forks, which then need not import it
 
-    from airflow_hops.core.contract.sources import ImageSource
+    from airflow_hops.extensions.images import ImageSource
     from airflow_hops.extensions.images.core.images import ImageSpec
     from airflow_hops.extensions.images.ml.plan import name_classes, plan_images
     from airflow_hops.extensions.images.ml.task import ImagePreparation, ImageSummary, prepare_task

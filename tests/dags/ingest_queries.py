@@ -2,9 +2,10 @@
 
 from airflow.sdk import DAG
 
-from airflow_hops.operators import IngestOperator, Source
+from airflow_hops.extensions.tables import QuerySource
+from airflow_hops.operators import IngestOperator
 
-QUERY = Source(conn_id="warehouse", sql="SELECT * FROM many")
+QUERY = QuerySource(conn_id="warehouse", sql="SELECT * FROM many")
 
 with DAG("ingest_queries", schedule=None):
     IngestOperator(task_id="unknown", sources={"rows": QUERY}, cache=True)

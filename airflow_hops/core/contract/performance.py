@@ -11,7 +11,6 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
 from airflow_hops.core.contract.properties import Properties
-from airflow_hops.core.contract.sources import Source
 
 REPORT_FILE = "performance.json"
 
@@ -43,8 +42,8 @@ class PerformanceOptions(StepOptions):
     """Options of the performance stage, as the arguments of ``PerformanceOperator``; durations in seconds.
 
     Attributes:
-        source: Fields of the :class:`~airflow_hops.core.contract.sources.Source` of the labels; None for feedback, or
-            for labels that are an artifact.
+        source: Fields of the labels' :class:`~airflow_hops.core.contract.sources.RowSource`; None for feedback, or for
+            labels that are an artifact.
         label: The operator's ``of_label``.
 
     Raises:
@@ -82,8 +81,6 @@ class PerformanceOptions(StepOptions):
             raise BadInput(f"keys is {list(self.keys)}; a row's number needs 'request_id', whose row it is")
         if list(self.ages_s) != sorted({age for age in self.ages_s if age > 0}):
             raise BadInput(f"ages is {[f'{age:g} s' for age in self.ages_s]}; expected ascending times above 0")
-        if self.source is not None:
-            Source.from_value("labels", self.source)
         _ = self.as_of_time
 
     @property

@@ -15,7 +15,6 @@ from typing import Any, Literal, Self
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Manifest
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.target import Target
-from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
 
 Mode = Literal["champion", "canary"]
 """Whether a model was deployed with all the traffic or a share of it."""
@@ -58,15 +57,14 @@ class SnapshotProperties(Properties):
         window: The ingested span; None if no table has a time.
         tables: Names of the tables.
         columns: Types of the columns in Arrow's words, by table and name; None in artifacts of older versions.
-        topics: Ranges of offsets of the tables that are topics; None if none is.
-        states: State of each table of a database that was read: its version, or a text that never comes again.
+        plans: Which rows were read, by table: what the planners of sources returned, such as the offsets of a topic or
+            the version of a table; None if all sources are files.
     """
 
     window: Window | None = None
     tables: tuple[str, ...] = ()
     columns: Mapping[str, Mapping[str, str]] | None = omit_if_none()
-    topics: Mapping[str, TopicRanges] | None = omit_if_none()
-    states: Mapping[str, str] | None = omit_if_none()
+    plans: Mapping[str, Any] | None = omit_if_none()
 
 
 @dataclass(frozen=True)

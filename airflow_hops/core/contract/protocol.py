@@ -58,7 +58,7 @@ class StepSpec:
         output: Destination of the artifact; None for a step that returns a plain value.
         store: Root URI of the artifact store.
         storage_options: fsspec options of the store.
-        source_options: fsspec options of sources, by the id of the connection that has them.
+        source_options: Options of sources, by the id of the connection that has them.
         code_paths: Folders added to the step's import path (the DAG bundle's).
         cache_key_parts: Recorded in the manifest.
         services: Services that do not affect the result: ``tracking_uri`` of MLflow, the model server's ``serving_*``,

@@ -8,13 +8,14 @@ import itertools
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import FileSource, ImageSource, Source, SourceFile
+from airflow_hops.core.contract.sources import AnySource, RowSource, Source, SourceFile, scheme_of
+from airflow_hops.core.extensions import SOURCES, extensions
 from airflow_hops.core.processes.remote_files import open_url, without_markers
-from airflow_hops.extensions.streams.core.topic_ranges import TOPIC_SCHEME
 
 _GLOB_CHARACTERS = frozenset("*?[")
 # Fields that identify an object's version, by file system: S3, GCS, Azure, HTTP, then plain modification times.
@@ -24,16 +25,15 @@ _VERSION_FIELDS = (
 )
 
 
-def list_files(source: Source | FileSource) -> tuple[Any, tuple[SourceFile, ...]]:
+def list_files(source: AnySource) -> tuple[Any, tuple[SourceFile, ...]]:
     """Returns the fsspec file system and the files of a source, in the order of their names.
 
     Raises:
         BadInput: the URI is relative, nothing matches it, it may not be read, or its protocol is not installed.
         HopsError: its file system fails, possibly temporarily.
     """
-    if source.uri.startswith(TOPIC_SCHEME) or _is_table(source):
-        what = "Kafka topic" if source.uri.startswith(TOPIC_SCHEME) else "table"
-        raise BadInput(f"source {source.uri!r} is a {what}, which only IngestOperator reads; ingest it first")
+    if (scheme := scheme_of(source.uri)) and scheme in (ingested := extensions(SOURCES)):
+        raise BadInput(f"source {source.uri!r}: only IngestOperator reads {scheme}://; ingest it first")
     if "://" not in source.uri and not Path(source.uri).expanduser().is_absolute():
         raise BadInput(f"source {source.uri!r} is a relative path; expected an absolute one, or a URI")
     uri = source.uri if "://" in source.uri else str(Path(source.uri).expanduser())
@@ -43,18 +43,19 @@ def list_files(source: Source | FileSource) -> tuple[Any, tuple[SourceFile, ...]
         fs.invalidate_cache()
         result = _match(fs, path)
     except (ImportError, ValueError) as error:
-        raise BadInput(f"source {source.uri!r}: {error}") from error
+        others = f"; besides files, IngestOperator reads {', '.join(sorted(ingested))}" if scheme else ""
+        raise BadInput(f"source {source.uri!r}: {error}{others}") from error
     except OSError as error:
         kind = BadInput if isinstance(error, PermissionError) else HopsError
         raise kind(f"source {source.uri!r} cannot be listed ({type(error).__name__}: {error})") from error
     if not result:
         raise BadInput(f"source {source.uri!r}: no file matches")
     for name, info in result.items():
-        _check_file(fs, name, info, is_name_kept=isinstance(source, FileSource))
+        _check_file(fs, name, info, is_name_kept=not isinstance(source, Source))
     return fs, tuple(_describe(fs, name, info) for name, info in result.items())
 
 
-def check_unchanged(source: Source | FileSource, listed: Sequence[SourceFile]) -> None:
+def check_unchanged(source: AnySource, listed: Sequence[SourceFile]) -> None:
     """Raises HopsError if the files of a source are not the listed ones any more."""
     try:
         again = {file.name: file for file in list_files(source)[1]}
@@ -77,29 +78,19 @@ def source_root(fs: Any, uri: str) -> str:
     return "/".join(fixed)
 
 
-def fingerprint_of_sources(sources: Mapping[str, Source | FileSource | ImageSource]) -> str:
+def fingerprint_of_sources(sources: Mapping[str, AnySource]) -> str:
     """Returns the SHA-256 (hex) over the names, sizes and versions of all files, without reading them.
 
-    The state of a table is unknown here, so a fingerprint with tables differs each time.
+    Which rows a source with a planner has is unknown here, so a fingerprint with one differs each time.
     """
-    state: dict[str, Any] = {table: uuid.uuid4().hex for table, source in sources.items() if _is_table(source)}
+    state: dict[str, Any] = {}
     for table, source in sources.items():
-        if table not in state:
-            state[table] = [[file.name, file.size_bytes, file.version] for file in _files_and_labels(source)]
+        if isinstance(source, RowSource) and source.planner:
+            state[table] = uuid.uuid4().hex
+        else:
+            files = [file for uri in source.uris for file in list_files(replace(source, uri=uri))[1]]
+            state[table] = [[file.name, file.size_bytes, file.version] for file in files]
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-def _is_table(source: Source | FileSource | ImageSource) -> bool:
-    return isinstance(source, Source) and source.is_table
-
-
-def _files_and_labels(source: Source | FileSource | ImageSource) -> tuple[SourceFile, ...]:
-    if not isinstance(source, ImageSource):
-        return list_files(source)[1]
-    uris = (source.uri, *([source.labels] if source.labels is not None else []))
-    return tuple(
-        file for uri in uris for file in list_files(FileSource(uri, storage_options=source.storage_options))[1]
-    )
 
 
 def _match(fs: Any, path: str) -> dict[str, Mapping[str, Any]]:

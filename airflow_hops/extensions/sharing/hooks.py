@@ -2,63 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.sharing.core.entries import SCHEME, Dataset, DatasetRef, Preview
 from airflow_hops.extensions.sharing.core.records import SharingRecords
+from airflow_hops.extensions.sharing.core.source import DatasetSource
 from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait
+from airflow_hops.extensions.sharing.triggers import DatasetTrigger
+from airflow_hops.hooks.sources import Planning
 
 _ALIASES = {"double": "float64", "float": "float32", "halffloat": "float16", "large_string": "string"}
 
 
-def is_dataset(value: Any) -> bool:
-    """Returns whether a source, as an operator stores it, is a shared data set."""
-    return isinstance(value, Mapping) and str(value.get("uri", "")).startswith(f"{SCHEME}://")
-
-
-def fetch_datasets(
-    store: ArtifactStore, sources: Mapping[str, Any], licences: Sequence[str] | None, last: Wait | None
-) -> dict[str, Any] | Wait:
-    """Returns the sources with the places of fetched data sets, or what to wait for.
-
-    Args:
-        store: The artifact store.
-        sources: Fields of the source of each table.
-        licences: Accepted licences; None for any.
-        last: The last wait, which is over.
+def plan(sources: Mapping[str, DatasetSource], planning: Planning) -> dict[str, Source] | DatasetTrigger:
+    """Returns the places of fetched data sets, or what to wait for, as :class:`~airflow_hops.hooks.sources.Planner`.
 
     Raises:
         BadInput: a data set does not exist, or its licence, its columns or their types are not as expected.
-        HopsError: the transfer failed.
+        HopsError: the transfer failed, or the sharing daemon is dead.
     """
-    records, results = SharingRecords(store), dict(sources)
-    for table, value in sources.items():
-        if not is_dataset(value):
-            continue
-        source = Source.from_value(table, value)
+    store, event = planning.hook.store, planning.event
+    if event and event["error"]:
+        raise HopsError(event["error"])
+    last = Wait(event["ref"], event["wants"], event["since"]) if event else None
+    records, results = SharingRecords(store), dict[str, Source]()
+    for table, source in sources.items():
 
-        def accept(dataset: Dataset, preview: Preview, source: Source = source, table: str = table) -> None:
-            check_licence(dataset, licences)
+        def accept(dataset: Dataset, preview: Preview, source: DatasetSource = source, table: str = table) -> None:
+            check_licence(dataset, source.licences)
             check_columns(source, dataset, preview.types[table_of(source, table, dataset, preview)])
 
         step = next_wait(records, DatasetRef.parse(source.uri), last, accept=accept)
         if isinstance(step, Wait):
-            return step
+            conn_id = planning.hook.hops_conn_id
+            return DatasetTrigger(ref=step.ref, wants=step.wants, since=step.since, conn_id=conn_id)
         preview = records.preview(step)
         assert preview is not None
-        uri = f"{records.place(step.ref)}/{table_of(source, table, step, preview)}"
-        read = replace(source, uri=uri, schema={}, storage_options=store.storage_options, storage_conn_id=None)
-        results[table] = read.to_dict()
+        results[table] = Source(
+            f"{records.place(step.ref)}/{table_of(source, table, step, preview)}",
+            time_column=source.time_column,
+            columns=source.columns,
+            storage_options=store.storage_options,
+        )
     return results
 
 
-def table_of(source: Source, table: str, dataset: Dataset, preview: Preview) -> str:
+def table_of(source: DatasetSource, table: str, dataset: Dataset, preview: Preview) -> str:
     """Returns the data set's table that a source means: that of the URI's fragment, of the same name, or the only one.
 
     Raises:
@@ -75,7 +67,7 @@ def table_of(source: Source, table: str, dataset: Dataset, preview: Preview) -> 
     return result
 
 
-def check_licence(dataset: Dataset, licences: Sequence[str] | None) -> None:
+def check_licence(dataset: Dataset, licences: tuple[str, ...] | None) -> None:
     """Raises BadInput if the licence is not accepted."""
     if licences is not None and dataset.entry.licence not in licences:
         raise BadInput(
@@ -84,7 +76,7 @@ def check_licence(dataset: Dataset, licences: Sequence[str] | None) -> None:
         )
 
 
-def check_columns(source: Source, dataset: Dataset, types: Mapping[str, str]) -> None:
+def check_columns(source: DatasetSource, dataset: Dataset, types: Mapping[str, str]) -> None:
     """Raises BadInput if a column that the source names is missing, or has another type than in its ``schema``."""
     wanted = [*(source.columns or ()), *([source.time_column] if source.time_column else []), *source.schema]
     if missing := [name for name in wanted if name not in types]:

@@ -9,9 +9,9 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from airflow_hops.airflow_internals.triggers import BaseEventTrigger, TriggerEvent
-from airflow_hops.connections import storage_options_of
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.extensions.streams.core.topic import Topic
+from airflow_hops.extensions.streams.hooks import kafka_options_of
 
 _STATE_KEY = "hops_topic_ends"
 
@@ -75,7 +75,7 @@ class TopicTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_s)
 
     def _ends(self) -> dict[str, int]:
-        with Topic(f"kafka://{self.topic}", storage_options_of(self.conn_id)) as topic:
+        with Topic(f"kafka://{self.topic}", kafka_options_of(self.conn_id)) as topic:
             return {str(partition): topic.bounds(partition)[1] for partition in topic.partitions()}
 
 

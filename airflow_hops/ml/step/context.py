@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.protocol import StepSpec, format_record
-from airflow_hops.core.contract.sources import FileSource, ImageSource, Source
+from airflow_hops.core.contract.sources import AnySource
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import descendants
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
 
-S = TypeVar("S", Source, FileSource, ImageSource)
+S = TypeVar("S", bound=AnySource)
 
 
 class Stage(Protocol):
@@ -84,7 +84,7 @@ class StepContext:
         return self.spec.inputs.get(role, ())
 
     def sources(self, sources: Mapping[str, S]) -> dict[str, S]:
-        """Returns sources with the fsspec options of the connections that they name."""
+        """Returns sources with the options of the connections that they name."""
         return {name: source.with_options(self.spec.source_options) for name, source in sources.items()}
 
     def local(self, role: str) -> Path:

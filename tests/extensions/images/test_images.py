@@ -10,8 +10,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.extensions.images import PackOperator, PrepareImagesOperator
-from airflow_hops.operators import ImageSource
+from airflow_hops.extensions.images import ImageSource, PackOperator, PrepareImagesOperator
 
 
 def test_the_operator_hands_its_arguments_on_and_knows_when_files_change(tmp_path: Path) -> None:

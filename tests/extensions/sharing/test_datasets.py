@@ -143,26 +143,32 @@ def run_deferred(operator: IngestOperator) -> tuple[Any, list[str]]:
     """Runs a task as worker and triggerer would, from deferral to deferral."""
     import asyncio
 
-    waits, resumed, event = [], operator.execute, None
+    waits, resumed, event, more = [], operator.execute, None, {}
     while True:
         context: Any = Context(operator)
         try:
-            return (resumed(context) if event is None else operator.resume(context, event)), waits
+            return (resumed(context) if event is None else operator.resume(context, event, **more)), waits
         except TaskDeferred as deferred:
             path, arguments = deferred.trigger.serialize()
             assert path == "airflow_hops.extensions.sharing.triggers.DatasetTrigger"
             waits.append(arguments["wants"])
-            event = asyncio.run(events(DatasetTrigger(**arguments, **{})))
+            event, more = asyncio.run(events(DatasetTrigger(**arguments))), deferred.kwargs or {}
 
 
 def test_an_ingest_defers_twice_and_reads_a_window(two: tuple[Organisation, Organisation]) -> None:
     _, south = two
     wait_for(south.records.datasets, south.log.read_text)
     operator = task(
-        sources={"flights": {"uri": "dataset://flights@1", "time_column": "at", "schema": {"delay": "float64"}}},
+        sources={
+            "flights": {
+                "uri": "dataset://flights@1",
+                "time_column": "at",
+                "schema": {"delay": "float64"},
+                "licences": ["CC-BY-4.0"],
+            }
+        },
         window_start="2013-01-01",
         window_end="2013-01-08",
-        licences=["CC-BY-4.0"],
         deferrable=True,
     )
     value, waits = run_deferred(operator)
@@ -192,10 +198,10 @@ def test_an_ingest_is_rejected_before_the_download(
 
     _, south = two
     for changes, reason in REJECTED:
-        source = {"uri": "dataset://north/flights@1", **{k: v for k, v in changes.items() if k != "licences"}}
+        source = {"uri": "dataset://north/flights@1", **changes}
         with subtests.test(reason):
             with pytest.raises(AirflowFailException) as failure:
-                run_deferred(task(sources={"flights": source}, licences=changes.get("licences"), deferrable=True))
+                run_deferred(task(sources={"flights": source}, deferrable=True))
             assert reason in str(failure.value)
             assert not south.fetched(REF).exists()
 

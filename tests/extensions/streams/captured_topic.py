@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges
-from airflow_hops.extensions.streams.ml.ingest import ingest_topic
 from airflow_hops.extensions.streams.serving.capture import LABELS_SUFFIX, CapturedTopic
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import IN_PROCESS
@@ -34,7 +33,7 @@ def ingest_captured(
     rows = Part("flights", "", "", "parquet", 1, 0, bytes)
     parts = [replace(rows, labels=int(labels), table=lambda table=table: table) for table in tables]
     assert CapturedTopic("captured", str(config), "tests").send(parts) == {}
-    source = Source(
+    source = TopicSource(
         f"kafka://captured{LABELS_SUFFIX if labels else ''}", storage_options=broker.config, allow_gaps=True
     )
     window = Window(None, None)
@@ -42,7 +41,7 @@ def ingest_captured(
     def ingest(context: StepContext) -> Artifact:
         with context.output() as writer:
             folder = OutputFolder(str(writer.path))
-            rows, _ = ingest_topic("captured", source, ranges, window, folder, IN_PROCESS, print, ingest_table)
+            rows, _ = ingest_table("captured", source, window, folder, IN_PROCESS, print, ranges.to_dict())
             return writer.commit(rows={"captured": rows})
 
     with pytest.MonkeyPatch.context() as patch:  # brokers of tests do not answer all questions

@@ -14,9 +14,10 @@ from airflow.triggers.base import BaseEventTrigger
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
-from airflow_hops.extensions.streams.triggers import TopicTrigger
+from airflow_hops.extensions.streams import TopicSource, TopicTrigger
 from tests.extensions.streams.kafka_brokers import Broker, as_json
 
 pytestmark = pytest.mark.runtime
@@ -38,7 +39,7 @@ def test_offsets_are_planned_once_and_named_by_the_artifact(
     assert artifact.rows["events"].rows_out == 40
     store = ArtifactStore(hops["store"])
     ranges = {"topic": "events", "topic_id": None, "window": None, "offsets": {str(n): [0, 10] for n in range(4)}}
-    assert store.manifest(artifact.uri).properties["topics"] == {"events": ranges}
+    assert store.manifest(artifact.uri).properties["plans"] == {"events": ranges}
     (plan,) = (tmp_path / "store" / "_state").rglob("ranges/*/*.json")
     assert json.loads(plan.read_text()) == ranges
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
@@ -46,12 +47,14 @@ def test_offsets_are_planned_once_and_named_by_the_artifact(
 
 
 def test_only_ingest_reads_topics() -> None:
-    with pytest.raises(BadInput, match="is a Kafka topic, which only IngestOperator reads; ingest it first"):
+    with pytest.raises(BadInput, match="only IngestOperator reads kafka://; ingest it first"):
         list_files(Source("kafka://events"))
-    with pytest.raises(BadInput, match="offsets and allow_gaps are for topics"):
-        Source("/data", allow_gaps=True)
+    with pytest.raises(BadInput, match=r"is not of files; pass a TopicSource, or only the URI"):
+        row_source("events", Source("kafka://events"))
+    with pytest.raises(BadInput, match="a TopicSource begins with kafka://"):
+        TopicSource("/data")
     with pytest.raises(BadInput, match="format is 'csv', expected one of json, avro, protobuf"):
-        Source("kafka://events", format="csv")
+        TopicSource("kafka://events", format="csv")
 
 
 class AssetState:

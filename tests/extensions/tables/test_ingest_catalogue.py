@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables import TableSource
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.spark import SparkLauncher
 
@@ -33,14 +33,16 @@ def test_hive_table_is_pruned_to_the_window_and_changes_are_seen(run_step: Any, 
     subprocess.run([runtime / "bin" / "python", SCRIPT], env=environment, cwd=tmp_path, check=True)
     launcher = SparkLauncher(runtime, "spark_local", conf)
 
-    def ingest(states: dict[str, str] | None = None, window_end: str = WINDOW["window_end"], **sources: Source) -> Any:
+    def ingest(
+        states: dict[str, str] | None = None, window_end: str = WINDOW["window_end"], **sources: TableSource
+    ) -> Any:
         params = {"sources": {name: source.to_dict() for name, source in sources.items()}, **WINDOW}
         params["window_end"] = window_end
-        return run_step(RUN, params={**params, "states": states}, kind="snapshot", launcher=launcher)
+        return run_step(RUN, params={**params, "plans": states}, kind="snapshot", launcher=launcher)
 
-    pruned = Source("hive://shop.rows", time_column="day", key=("id",))
+    pruned = TableSource("hive://shop.rows", time_column="day", key=("id",))
     states = run_step(STATES, params={"sources": {"rows": pruned.to_dict()}}, launcher=launcher)
-    artifact = ingest(states, rows=pruned, hours=Source("hive://shop.rows", time_column="at", columns=("id",)))
+    artifact = ingest(states, rows=pruned, hours=TableSource("hive://shop.rows", time_column="at", columns=("id",)))
     folder = run_step.store.local(artifact)
     table = pq.read_table(folder / "rows")
     rows = sorted(table.to_pylist(), key=lambda row: row["id"])
@@ -49,7 +51,7 @@ def test_hive_table_is_pruned_to_the_window_and_changes_are_seen(run_step: Any, 
     assert [row["flag"] for row in rows[:3]] == [None, False, True]
     assert str(table.schema.field("at").type) == "timestamp[us, tz=UTC]"
     assert sorted(pq.read_table(folder / "hours")["id"].to_pylist()) == list(range(96, 144))
-    assert artifact.properties["states"] == states
+    assert artifact.properties["plans"] == states
 
     # A file outside the window is damaged: only a read that prunes does not notice.
     next((tmp_path / "warehouse" / "shop.db" / "rows" / "day=2013-01-20").glob("part-*")).write_bytes(b"damaged")
@@ -60,7 +62,7 @@ def test_hive_table_is_pruned_to_the_window_and_changes_are_seen(run_step: Any, 
     assert failure.value.retryable
     assert ingest(rows=pruned).rows["rows"].rows_out == 48
 
-    odd = Source("hive://shop.odd", columns=("a.b", "Ti`ck ü%"), time_column="select", key=("a.b",))
+    odd = TableSource("hive://shop.odd", columns=("a.b", "Ti`ck ü%"), time_column="select", key=("a.b",))
     folder = run_step.store.local(ingest(rows=odd, window_end="2050-01-01"))
     expected = [{"a.b": 2 * n, "Ti`ck ü%": "ü"} for n in range(4, 9)]
     assert sorted(pq.read_table(folder / "rows").to_pylist(), key=lambda row: row["a.b"]) == expected
@@ -71,5 +73,5 @@ def test_hive_table_is_pruned_to_the_window_and_changes_are_seen(run_step: Any, 
         ("odd", {"columns": ("a",), "key": ("count",)}, "MAP"),
     ):
         with pytest.raises(StepFailed, match=rf"hive://shop\.{table}: .*{message}") as failure:
-            ingest(rows=Source(f"hive://shop.{table}", **fields))
+            ingest(rows=TableSource(f"hive://shop.{table}", **fields))
         assert not failure.value.retryable

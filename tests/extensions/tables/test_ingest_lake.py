@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.tables import TableSource
+from airflow_hops.extensions.tables.hooks import first_state
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
-from airflow_hops.operators.ingest import IngestOperator, _first_state
+from airflow_hops.operators import IngestOperator
 
 pytestmark = pytest.mark.runtime
 
@@ -39,14 +40,14 @@ def change(lake_runtime: Path, tmp_path: Path) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def source(tmp_path: Path, change: Any) -> Callable[..., Source]:
+def source(tmp_path: Path, change: Any) -> Callable[..., TableSource]:
     """Makes a source of the table in a format."""
 
-    def make(kind: str, **fields: Any) -> Source:
+    def make(kind: str, **fields: Any) -> TableSource:
         if kind == "delta":
-            return Source(f"delta://{tmp_path}/delta", **fields)
+            return TableSource(f"delta://{tmp_path}/delta", **fields)
         catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/iceberg"}
-        return Source("iceberg://lake/shop.rows", storage_options=catalog, **fields)
+        return TableSource("iceberg://lake/shop.rows", storage_options=catalog, **fields)
 
     return make
 
@@ -54,11 +55,11 @@ def source(tmp_path: Path, change: Any) -> Callable[..., Source]:
 @pytest.fixture
 def ingest(run_step: Any, lake_runtime: Path) -> Callable[..., tuple[Any, pa.Table]]:
     def run(
-        source: Source, window: tuple[str | None, str | None] = (None, None), states: dict[str, str] | None = None
+        source: TableSource, window: tuple[str | None, str | None] = (None, None), states: dict[str, str] | None = None
     ) -> tuple[Any, pa.Table]:
         params = {"sources": {"rows": source.to_dict()}, "window_start": window[0], "window_end": window[1]}
         launcher = LocalLauncher(lake_runtime, None)
-        artifact = run_step(RUN, params={**params, "states": states}, kind="snapshot", launcher=launcher)
+        artifact = run_step(RUN, params={**params, "plans": states}, kind="snapshot", launcher=launcher)
         return artifact, pq.read_table(run_step.store.local(artifact) / "rows")
 
     return run
@@ -73,7 +74,7 @@ def test_table_is_read_at_the_planned_state(
     change("more")
     artifact, table = ingest(source(kind), states=states)
     assert sorted(table["id"].to_pylist()) == list(range(1000))
-    assert artifact.properties["states"] == states
+    assert artifact.properties["plans"] == states
     assert artifact.rows["rows"].rows_in == 1000
     assert [str(kind) for kind in table.schema.types] == [
         *("int64", "timestamp[us, tz=UTC]", "decimal128(10, 2)", "string", "int32", "list<element: string>")
@@ -89,7 +90,7 @@ def test_table_is_read_at_the_planned_state(
     _, table = ingest(source(kind, time_column="epoch", columns=("id",), version=int(states["rows"])), far)
     assert sorted(table["id"].to_pylist()) == list(range(2, 1000))
 
-    def refused(source: Source, *arguments: Any) -> str:
+    def refused(source: TableSource, *arguments: Any) -> str:
         with pytest.raises(StepFailed) as failure:
             ingest(source, *arguments)
         assert not failure.value.retryable
@@ -168,7 +169,7 @@ def test_iceberg_schema_is_that_of_the_table(source: Any, change: Any, run_step:
 def test_each_run_reads_the_newest_version(run_dag: Any, change: Any, tmp_path: Path) -> None:
     def states() -> dict[str, str]:
         (task,) = run_dag("ingest_lake", {"table": str(tmp_path / "delta")}).get_task_instances()
-        return dict(task.xcom_pull(task_ids="ingest")["properties"]["states"])
+        return dict(task.xcom_pull(task_ids="ingest")["properties"]["plans"])
 
     assert states() == {"rows": "1"}
     change("more")
@@ -179,16 +180,15 @@ def test_all_tries_of_a_run_read_one_version(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path / "store"))
 
     def state(run: str, attempt: int, version: str | None, found: str) -> str:
-        params = {"sources": {"rows": Source("delta:///rows", version=version).to_dict()}}
-        spec = StepSpec("ingest", STATES, params, producer=Producer("shop", run, "ingest", -1, attempt))
-        return _first_state(store, spec, "rows", found)
+        producer = Producer("shop", run, "ingest", -1, attempt)
+        return first_state(store, producer, "rows", TableSource("delta:///rows", version=version), found)
 
     assert [state("monday", 1, None, "1"), state("monday", 2, None, "2")] == ["1", "1"]
     assert [state("tuesday", 1, None, "2"), state("monday", 3, "7", "7")] == ["2", "7"]
 
 
 def test_an_environment_without_the_library_is_named(run_step: Any, warm_launcher: Any) -> None:
-    params = {"sources": {"rows": Source("delta:///tmp/none").to_dict()}}
+    params = {"sources": {"rows": TableSource("delta:///tmp/none").to_dict()}}
     with pytest.raises(StepFailed, match="lacks deltalake; make one with 'airflow hops runtime create"):
         run_step(STATES, params=params, launcher=warm_launcher)
 
@@ -199,7 +199,7 @@ def test_table_named_like_the_folder_of_rejected_records_is_refused() -> None:
 
 
 def test_fields_of_queries_are_refused() -> None:
-    with pytest.raises(BadInput, match="'partition_column' is not for tables of this kind"):
-        Source("delta:///rows", partition_column="id", num_partitions=2)
-    with pytest.raises(BadInput, match="'version' is not for tables of this kind"):
-        Source("hive://shop.rows", version="7")
+    with pytest.raises(BadInput, match=r"sources\['rows'\] has no field 'partition_column'"):
+        row_source("rows", {"uri": "delta:///rows", "partition_column": "id"})
+    with pytest.raises(BadInput, match="'version' is for tables of Iceberg and Delta"):
+        TableSource("hive://shop.rows", version="7")

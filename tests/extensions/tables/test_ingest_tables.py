@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.connections import database_options_of
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables import QuerySource
+from airflow_hops.extensions.tables.hooks import database_options_of
 from airflow_hops.hooks.runtime import StepFailed
 
 pytestmark = pytest.mark.runtime
@@ -28,7 +28,7 @@ def ingest(run_step: Any, warm_launcher: Any) -> Callable[..., Any]:
     """Ingests the table ``rows`` from a query; returns the artifact and the table."""
 
     def run(sql: str, window: tuple[str | None, str | None] = (None, None), **fields: Any) -> tuple[Any, pa.Table]:
-        source = Source(conn_id="warehouse", sql=sql, **fields).to_dict()
+        source = QuerySource(conn_id="warehouse", sql=sql, **fields).to_dict()
         params = {"sources": {"rows": source}, "window_start": window[0], "window_end": window[1]}
         artifact = run_step(RUN, params=params, kind="snapshot", launcher=warm_launcher)
         return artifact, pq.read_table(run_step.store.local(artifact) / "rows")
@@ -238,7 +238,7 @@ def test_state_is_the_value_of_the_version_query(sqlite: Any, run_step: Any, war
     sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
 
     def state(version: str | None) -> str:
-        source = Source(conn_id="warehouse", sql="SELECT * FROM many", version=version).to_dict()
+        source = QuerySource(conn_id="warehouse", sql="SELECT * FROM many", version=version).to_dict()
         result = run_step(STATES, params={"sources": {"rows": source}}, launcher=warm_launcher)
         return str(result["rows"])
 
@@ -257,29 +257,28 @@ def test_snapshot_is_cached_only_with_a_version(sqlite: Any, run_dag: Any) -> No
 
     first, second = run(), run()
     assert [second[task]["cached"] for task in ("versioned", "unknown")] == [True, False]
-    assert first["versioned"]["properties"]["states"] == {"rows": "7"}
+    assert first["versioned"]["properties"]["plans"] == {"rows": "7"}
     sqlite.execute("UPDATE many SET changed = 8")
-    assert run()["versioned"]["properties"]["states"] == {"rows": "8"}
+    assert run()["versioned"]["properties"]["plans"] == {"rows": "8"}
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"sql": "SELECT 1"}, "a query needs 'conn_id' and 'sql'"),
-        ({"uri": "/a.csv", "conn_id": "warehouse"}, "'conn_id' is for tables"),
-        ({"uri": "/a.csv", "key": ("id",)}, "'key' is for tables"),
-        ({"conn_id": "warehouse", "sql": "SELECT 1", "delimiter": ";"}, "'delimiter' is for files"),
+        ({"uri": "sql://other", "conn_id": "warehouse", "sql": "SELECT 1"}, "no other 'uri'"),
         ({"conn_id": "warehouse", "sql": "SELECT 1", "num_partitions": 2}, "needs both"),
         ({"conn_id": "warehouse", "sql": "SELECT 1", "num_partitions": 0}, "num_partitions is 0"),
         ({"conn_id": "warehouse", "sql": " "}, "a query needs 'conn_id' and 'sql'"),
-        ({"uri": "sql://warehouse"}, "'sql' is missing"),
-        ({"uri": "/a.csv", "columns": ()}, "columns is empty"),
+        ({"uri": "sql://warehouse"}, "a query needs 'conn_id' and 'sql'"),
+        ({"uri": "/a.csv", "sql": "SELECT 1"}, "a query needs 'conn_id' and 'sql'"),
+        ({"conn_id": "warehouse", "sql": "SELECT 1", "columns": ()}, "columns is empty"),
         ({"conn_id": "warehouse", "sql": "SELECT 1", "schema": {"at": "%d/%m/%Y"}}, "only CSV and JSON"),
     ],
 )
-def test_sources_refuse_fields_that_have_no_effect(fields: dict[str, Any], message: str) -> None:
+def test_queries_refuse_fields_that_have_no_effect(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        Source(**fields)
+        QuerySource(**fields)
 
 
 def test_connection_fields_without_effect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

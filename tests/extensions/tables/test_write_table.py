@@ -18,7 +18,8 @@ import pytest
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.sources import RowSource
+from airflow_hops.extensions.tables import QuerySource, TableSource
 from airflow_hops.extensions.tables.core.tables import Table
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
@@ -35,7 +36,7 @@ MAKE_NAMESPACE = (
 class Target:
     """A table that does not exist yet."""
 
-    def __init__(self, table: Table, source: Source, launcher: Any, run_step: Any) -> None:
+    def __init__(self, table: Table, source: RowSource, launcher: Any, run_step: Any) -> None:
         self.table, self.source, self.launcher, self.run_step = table, source, launcher, run_step
 
     def write(self, rows: Artifact, *, launcher: Any = None, **params: Any) -> Artifact:
@@ -66,7 +67,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, run_step: Any) -> Tar
     kind = request.param
     if kind in ("postgres", "sqlite"):
         request.getfixturevalue(kind)
-        source = Source(conn_id="warehouse", sql='SELECT * FROM "late ""rows"""')
+        source = QuerySource(conn_id="warehouse", sql='SELECT * FROM "late ""rows"""')
         table = Table(conn_id="warehouse", name='late "rows"')
         return Target(table, source, request.getfixturevalue("warm_launcher"), run_step)
     runtime = request.getfixturevalue("lake_runtime")
@@ -77,7 +78,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, run_step: Any) -> Tar
         catalog, uri = f"sqlite:///{tmp_path}/lake/catalog.db", "iceberg://lake/shop.late"
         options = {"type": "sql", "uri": catalog, "warehouse": f"file://{tmp_path}/lake"}
         subprocess.run([runtime / "bin" / "python", "-c", MAKE_NAMESPACE, catalog], check=True)
-    source = Source(uri, storage_options=options)
+    source = TableSource(uri, storage_options=options)
     return Target(Table(uri, storage_options=options), source, LocalLauncher(runtime, None), run_step)
 
 
@@ -205,7 +206,7 @@ def test_lakes_on_s3_take_credentials_of_a_connection(
         options = {"type": "sql", "uri": catalog, "warehouse": f"s3://lake-{kind}"}
         subprocess.run([lake_runtime / "bin" / "python", "-c", MAKE_NAMESPACE, catalog], check=True)
     table = Table(uri, storage_options=options, storage_conn_id="lake")
-    source = Source(uri, storage_options=options, storage_conn_id="lake")
+    source = TableSource(uri, storage_options=options, storage_conn_id="lake")
     target = Target(table, source, LocalLauncher(lake_runtime, None), run_step)
     rows = artifact({"train": ids([1, 2])})
     for _ in range(2):

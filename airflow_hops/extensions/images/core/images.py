@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
-from airflow_hops.core.contract.sources import ImageSource
+from airflow_hops.core.contract.sources import AnySource
 
 KEY, IMAGE = "key", "image"
 """Columns of prepared images."""
@@ -20,6 +20,35 @@ CHANNELS = {1: "greyscale", 3: "RGB", 4: "RGB with opacity"}
 MAX_PIXELS = 64 << 20
 """Maximum number of pixels of an image; decoding takes about 5 bytes a pixel, and small files can have many pixels."""
 FITS = ("cover", "stretch", "crop")
+
+
+@dataclass(frozen=True)
+class ImageSource(AnySource):
+    """A source of labelled images.
+
+    Attributes:
+        uri: Absolute local path or fsspec URI: a folder with a folder of image files for each class; such files
+            packed by ``PackOperator``; Parquet files (one, a glob, or a folder of them) with a column of encoded
+            images; or an IDX file of images, like MNIST's.
+        labels: For IDX: the IDX file of the labels.
+        image_column: For Parquet: the encoded images, binary, or a struct with a field ``bytes``.
+        label_column: For Parquet: names or numbers of the classes.
+        key_column: For Parquet: keys of the images; None derives them from the file's name and the row's number.
+        storage_options: fsspec options. Airflow stores them with the task's rendered fields, so put credentials into
+            a connection.
+        storage_conn_id: Connection with further options, such as ``aws_default``; see the field of that name of the
+            connection of type ``hops``.
+    """
+
+    labels: str | None = None
+    image_column: str = "image"
+    label_column: str = "label"
+    key_column: str | None = None
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """URIs of the images and of their labels."""
+        return (self.uri,) if self.labels is None else (self.uri, self.labels)
 
 
 @dataclass(frozen=True)

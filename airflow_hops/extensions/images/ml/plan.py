@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import FileSource, ImageSource, SourceFile
+from airflow_hops.core.contract.sources import FileSource, SourceFile
 from airflow_hops.core.store.source_files import list_files, source_root
-from airflow_hops.extensions.images.core.images import MAX_PIXELS
+from airflow_hops.extensions.images.core.images import MAX_PIXELS, ImageSource
 from airflow_hops.extensions.images.ml.idx import IdxFile, is_idx_file
 from airflow_hops.extensions.images.ml.packed import SHARDS, PackedFile, is_packed, read_index
 from airflow_hops.ml.readers.raw_file import explained

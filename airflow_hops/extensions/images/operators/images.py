@@ -9,9 +9,8 @@ from airflow.sdk import XComArg
 
 from airflow_hops.arguments import Count, Share
 from airflow_hops.connections import with_storage_options
-from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store.source_files import fingerprint_of_sources
-from airflow_hops.extensions.images.core.images import ImageOptions, packed_role
+from airflow_hops.extensions.images.core.images import ImageOptions, ImageSource, packed_role
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
@@ -42,7 +41,7 @@ class PrepareImagesOperator(SparkOperator):
 
     Args:
         sources: The source of each split's images, by the split's name: an
-            :class:`~airflow_hops.core.contract.sources.ImageSource`, its URI, its fields, or the output of a
+            :class:`~airflow_hops.extensions.images.ImageSource`, its URI, its fields, or the output of a
             ``PackOperator``. One split must be ``train``. (templated)
         height: Height of the prepared images, in pixels.
         width: Width of the prepared images, in pixels.

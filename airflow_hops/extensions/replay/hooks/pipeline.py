@@ -18,9 +18,9 @@ from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProp
 from airflow_hops.core.contract.protocol import Line, Output, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import BACKTEST, RunRecord
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.monitoring.reports import monitoring_reports
 from airflow_hops.core.processes.temporary_folders import temporary_folder
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store.model_records import read_record, recorded_models
 from airflow_hops.core.store.schema_history import IMPORTED
 from airflow_hops.core.store.source_files import fingerprint_of_sources
@@ -235,7 +235,7 @@ class PipelineReplay:
         for number, step in enumerate(self._chain):
             params = recorded_params(step.record, Path())  # raises early if a secret is unknown
             if step.has_window:
-                sources = {table: Source.from_value(table, of) for table, of in params["sources"].items()}
+                sources = {table: row_source(table, of) for table, of in params["sources"].items()}
                 try:
                     parts[f"sources {number}"] = fingerprint_of_sources(with_storage_options(sources))
                 except (BadInput, OSError) as error:
@@ -310,7 +310,7 @@ class PipelineReplay:
         params = with_artifacts(recorded_params(record, code), new)
         if window and step.has_window:
             params |= {"window_start": window[0].isoformat(), "window_end": window[1].isoformat()}
-            params.pop("states", None)  # another window may need a newer state of its tables
+            params.pop("plans", None)  # another window may need a newer state of its tables
         if "tensorboard" in params:
             params["tensorboard"] = False  # nobody looks
         producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id, try_number=1)

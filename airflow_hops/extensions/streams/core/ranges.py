@@ -13,19 +13,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
 from datetime import datetime
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.contract.times import sortable, window_time
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import Topic
 from airflow_hops.extensions.streams.core.topic_ranges import TopicRanges
 
 
 def recorded_ranges(
-    store: ArtifactStore, producer: Producer, table: str, source: Source, window: tuple[str | None, str | None]
+    store: ArtifactStore, producer: Producer, table: str, source: TopicSource, window: tuple[str | None, str | None]
 ) -> TopicRanges:
     """Returns the ranges that were planned for a table and window, or plans and records them.
 
@@ -63,7 +62,7 @@ def recorded_ranges(
 
 
 def plan_ranges(
-    source: Source,
+    source: TopicSource,
     window: tuple[datetime | None, datetime | None],
     before: TopicRanges | None = None,
     after: TopicRanges | None = None,
@@ -182,8 +181,3 @@ def _digest(text: str) -> str:
 
 def _few(partitions: list[int]) -> str:
     return f"{len(partitions)} partitions" + (f", 0 to {partitions[-1]}" if partitions else "")
-
-
-def ranges_of(values: Mapping[str, Mapping[str, object]] | None) -> dict[str, TopicRanges]:
-    """Returns the ranges by table from a step's parameter."""
-    return {table: TopicRanges.from_dict(value) for table, value in (values or {}).items()}

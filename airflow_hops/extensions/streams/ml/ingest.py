@@ -12,8 +12,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,20 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
+from airflow_hops.core.contract.sources import REJECTED_FOLDER, Source
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.streams.core.ranges import check_stored
+from airflow_hops.extensions.streams.core.source import TopicSource
 from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX, Topic, kafka_library
-from airflow_hops.extensions.streams.core.topic_ranges import REJECTED_FOLDER, TYPES_HEADER, TopicRanges
+from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
 from airflow_hops.extensions.streams.ml.message_types import Poison, signed
 from airflow_hops.extensions.streams.ml.message_values import Registry, decode_captured, decode_json
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
-from airflow_hops.ml.stages.ingest.window import Window
+from airflow_hops.ml.stages.ingest.reader import Progress, ingest_table
+from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
 log = logging.getLogger(__name__)
 
@@ -57,35 +58,21 @@ _REJECTED = pa.schema(
 
 
 def ingest_topic(
-    table: str,
-    source: Source,
-    ranges: TopicRanges,
-    window: Window,
-    folder: OutputFolder,
-    pool: Pool,
-    progress: Any,
-    ingest_table: Callable[..., tuple[RowCounts, list[FileEntry]]],
-) -> tuple[RowCounts, list[FileEntry]]:
-    """Reads the planned records of a topic into Parquet files.
+    table: str, source: TopicSource, plan: Any, window: Window, folder: OutputFolder, pool: Pool, progress: Progress
+) -> tuple[WindowCounts, list[FileEntry]]:
+    """Reads the planned records of a topic, as :class:`~airflow_hops.ml.stages.ingest.reader.Reader`.
 
-    Args:
-        table: The table's name.
-        source: The topic, with librdkafka's configuration in ``storage_options``.
-        ranges: The planned offsets.
-        window: Window by the source's time column, if it has one.
-        folder: Folder for ``<table>/part-*.parquet`` and ``rejected/<table>/*.parquet``.
-        pool: Runs the tasks that write; this process does if they would run on other hosts.
-        progress: Called with the finished share and a message.
-        ingest_table: :func:`~airflow_hops.ml.stages.ingest.stage.ingest_table`, which reads the staged files.
-
-    Returns:
-        The counts of records, and the files that tasks wrote to a remote store.
+    ``plan`` is the JSON object of the :class:`TopicRanges`. This process writes the files instead of ``pool`` if that
+    would run on other hosts.
 
     Raises:
-        BadInput: planned records have expired or were removed by compaction, none can be decoded, or as
-            :func:`~airflow_hops.ml.stages.ingest.stage.ingest_table`.
+        BadInput: no offsets are planned, planned records have expired or were removed by compaction, none can be
+            decoded, or as :func:`~airflow_hops.ml.stages.ingest.reader.ingest_table`.
         HopsError: the brokers or the schema registry do not answer, or a transaction is open.
     """
+    if plan is None:
+        raise BadInput(f"table {table!r}: only IngestOperator reads {source.uri!r}, by offsets that it plans")
+    ranges = TopicRanges.from_dict(plan)
     planned = ranges.window and tuple(ranges.window)
     if planned and planned != window.bounds:
         raise BadInput(
@@ -127,7 +114,7 @@ def ingest_topic(
             raise BadInput(f"table {table!r}: {values.with_offsets(str(error))}") from error
     reasons_of_all = {**counts.rejected, **rejected.reasons}
     rows_in = counts.rows_in + sum(rejected.reasons.values())
-    return RowCounts(rows_in, counts.rows_out, reasons_of_all).check(f"table {table!r}"), [*files, *entries]
+    return WindowCounts(rows_in=rows_in, rows_out=counts.rows_out, rejected=reasons_of_all), [*files, *entries]
 
 
 def read_records(topic: Topic, ranges: TopicRanges, *, allow_gaps: bool = False) -> Iterator[tuple[list[Any], int]]:
@@ -195,7 +182,7 @@ def _check_gaps(topic: Topic, gaps: list[tuple[str, int, int]]) -> None:
 class _Values:
     """Writes decoded records to files: JSON lines as they came, or Parquet for each schema or list of types."""
 
-    def __init__(self, folder: Path, source: Source, rejected: _Rejected) -> None:
+    def __init__(self, folder: Path, source: TopicSource, rejected: _Rejected) -> None:
         self._folder, self._source, self._rejected = folder, source, rejected
         options = source.storage_options
         has_registry = f"{REGISTRY_PREFIX}url" in options
@@ -316,14 +303,11 @@ class _Values:
             self._lines.close()
         elif not self._schemas:
             return None
-        return replace(
-            self._source,
-            uri=str(self._folder),
+        return Source(
+            str(self._folder),
             format="jsonl" if self._lines is not None else "parquet",
-            storage_options={},
-            storage_conn_id=None,
-            offsets=None,
-            allow_gaps=False,
+            time_column=self._source.time_column,
+            columns=self._source.columns,
             schema=({} if self._schemas else _schema_of_facts(self._source)) | dict(self._source.schema),
         )
 
@@ -339,7 +323,7 @@ def _columns(rows: list[dict[str, Any]], schema: pa.Schema) -> list[pa.Array]:
     return columns
 
 
-def _schema_of_facts(source: Source) -> dict[str, str]:
+def _schema_of_facts(source: TopicSource) -> dict[str, str]:
     """Returns the types of the records' facts in JSON, of those that the source uses."""
     types = {"kafka_time": "timestamp", "kafka_key": "string"}
     used = {*(source.columns or types), source.time_column}

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import WrittenTableProperties
-from airflow_hops.core.contract.sources import LAKES, SQL, lake_options
+from airflow_hops.core.contract.sources import scheme_of
+from airflow_hops.extensions.tables.core.sources import LAKES, SQL, lake_options
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Table:
         own = f"{SQL}://{self.conn_id}/{self.name}"
         if self.conn_id and self.name and self.uri in ("", own) and self.storage_conn_id is None:
             object.__setattr__(self, "uri", own)
-        elif self.conn_id or self.name or not self.uri.startswith(LAKES):
+        elif self.conn_id or self.name or scheme_of(self.uri) not in LAKES:
             raise BadInput(
                 f"table: uri is {self.uri!r}, conn_id {self.conn_id!r} and name {self.name!r}; expected a uri "
                 "iceberg://catalog/namespace.table or delta://path, or else conn_id and name, and no storage_conn_id"

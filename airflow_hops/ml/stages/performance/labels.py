@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.core.registered_sources import row_source
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.monitoring.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
@@ -69,7 +69,7 @@ def read_labels(
         HopsError: a store does not answer.
     """
     if options.source is not None:
-        (source,) = context.sources({"labels": Source.from_value("labels", options.source)}).values()
+        (source,) = context.sources({"labels": row_source("labels", options.source)}).values()
         if options.label_time is not None:
             source = replace(source, time_column=options.label_time)
         folder = context.scratch / "labels"

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
-from airflow_hops.core.contract.sources import ImageSource
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.images import ImageSource
 from airflow_hops.extensions.images.core.images import ImageSpec, packed_role
 from airflow_hops.extensions.images.ml import pack
 from airflow_hops.extensions.images.ml.features import decode_image, decode_pixels, fit_pixels, normalise

@@ -16,8 +16,8 @@ import pytest
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges
-from airflow_hops.extensions.streams.ml.ingest import ingest_topic
 from airflow_hops.extensions.streams.serving.capture import CapturedTopic
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.spark.tasks import IN_PROCESS
@@ -156,9 +156,10 @@ def test_ingested_rows_are_those_of_files(mock_kafka: Broker, tmp_path: Path, mo
     config = tmp_path / "kafka.json"
     config.write_text(json.dumps(mock_kafka.config))
     assert CapturedTopic("events", str(config), "sender").send([part]) == {}
-    topic = Source("kafka://events", storage_options=mock_kafka.config, allow_gaps=True)
+    topic = TopicSource("kafka://events", storage_options=mock_kafka.config, allow_gaps=True)
     whole, output = Window(None, None), OutputFolder(str(tmp_path))
-    ingest_topic("topic", topic, plan_ranges(topic, (None, None)), whole, output, IN_PROCESS, print, ingest_table)
+    plan = plan_ranges(topic, (None, None)).to_dict()
+    ingest_table("topic", topic, whole, output, IN_PROCESS, print, plan)
     file = tmp_path / "captured.parquet"
     file.write_bytes(part.encode())
     ingest_table("files", Source(str(file)), whole, output, IN_PROCESS, print)

@@ -23,14 +23,13 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer, RowCounts
-from airflow_hops.core.contract.sources import Source
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges, recorded_ranges
 from airflow_hops.extensions.streams.core.topic import Topic
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
-from airflow_hops.extensions.streams.ml.ingest import ingest_topic, read_records
+from airflow_hops.extensions.streams.ml.ingest import read_records
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.tasks import IN_PROCESS
 from airflow_hops.ml.stages.ingest import ingest_table
 from airflow_hops.ml.stages.ingest.window import Window
 from tests.extensions.streams.kafka_brokers import Broker, as_json
@@ -39,14 +38,14 @@ TASK = Producer("dag", "run1", "ingest")
 WHOLE = Window(None, None)
 
 
-def source(broker: Broker, **fields: Any) -> Source:
+def source(broker: Broker, **fields: Any) -> TopicSource:
     more = fields.pop("storage_options", {})
-    return Source("kafka://events", storage_options={**broker.config, **more}, **fields)
+    return TopicSource("kafka://events", storage_options={**broker.config, **more}, **fields)
 
 
-def ingest(folder: Path, topic: Source, ranges: TopicRanges, window: Window = WHOLE) -> RowCounts:
+def ingest(folder: Path, topic: TopicSource, ranges: TopicRanges, window: Window = WHOLE) -> RowCounts:
     output = OutputFolder(str(folder))
-    return ingest_topic("t", topic, ranges, window, output, IN_PROCESS, lambda share, text: None, ingest_table)[0]
+    return ingest_table("t", topic, window, output, plan=ranges.to_dict())[0]
 
 
 def places(folder: Path) -> list[tuple[int, int]]:
@@ -296,7 +295,7 @@ def test_gaps_of_transactions_pass_only_where_compaction_is_excluded(
 
 def test_unknown_topic_and_options_are_bad_input(tansu: Broker) -> None:
     with pytest.raises(BadInput, match="'nowhere'"):
-        plan_ranges(Source("kafka://nowhere", storage_options=tansu.config), (None, None))
+        plan_ranges(TopicSource("kafka://nowhere", storage_options=tansu.config), (None, None))
     with pytest.raises(BadInput, match=r"'events': librdkafka refuses|'events' at .*No such configuration property"):
         plan_ranges(source(tansu, storage_options={"bootstrap.server": "x"}), (None, None))
     with pytest.raises(BadInput, match="no partition 7; it has 2 partitions"):
@@ -309,7 +308,7 @@ def test_unknown_topic_and_options_are_bad_input(tansu: Broker) -> None:
         ("kafka://events", {**tansu.config, "error_cb": "x"}, "'events': librdkafka refuses the connection's extra"),
     ):
         with pytest.raises(BadInput, match=message):
-            plan_ranges(Source(uri, storage_options=options), (None, None))
+            plan_ranges(TopicSource(uri, storage_options=options), (None, None))
 
 
 def test_plans_that_do_not_fit_are_refused(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:

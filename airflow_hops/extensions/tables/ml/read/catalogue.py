@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, check_duplicates, columns_to_read
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
@@ -28,7 +28,7 @@ from airflow_hops.ml.stages.ingest.window import Window
 _UNKNOWN = "unknown-"
 
 
-def state_of(source: Source) -> list[list[Any]]:
+def state_of(source: TableSource) -> list[list[Any]]:
     """Returns a hash of the names, sizes and times of modification of the table's files, as one row.
 
     Of a table that Spark reads from no files, the state is unknown, and so a new text each time.
@@ -37,7 +37,7 @@ def state_of(source: Source) -> list[list[Any]]:
 
 
 @contextmanager
-def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
+def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTable]:
     """Opens a table for the rows in a window; Spark prunes partitions by the time column.
 
     Raises:
@@ -101,7 +101,7 @@ def _run(
         return [row["summary"] for row in frame.mapInArrow(summarise, "summary string").collect()]
 
 
-def _frame(source: Source) -> DataFrame:
+def _frame(source: TableSource) -> DataFrame:
     """Returns the table; starts the Spark session if it does not run yet."""
     let_workers_import()
     builder = SparkSession.builder.appName("ingest").config("spark.sql.session.timeZone", "UTC")
@@ -126,7 +126,7 @@ def _column(name: str) -> Column:
     return F.col("`{}`".format(name.replace("`", "``")))
 
 
-def _failing(source: Source) -> AbstractContextManager[None]:
+def _failing(source: TableSource) -> AbstractContextManager[None]:
     """Turns errors of Spark into ours; a retry cannot help if there is no such table, column or type."""
     return as_spark_failure(source.uri, AnalysisException, PySparkTypeError)
 

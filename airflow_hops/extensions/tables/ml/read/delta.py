@@ -13,19 +13,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError, TableNotFoundError
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, columns_to_read, failing_as
 from airflow_hops.ml.stages.ingest.window import Window
 
 
-def state_of(source: Source) -> list[list[Any]]:
+def state_of(source: TableSource) -> list[list[Any]]:
     """Returns the current version, or the one that the source names, as one row."""
     return [[_load(source, source.version).version()]]
 
 
 @contextmanager
-def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
+def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTable]:
     """Opens a table at a version, for the rows in a window.
 
     Raises:
@@ -80,7 +80,7 @@ def _read(
             yield from fragment.to_batches(schema=schema, columns=list(columns), filter=inside)
 
 
-def _load(source: Source, version: str | None) -> DeltaTable:
+def _load(source: TableSource, version: str | None) -> DeltaTable:
     options = {name: str(value) for name, value in source.storage_options.items()}
     if version is not None and not version.isdigit():
         raise BadInput(f"{source.uri}: 'version' is {version!r}; expected the number of a version")

@@ -20,13 +20,13 @@ from pyiceberg.table import DataScan, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, columns_to_read, failing_as
 from airflow_hops.ml.stages.ingest.window import Window
 
 
-def state_of(source: Source) -> list[list[Any]]:
+def state_of(source: TableSource) -> list[list[Any]]:
     """Returns the current state, or the one that the source names, as one row."""
     table = _load(source)
     metadata = table.metadata if source.version is None else _metadata_at(table, source.version, source)
@@ -38,7 +38,7 @@ def state_of(source: Source) -> list[list[Any]]:
 
 
 @contextmanager
-def opened(source: Source, window: Window, state: str) -> Iterator[OpenTable]:
+def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTable]:
     """Opens a table at a state, for the rows in a window.
 
     Raises:
@@ -84,7 +84,7 @@ def _read(
             yield batch.select(list(columns))
 
 
-def _load(source: Source) -> Table:
+def _load(source: TableSource) -> Table:
     name, identifier = name_of(source.uri, "source")
     with failing(source.uri):
         return load_catalog(name, **source.storage_options).load_table(identifier)
@@ -105,7 +105,7 @@ def failing(where: str) -> AbstractContextManager[None]:
     return failing_as(where, Exception, is_bad=lambda error: isinstance(error, bad))
 
 
-def _metadata_at(table: Table, state: str, source: Source) -> TableMetadata:
+def _metadata_at(table: Table, state: str, source: TableSource) -> TableMetadata:
     """Returns the table's metadata with a state's snapshot and schema as the current ones.
 
     pyiceberg selects files and rows by the columns of the current schema, and returns those of the snapshot's.

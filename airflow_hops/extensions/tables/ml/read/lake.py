@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read.open_table import check_duplicates
 from airflow_hops.ml.stages.ingest.window import Window
 
@@ -19,7 +19,7 @@ PART_BYTES = 128 << 20
 """Maximum bytes of the files of a part, unless it is one file."""
 
 
-def bounds(source: Source, window: Window, schema: pa.Schema) -> list[tuple[str, pa.Scalar]]:
+def bounds(source: TableSource, window: Window, schema: pa.Schema) -> list[tuple[str, pa.Scalar]]:
     """Returns comparisons of the time column with the window's bounds; none for text, which is selected later."""
     if source.time_column is None:
         return []
@@ -53,7 +53,7 @@ def parts(files: Iterable[tuple[Any, int]]) -> list[list[Any]]:
     return result
 
 
-def check_key(keys: pa.Table, source: Source, where: str) -> None:
+def check_key(keys: pa.Table, source: TableSource, where: str) -> None:
     """Raises BadInput if two rows have the same key."""
     names = list(source.key)
     try:

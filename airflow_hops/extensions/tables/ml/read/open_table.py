@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import KeyedSource, QuerySource
 from airflow_hops.ml.readers.types import Types
 from airflow_hops.ml.spark.tasks import Pool
 from airflow_hops.ml.stages.ingest.window import Window
@@ -60,10 +60,10 @@ def module_for(name: str, what: str) -> Any:
         ) from error
 
 
-def name_of_query(source: Source, query: str | None) -> str:
+def name_of_query(source: KeyedSource, query: str | None) -> str:
     """Returns a name for messages: the connection and the beginning of its query."""
     text = " ".join((query or "").split())
-    return f"connection {source.conn_id!r}, query {text[:_SHOWN]!r}{'…' * (len(text) > _SHOWN)}"
+    return f"connection {source.connection_id!r}, query {text[:_SHOWN]!r}{'…' * (len(text) > _SHOWN)}"
 
 
 def quoted(name: str) -> str:
@@ -77,12 +77,12 @@ def subquery(columns: Sequence[str], sql: str, conditions: Sequence[str] = ()) -
     return f"SELECT {', '.join(columns)} FROM (\n{sql.strip().rstrip(';')}\n) AS hops_source{where}"
 
 
-def columns_to_read(source: Source, names: Sequence[str], where: str) -> list[str]:
+def columns_to_read(source: KeyedSource, names: Sequence[str], where: str) -> list[str]:
     """Returns the names of the columns to read; raises BadInput if one that the source names does not exist."""
     if not names:
         raise BadInput(f"{where}: there are no columns")
     for argument in ("columns", "key", "time_column", "partition_column"):
-        value = getattr(source, argument) or ()
+        value = getattr(source, argument, None) or ()
         for name in (value,) if isinstance(value, str) else value:
             if name not in names:
                 raise BadInput(
@@ -98,14 +98,14 @@ def window_conditions(column: str, window: Window, literal: Callable[[datetime],
     return [f"{quoted(column)} {compared} {literal(time)}" for compared, time in bounds if time is not None]
 
 
-def duplicates(source: Source, conditions: Sequence[str]) -> str:
+def duplicates(source: QuerySource, conditions: Sequence[str]) -> str:
     """Returns a query for one key that occurs twice, and its count."""
     key = [quoted(column) for column in source.key]
-    rows = subquery([*key, "count(*)"], source.sql or "", conditions)
+    rows = subquery([*key, "count(*)"], source.sql, conditions)
     return f"{rows} GROUP BY {', '.join(key)} HAVING count(*) > 1 LIMIT 1"
 
 
-def check_duplicates(rows: Sequence[Sequence[Any]], source: Source, where: str) -> None:
+def check_duplicates(rows: Sequence[Sequence[Any]], source: KeyedSource, where: str) -> None:
     """Raises BadInput if the result of :func:`duplicates` has a row."""
     for *values, count in rows:
         key = ", ".join(f"{name}={value!r}" for name, value in zip(source.key, values, strict=True))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from adbc_driver_manager._reader import AdbcRecordBatchReader  # keeps SQLSTATE in the errors of a stream
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import QuerySource
 from airflow_hops.extensions.tables.ml.read.open_table import (
     OpenTable,
     check_duplicates,
@@ -130,14 +130,14 @@ def _is_bad(error: Exception) -> bool:
 
 
 @contextmanager
-def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
+def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTable]:
     """Opens a query for the rows in a window.
 
     Raises:
         BadInput: the query is refused, a column cannot be used, or a key occurs twice.
         HopsError: PostgreSQL does not answer.
     """
-    where, sql = name_of_query(source, source.sql), source.sql or ""
+    where, sql = name_of_query(source, source.sql), source.sql
     with Session(source.storage_options, where) as session:
         session.begin()
         fields = session.fields(subquery(["*"], sql) + " LIMIT 0")
@@ -178,14 +178,14 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
         yield OpenTable(where, types, parts, read, count, without_time, span)
 
 
-def state_of(source: Source) -> list[list[Any]]:
+def state_of(source: QuerySource) -> list[list[Any]]:
     """Returns the rows of the source's ``version`` query."""
     with Session(source.storage_options, name_of_query(source, source.version)) as session:
         return session.rows(source.version or "")
 
 
 def _read(
-    source: Source,
+    source: QuerySource,
     where: str,
     columns: Sequence[str],
     types: Mapping[str, pa.DataType],
@@ -196,7 +196,7 @@ def _read(
     """Yields the rows of a part, for which further conditions hold."""
     with Session(source.storage_options, where) as session:
         session.begin(snapshot)
-        for batch in session.batches(subquery(columns, source.sql or "", [*conditions, *part])):
+        for batch in session.batches(subquery(columns, source.sql, [*conditions, *part])):
             arrays = [_as_decimal(array, types[name], name, where) for name, array in zip(types, batch, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, list(types))
 

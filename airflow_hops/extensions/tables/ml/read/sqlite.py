@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.sources import Source
+from airflow_hops.extensions.tables.core.sources import QuerySource
 from airflow_hops.extensions.tables.ml.read.open_table import (
     OpenTable,
     check_duplicates,
@@ -58,14 +58,14 @@ def session(path: str, where: str, *, write: bool = False) -> Iterator[sqlite3.C
 
 
 @contextmanager
-def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
+def opened(source: QuerySource, window: Window, _state: str) -> Iterator[OpenTable]:
     """Opens a query, for the rows in a window if its times are integers, and else for all rows.
 
     Raises:
         BadInput: the query is refused, a column holds values of several types, or a key occurs twice.
         HopsError: the database is locked, or cannot be read.
     """
-    where, sql = name_of_query(source, source.sql), source.sql or ""
+    where, sql = name_of_query(source, source.sql), source.sql
     if source.num_partitions > 1:
         raise BadInput(
             f"{where}: SQLite does not share a transaction among connections, so num_partitions must be 1; found "
@@ -100,7 +100,7 @@ def opened(source: Source, window: Window, _state: str) -> Iterator[OpenTable]:
         )
 
 
-def state_of(source: Source) -> list[Any]:
+def state_of(source: QuerySource) -> list[Any]:
     """Returns the rows of the source's ``version`` query."""
     with session(source.storage_options["path"], name_of_query(source, source.version)) as connection:
         return connection.execute(source.version or "").fetchall()

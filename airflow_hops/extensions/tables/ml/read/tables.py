@@ -12,13 +12,16 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError
-from airflow_hops.core.contract.sources import Source, SourceFile
+from airflow_hops.core.contract.sources import Source, SourceFile, scheme_of
+from airflow_hops.core.registered_sources import row_source
+from airflow_hops.extensions.tables.core.sources import SQL, KeyedSource
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, module_for, name_of_query
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import cast, check_values, stored, wanted
 from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, run_tasks, uploaded_files
 from airflow_hops.ml.stages.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
+from airflow_hops.ml.stages.ingest.reader import Progress
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
 
@@ -26,32 +29,31 @@ _MODULES = {"iceberg": "iceberg", "delta": "delta", "spark": "catalogue", "hive"
 Read = Callable[[Any], Iterable[pa.RecordBatch]]
 
 
-def opened(source: Source, window: Window, state: str) -> AbstractContextManager[OpenTable]:
+def opened(source: KeyedSource, window: Window, state: str) -> AbstractContextManager[OpenTable]:
     """Opens the table of a source for the rows in a window; raises as the module that reads it."""
     return _module_of(source).opened(source, window, state)  # type: ignore[no-any-return]
 
 
-def _module_of(source: Source) -> Any:
+def _module_of(source: KeyedSource) -> Any:
     """Imports the module that reads a table; the others' libraries may not be installed."""
-    scheme = source.uri.partition("://")[0]
-    name = _MODULES.get(scheme) or source.storage_options["dialect"]
+    name = _MODULES.get(scheme_of(source.uri)) or source.storage_options["dialect"]
     return module_for(f"airflow_hops.extensions.tables.ml.read.{name}", f"source {source.uri!r}")
 
 
 def states_of(context: StepContext, *, sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Step: returns the state of each table, a text that changes with its rows; unknown, it is new each time."""
-    tables = context.sources({table: Source.from_value(table, value) for table, value in sources.items()})
-    return {table: state_of(source) for table, source in tables.items()}
+    tables = context.sources({table: row_source(table, value) for table, value in sources.items()})
+    return {table: state_of(source) for table, source in tables.items() if isinstance(source, KeyedSource)}
 
 
-def state_of(source: Source) -> str:
+def state_of(source: KeyedSource) -> str:
     """Returns the state of a table.
 
     Raises:
         BadInput: the source's ``version`` query is refused, or does not return one value.
         HopsError: the database does not answer.
     """
-    if source.version is None and source.sql is not None:
+    if source.version is None and scheme_of(source.uri) == SQL:
         return uuid.uuid4().hex
     rows = _module_of(source).state_of(source)
     if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
@@ -63,32 +65,29 @@ def state_of(source: Source) -> str:
 
 
 def copy_table(
-    table: str,
-    source: Source,
-    window: Window,
-    state: str | None,
-    folder: OutputFolder,
-    pool: Pool,
-    progress: Callable[[float, str], None],
+    table: str, source: KeyedSource, plan: Any, window: Window, folder: OutputFolder, pool: Pool, progress: Progress
 ) -> tuple[WindowCounts, list[FileEntry]]:
-    """Writes the rows of a table in a window, at a state or else the current one, to Parquet files.
+    """Reads a table, as :class:`~airflow_hops.ml.stages.ingest.reader.Reader`; ``plan`` is its state.
+
+    Without a plan, it is read at the current state.
 
     Raises:
         BadInput: the table, the query or a value cannot be used, or a key occurs twice.
         HopsError: the database failed, or returned other rows than it had counted.
     """
-    with opened(source, window, state or state_of(source)) as table_at_state:
+    with opened(source, window, plan or state_of(source)) as table_at_state:
         name, parts = table_at_state.name, table_at_state.parts
-        file = RawFile(None, SourceFile(name, name, 0, ""), replace(source, storage_options={}), "table", None)
-        plan = copying_plan(None, file, wanted(table_at_state.types, file), window, folder, table)
-        plan = replace(plan, types=stored(plan.types, name))
+        as_file = Source(source.uri, time_column=source.time_column, columns=source.columns, schema=source.schema)
+        file = RawFile(None, SourceFile(name, name, 0, ""), as_file, "table", None)
+        copying = copying_plan(None, file, wanted(table_at_state.types, file), window, folder, table)
+        copying = replace(copying, types=stored(copying.types, name))
         progress(0.3, f"{len(parts)} parts")
         if table_at_state.pool is not None:
             pool = table_at_state.pool
         elif table_at_state.in_this_process or (len(parts) == 1 and pool.runs_here):
             pool = IN_PROCESS
         work = partial(_copy, file=file, read=table_at_state.read)
-        summaries = run_tasks(pool, work, plan, list(enumerate(parts)), PartSummary, progress)
+        summaries = run_tasks(pool, work, copying, list(enumerate(parts)), PartSummary, progress)
         counts = WindowCounts()
         counts.add(summaries)
         if table_at_state.rows not in (None, counts.rows_in):

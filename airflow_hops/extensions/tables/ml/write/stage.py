@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
-from airflow_hops.extensions.streams.core.topic_ranges import REJECTED_FOLDER
+from airflow_hops.core.contract.sources import REJECTED_FOLDER
 from airflow_hops.extensions.tables.core.tables import Table, TableWriteProperties
 from airflow_hops.extensions.tables.ml.read.open_table import module_for
 from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, FOLDER, TableWriter

@@ -1,0 +1,60 @@
+"""Source of a Kafka topic's records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.sources import RowSource
+
+VALUE_FORMATS = ("json", "avro", "protobuf")
+
+
+@dataclass(frozen=True)
+class TopicSource(RowSource):
+    """The source of a Kafka topic's records, which the window selects by their time in Kafka.
+
+    Attributes:
+        uri: ``kafka://topic``.
+        time_column: Column by which the window also selects rows; None for Kafka's time alone.
+        columns: Columns to use; None for all.
+        schema: Types of columns that should not be inferred, as of :class:`~airflow_hops.operators.Source`.
+        format: Of the values: ``json``, ``avro`` or ``protobuf``; None is JSON, or what the schema registry says if
+            there is one.
+        offsets: First offset and the one after the last, by partition, instead of the window.
+        allow_gaps: Whether records that compaction has removed may be missing.
+        storage_options: librdkafka's configuration. Airflow stores it with the task's rendered fields, so put
+            credentials into a connection.
+        storage_conn_id: Connection of type ``kafka``; by default ``kafka_default``, unless there are
+            ``storage_options``.
+    """
+
+    schemes = ("kafka",)
+    connection_options = "airflow_hops.extensions.streams.hooks:kafka_options_of"
+    planner = "airflow_hops.extensions.streams.hooks:plan"
+    reader = "airflow_hops.extensions.streams.ml.ingest:ingest_topic"
+    format: str | None = field(default=None, kw_only=True)
+    offsets: Mapping[str, tuple[int, int]] | None = field(default=None, kw_only=True)
+    allow_gaps: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.storage_conn_id is None and not self.storage_options:
+            object.__setattr__(self, "storage_conn_id", "kafka_default")
+        if self.format is not None and self.format not in VALUE_FORMATS:
+            raise BadInput(
+                f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(VALUE_FORMATS)}"
+            )
+        for partition, bounds in (self.offsets or {}).items():
+            if not (
+                str(partition).isdecimal()
+                and isinstance(bounds, list | tuple)
+                and len(bounds) == 2
+                and all(type(each) is int for each in bounds)
+                and 0 <= bounds[0] <= bounds[1]
+            ):
+                raise BadInput(
+                    f"source {self.uri!r}: offsets has {partition!r}: {bounds!r}; expected the number of a partition "
+                    'and its first offset and the one after the last, like {"0": [1200, 3400]}'
+                )
