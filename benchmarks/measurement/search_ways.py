@@ -33,7 +33,7 @@ def ours(folder: Path, seconds: float, trials: int) -> dict[str, float]:
     from airflow_hops.core.contract.training import SINGLE, TrainingOptions
     from airflow_hops.extensions.experiments.core.search import SearchOptions, Uniform
     from airflow_hops.extensions.experiments.core.studies import study_folder
-    from airflow_hops.extensions.experiments.ml.search import run
+    from airflow_hops.extensions.experiments.ml.search.stage import run
     from airflow_hops.ml.step.context import StepContext
 
     training = TrainingOptions(train=f"{__spec__.name}:train", strategy=SINGLE, np=1, params={"seconds": seconds})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, cache_key
-from airflow_hops.core.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode
+from airflow_hops.core.contract.run_record import TRAIN_ENTRY, RunRecord, UserCode
 from airflow_hops.core.store.run_records import write_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from web.conftest import Api, assert_runs_nothing
@@ -237,7 +237,7 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
         record = RunRecord(
             dag_id="pages_training",
             step="train",
-            entry=SEARCH_ENTRY,
+            entry=TRAIN_ENTRY,
             params={"training": {"shipped": {"source": f"def model():\n    return {number}\n", "function": "model"}}},
             inputs={"examples": [examples.to_dict()]},
             parts={},

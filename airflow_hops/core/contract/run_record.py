@@ -16,7 +16,6 @@ from airflow_hops.core.contract.json_fields import CheckedFields
 from airflow_hops.core.contract.protocol import StepSpec
 
 TRAIN_ENTRY = "airflow_hops.ml.stages.train:run"
-SEARCH_ENTRY = "airflow_hops.extensions.experiments.ml.search.stage:run"
 INGEST_ENTRY = "airflow_hops.ml.stages.ingest:run"
 FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 
@@ -135,7 +134,7 @@ def is_recorded(spec: StepSpec) -> bool:
         return False
     if spec.output is None:
         source = str(spec.params.get("source", "")) if spec.entry == FUNCTION_ENTRY else ""
-        return spec.entry in (TRAIN_ENTRY, SEARCH_ENTRY) or _IMPORTS_HOPS.search(source) is not None
+        return spec.entry == TRAIN_ENTRY or _IMPORTS_HOPS.search(source) is not None
     return spec.output.kind not in _CHANGE_WHAT_SERVES
 
 

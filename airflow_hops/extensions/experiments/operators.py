@@ -107,7 +107,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         return where
 
     def step_params(self, context: Context) -> dict[str, Any]:
-        """Returns the keyword arguments of :func:`airflow_hops.extensions.experiments.ml.search.run`."""
+        """Returns the keyword arguments of :func:`airflow_hops.extensions.experiments.ml.search.stage.run`."""
         return {**self.search, "training": self.training(context), "reuse": super()._cache_enabled()}
 
     def _cache_enabled(self) -> bool:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore, leases
+from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.experiments.core import study_owner
 from airflow_hops.extensions.experiments.core.search import (
     Choice,
@@ -30,6 +32,7 @@ from airflow_hops.extensions.experiments.core.studies import (
     study_names,
 )
 from airflow_hops.extensions.experiments.core.study_owner import StudyOwner, StudyTaken
+from airflow_hops.testing.repeats import RepeatsContract
 from tests.extensions.experiments.written_studies import write_study
 
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
@@ -200,3 +203,30 @@ def test_one_search_at_a_time_has_a_study(tmp_path: Path, monkeypatch: pytest.Mo
     two.claim()
     two.check()
     two.release()
+
+
+def test_repeated_search_has_its_own_study() -> None:
+    options = SearchOptions(**OPTIONS, study="shared")
+    repeated = options.of_run(Producer("_reproduced", "r", "search"))
+    assert (repeated.study, repeated.reuse) == (None, False)
+    assert options.of_run(Producer("d", "r", "search")) == options
+
+
+class TestRepeats(RepeatsContract):
+    name = "search"
+
+    def run(self) -> tuple[RunRecord, Artifact]:
+        record = RunRecord(
+            dag_id="d",
+            step="search",
+            entry=SearchOperator.entry,
+            params={"metrics": ["auc"]},
+            inputs={},
+            parts={},
+            package_version="0.1.0",
+            python="3.11.7",
+            packages={},
+            started="",
+            code="c" * 64,
+        )
+        return record, Artifact("file:///store/d/r/search/model", "model", "f", properties={"params": {"lr": 0.1}})

@@ -14,9 +14,10 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.run_record import SEARCH_ENTRY, RunRecord, UserCode, record_key
+from airflow_hops.core.contract.run_record import RunRecord, UserCode, record_key
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record, write_record
+from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.experiments.core.search import TrialRecord
 from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.replay.hooks import reproduction
@@ -207,7 +208,7 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
     record = RunRecord(
         dag_id="d",
         step="search",
-        entry=SEARCH_ENTRY,
+        entry=SearchOperator.entry,
         params={"training": training, "study": "shared", "reuse": True, "metrics": ["auc"]},
         secrets=("training/env/TOKEN",),
         inputs={},
@@ -225,19 +226,19 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
     connection = {"conn_type": "hops", "extra": {"store": store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     report = {"dag_id": "d", "dag_run_id": "r", "task": "search", "metrics": {}, "model": None, "record": "f" * 64}
+    tags = {"hops.study": "r", "hops.trial": "0"}
     # MLflow's part is tested where MLflow is: tests/ml/search/test_search.py
-    monkeypatch.setattr(reproduction, "_trial_report", lambda hook, params: {**report, "study": "r", "trial": trial})
+    monkeypatch.setattr(reproduction, "_trial_report", lambda hook, params: {**report, "tags": tags})
 
-    trial = 0
     run = find_run(RuntimeHook(), "0" * 32)
-    assert (run.record.entry, run.metrics, run.trial_metric) == (ENTRY, {"auc": 0.7}, "auc")
+    assert (run.record.entry, run.metrics, run.returned_metric) == (ENTRY, {"auc": 0.7}, "auc")
     monkeypatch.setenv("TOKEN", "secret")
     assert step_again(RuntimeHook(), run, tmp_path).params["env"] == {"TOKEN": "secret"}
     search = step_again(RuntimeHook(), RecordedRun("search", replace(record, code=run.record.code)), tmp_path).params
-    assert (search["training"]["env"], search["study"], search["reuse"]) == ({"TOKEN": "secret"}, None, False)
+    assert search["training"]["env"] == {"TOKEN": "secret"}
     assert run.record.params["params"] == {"epochs": 2, "lr": 0.1}
     assert (run.record.params["train"], run.record.params["tensorboard"]) == ("shop:train", False)
-    trial = 1
+    tags["hops.trial"] = "1"
     with pytest.raises(BadInput, match="trial 1 of study 'r' is failed, expected a complete one"):
         find_run(RuntimeHook(), "0" * 32)
 

@@ -115,8 +115,8 @@ def _reproduce(hook: RuntimeHook, run: RecordedRun, args: Namespace) -> tuple[li
     lines += compare_environments(record, hook.settings.runtime)
     if run.experiment is not None and experiment is not None:
         lines += compare_experiments(hook.store, run.experiment, experiment, args.tolerance)
-    elif run.trial_metric is not None:
-        lines += compare_trial(run.metrics, reported, result, run.trial_metric, args.tolerance)
+    elif run.returned_metric is not None:
+        lines += compare_trial(run.metrics, reported, result, run.returned_metric, args.tolerance)
     else:
         same_environment = not run.lacking and all(line.verdict == "same" for line in lines)
         lines += compare_results(hook, run, result, args.tolerance, same_environment=same_environment)

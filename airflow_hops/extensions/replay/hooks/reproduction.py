@@ -7,28 +7,28 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.protocol import Line, Output, StepResult, StepSpec
-from airflow_hops.core.contract.redaction import REDACTED, masked
+from airflow_hops.core.contract.redaction import REDACTED
 from airflow_hops.core.contract.run_record import (
     FILE_PARAMS,
     REPRODUCED,
     REPRODUCED_APP,
-    SEARCH_ENTRY,
     TRAIN_ENTRY,
     RunRecord,
     record_key,
 )
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.contract.training import AUTO
+from airflow_hops.core.extensions import REPEATS, load_all
+from airflow_hops.core.repeats import LoggedRun, Repeat, Repeats
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record
-from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID
@@ -48,8 +48,8 @@ class RecordedRun:
         record: Record of its step.
         artifact: Its artifact; None if it made none, or the artifact is gone.
         experiment: Folder of an experiment of the package ``hops``.
-        best: Parameters of a search's best trial.
-        trial_metric: Metric of a trial's search, which names the number that the trial's function returned.
+        best: Parameters that the run has found.
+        returned_metric: Name of the metric that the step's function returned as a number.
         lacking: Unknown parts of the record, for a run without one.
     """
 
@@ -59,7 +59,7 @@ class RecordedRun:
     metrics: Mapping[str, float] = field(default_factory=dict)
     experiment: str | None = None
     best: Mapping[str, Any] | None = None
-    trial_metric: str | None = None
+    returned_metric: str | None = None
     lacking: tuple[str, ...] = ()
 
 
@@ -107,33 +107,19 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
             f"{name}: this step measured requests captured until then, which its record does not contain; only "
             "steps whose inputs are artifacts or sources can be reproduced"
         )
-    if "trial" in logged:
-        trial = study_folder(store, dag_id, logged["task"], logged["study"]).trial(logged["trial"])
-        if trial is None or trial.state != "complete":
-            state = "no longer in the store" if trial is None else trial.state
-            raise BadInput(
-                f"{name}: trial {logged['trial']} of study {logged['study']!r} is {state}, expected a complete one"
-            )
-        if record.entry != SEARCH_ENTRY:
-            raise BadInput(
-                "the trial is one of an experiment of the package hops; reproduce the run that it is nested in"
-            )
-        # A trial is a training with its own parameters.
-        training = record.params["training"]
-        tried = {**training["params"], **trial.params}
-        params = {**training, "params": tried, "any_value": True, "tensorboard": False}
-        secrets = [path.removeprefix("training/") for path in record.secrets if path.startswith("training/")]
-        of_trial = replace(record, entry=TRAIN_ENTRY, params=params, secrets=secrets)
-        return RecordedRun(name, of_trial, None, trial.metrics, trial_metric=record.params["metrics"][0])
-    best = None
-    if record.entry == SEARCH_ENTRY and artifact is not None:
-        best = masked(artifact.properties.get("params"))
-    elif record.entry == SEARCH_ENTRY and record.params.get("study") is None:
-        folder = study_folder(store, dag_id, logged["task"], logged["dag_run_id"])
-        study = folder.read()
-        trial = None if study is None or study.best is None else folder.trial(study.best)
-        best, metrics = (trial.params, trial.metrics) if trial else (None, {})
-    return RecordedRun(name, record, artifact, metrics, logged.get("experiment"), best)
+    of_mlflow = LoggedRun(name, logged["dag_run_id"], logged["task"], logged["tags"]) if "record" in logged else None
+    repeat = Repeat(record)
+    for repeats in load_all(REPEATS, Repeats).values():
+        repeat = repeats.repeat_of(store, record, artifact, of_mlflow) or repeat
+    return RecordedRun(
+        name,
+        repeat.record,
+        artifact,
+        metrics if repeat.metrics is None else repeat.metrics,
+        logged.get("experiment"),
+        repeat.params,
+        repeat.returned_metric,
+    )
 
 
 def data_problems(store: ArtifactStore, record: RunRecord) -> Iterator[str]:
@@ -217,8 +203,6 @@ def recorded_params(record: RunRecord, code: Path) -> dict[str, Any]:
     for name in FILE_PARAMS:
         if record.script is not None and params.get(name) not in (None, record.script.partition("/")[2]):
             params[name] = str(code / record.script)  # it was an absolute path, or one with '..'
-    if record.entry == SEARCH_ENTRY:  # must not reuse trials of earlier runs
-        params |= {"reuse": False, "study": None}
     return params
 
 

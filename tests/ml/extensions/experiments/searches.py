@@ -96,7 +96,7 @@ def search(
     """Runs the process."""
     import sys
 
-    from airflow_hops.extensions.experiments.ml.search import run
+    from airflow_hops.extensions.experiments.ml.search.stage import run
     from airflow_hops.ml.step.context import RecordHandler
     from tests.ml.conftest import step_context
 

@@ -253,7 +253,8 @@ def test_trials_are_nested_runs(
         assert run["metrics"]["eval_accuracy"] == [(1, trial.values[0])]
     context = make_context(services=services)
     report = look_up(context, run_id=str(trials[1].mlflow_run))
-    assert (report["study"], report["trial"], report["dag_run_id"], report["model"]) == ("kept", 1, "kept", None)
+    assert (report["tags"]["hops.study"], report["tags"]["hops.trial"]) == ("kept", "1")
+    assert (report["dag_run_id"], report["model"]) == ("kept", None)
     assert look_up(context, run_id=str(record.mlflow_run))["model"] == model.uri
     refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **values)
     assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(4)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.json_fields import StepOptions
+from airflow_hops.core.contract.run_record import BACKTEST, REPRODUCED
 from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
 
 SAMPLERS = ("tpe", "random", "grid", "cmaes", "differential_evolution")
@@ -101,6 +102,11 @@ class SearchOptions(StepOptions):
             self.grid()
         elif self.trials is None:
             raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
+
+    def of_run(self, producer: Producer) -> SearchOptions:
+        """Returns the options for a run; one that repeats another has a study of its own, and reuses no trials."""
+        is_repeated = producer.dag_id in (REPRODUCED, BACKTEST)
+        return replace(self, study=None, reuse=False) if is_repeated else self
 
     def dimensions(self) -> dict[str, Dimension] | None:
         """Returns the space's dimensions by name; None if a function defines the space."""

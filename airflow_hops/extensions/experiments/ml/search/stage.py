@@ -63,7 +63,7 @@ def run(context: StepContext, **options: Any) -> Any:
         BadInput: the search is impossible: a retry would fail again.
         HopsError: too many trials failed, or the store was unavailable.
     """
-    settings = SearchOptions(**options)
+    settings = SearchOptions(**options).of_run(context.spec.producer)
     trained = replace(
         TrainingOptions(**settings.training), any_value=True, tensorboard=False, export=not settings.refit
     )

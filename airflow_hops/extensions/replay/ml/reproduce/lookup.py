@@ -6,7 +6,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.run_record import app_id
-from airflow_hops.extensions.experiments.ml.search.tracking import STUDY_TAG, TRIAL_TAG
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.registry import ModelRegistry
@@ -18,8 +17,8 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
 
     Returns:
         ``model`` and ``fingerprint`` (of its artifact, or None). For a run also ``dag_id``, ``dag_run_id``, ``task``
-        (named as in studies), ``metrics``, ``record`` (key of its record, or None); for an experiment of the package
-        ``hops`` also ``experiment`` (its folder); for a trial also ``study``, ``trial`` (its number).
+        (as ``Producer.task``), ``metrics``, ``record`` (key of its record, or None), ``tags`` (those that begin with
+        ``hops.``), and ``experiment`` (folder of an experiment of the package ``hops``, or None).
 
     Raises:
         BadInput: MLflow has no such run or version.
@@ -48,8 +47,7 @@ def run(context: StepContext, *, run_id: str | None = None, model: str = "", ver
     report: dict[str, Any] = {"dag_id": producer.dag_id, "dag_run_id": producer.run_id, "task": producer.task}
     report |= {"metrics": dict(result.data.metrics), "record": tags.get(RECORD_TAG)}
     report |= {"model": tags.get("hops.model"), "fingerprint": tags.get("hops.fingerprint")}
-    if TRIAL_TAG in tags:
-        return {**report, "study": tags[STUDY_TAG], "trial": int(tags[TRIAL_TAG])}
+    report["tags"] = {name: text for name, text in tags.items() if name.startswith("hops.")}
     number = result.data.params.get("run", "")
     known = number.startswith("run.") and report["model"] is None
     return {**report, "experiment": context.store.uri("Experiments", app_id(producer), number) if known else None}
