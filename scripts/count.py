@@ -1,4 +1,7 @@
-"""Counts the lines of Python: all, and code alone (no docstrings, comments or blank lines). ``make count`` runs it."""
+"""Counts the lines of Python: all, and code alone (no docstrings, comments or blank lines). ``make count`` runs it.
+
+Last come the trunk and all extensions, with their classes, and comments per 100 lines of code.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,11 @@ def count_code(source: str) -> int:
     return len(lines)
 
 
+def count_comments(source: str) -> int:
+    """Returns the number of comments."""
+    return sum(token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(source).readline))
+
+
 def main() -> int:
     """Prints the lines of each folder, two levels deep, and those of the package and the tests."""
     listed = subprocess.run(["git", "ls-files", "*.py"], check=True, capture_output=True, text=True).stdout.splitlines()
@@ -45,6 +53,17 @@ def main() -> int:
     print(f"{'lines':>8} {'code':>8}")
     for folder in sorted(lines):
         print(f"{lines[folder]:8,} {code[folder]:8,}  {folder}")
+    print(f"\n{'lines':>8} {'code':>8} {'classes':>8} {'comments':>8}")
+    package = {Path(name) for name in listed if name.startswith("airflow_hops/")}
+    extensions = {path for path in package if path.parts[1] == "extensions"}
+    for title, paths in (("trunk", package - extensions), ("extensions", extensions), ("both", package)):
+        sources = [path.read_text() for path in paths if path.exists()]
+        of_code = sum(map(count_code, sources))
+        classes = sum(isinstance(node, ast.ClassDef) for source in sources for node in ast.walk(ast.parse(source)))
+        print(
+            f"{sum(source.count(chr(10)) for source in sources):8,} {of_code:8,} {classes:8,} "
+            f"{100 * sum(map(count_comments, sources)) / of_code:8.1f}  {title}"
+        )
     return 0
 
 
