@@ -36,7 +36,7 @@ def main() -> int:
         config = WORK / "kafka.json"
         config.write_text(json.dumps(broker.config))
         shutil.rmtree(WORK / "captured", ignore_errors=True)
-        to_topic = {"capture_topic": "captured", "capture_topic_config": config, "capture_spool_path": WORK / "spool"}
+        to_topic = {"capture_sink": f"kafka://captured?config={config}", "capture_spool_path": WORK / "spool"}
         servers: dict[str, dict[str, Any]] = {"files": {"capture_base_path": WORK / "captured"}, "topic": to_topic}
         for model in MODELS:
             found: dict[str, list[dict[str, float]]] = {way: [] for way in servers}

@@ -66,7 +66,6 @@ TEMPLATE = "{{ params.it }}"
         (deploy, {"canary_percent": TEMPLATE}, "expected a whole number from 1 to 100; the argument is not templated"),
         (deploy, {"takes_over": "yes"}, "takes_over is 'yes', expected True or False"),
         (deploy, {"available_timeout_s": float("nan")}, "available_timeout_s is nan, expected a number above 0"),
-        (deploy, {"feature_options": {"timeout": 1}}, "a key of feature_options is 'timeout', .*mean 'timeout_s'"),
         (deploy, {"launcher_name": "kubernets"}, "launcher_name is 'kubernets'; did you mean 'kubernetes'"),
         (evaluate, {"metric": "acuracy"}, "metric 'acuracy' is unknown; did you mean 'accuracy'"),
         (evaluate, {"minimum": {"delay/rmsee": 3}}, "metric 'rmsee' is unknown; did you mean 'rmse'"),

@@ -68,7 +68,7 @@ def test_a_host_of_another_machine_is_said_and_not_listened_at(
 @pytest.mark.parametrize(
     ("services", "given", "words"),
     [
-        ({}, ["--workers=2"], "field 'config_file' is empty, so there is nothing to serve; fill it in, or give"),
+        ({}, [], "field 'config_file' is empty, so there is nothing to serve; fill it in, or give"),
         ({"serving_kind": "tensorflow_model_server"}, [], "field 'kind' is 'tensorflow_model_server', expected"),
         (
             {"serving_config_file": "models.config"},

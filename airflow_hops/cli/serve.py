@@ -20,7 +20,6 @@ from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.local import runtime_environment, runtime_python
 
-_WHAT_TO_SERVE = ("--model_config_file", "--model_base_path", "--upstream")
 _TOKENS = {"serving_token": "control_token_file", "serving_prediction_token": "prediction_token_file"}
 
 
@@ -61,10 +60,10 @@ def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list
             "-- --ssl_config_file=FILE"
         )
     config_file = local_path(services, "serving_config_file")
-    if config_file is None and names.isdisjoint(_WHAT_TO_SERVE):
+    if config_file is None and not given:
         raise BadInput(
-            "connection field 'config_file' is empty, so there is nothing to serve; fill it in, or give one of "
-            f"{', '.join(_WHAT_TO_SERVE)} after --"
+            "connection field 'config_file' is empty, so there is nothing to serve; fill it in, or give "
+            "--model_config_file or --model_base_path after --"
         )
     host: str | None = services.get("serving_host") or "127.0.0.1"
     if not is_this_machine(str(host)):

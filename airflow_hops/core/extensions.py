@@ -35,6 +35,8 @@ LINEAGE = "airflow_hops.lineage"
 GARBAGE_ROOTS = "airflow_hops.garbage_roots"
 REPEATS = "airflow_hops.repeats"
 IMPORT_PATHS = "airflow_hops.import_paths"
+SERVER_PARTS = "airflow_hops.server_parts"
+CAPTURE_SINKS = "airflow_hops.capture_sinks"
 OWN = "airflow-hops"
 """Name of this package's distribution."""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("reference", "current", "previous"), ("statistics",)),
     **dict.fromkeys(("tables", "captured"), ("snapshot",)),
-    **dict.fromkeys(("dataset", "features"), ("examples",)),
+    "dataset": ("examples",),
     "definitions": ("feature_definitions",),
     "examples": ("examples", "transformed_examples"),
     **{kind: (kind,) for kind in ("model", "statistics", "schema", "evaluation", "infra_blessing", "deployment")},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset
 
@@ -16,8 +16,6 @@ from airflow_hops.operators.links import LineageLink, ModelsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-FeatureOption = Literal["defaults", "max_age_s", "timeout_s", "default_if_down"]
 
 
 def model_asset(model_name: str) -> Asset:
@@ -49,10 +47,9 @@ class DeployModelOperator(HopsOperator):
         allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
             training does not deploy it again with every run.
         takes_over: Whether the model may replace a champion that another DAG deployed.
-        features: Output of ``TrainingDatasetOperator``: the server looks its feature-store columns up by the keys in
-            the request. None if requests hold all features. (templated)
-        feature_options: For these: ``defaults`` (value by column), ``max_age_s``, ``timeout_s`` and
-            ``default_if_down``, as ``OnlineFeatures`` of the feature store has them.
+        lookup: Output of a task that says which inputs the server looks up by keys in the request, such as a training
+            set of the feature store; an installed look-up takes it. None if requests hold all inputs. (templated)
+        lookup_options: Options of that look-up.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection
             names. (templated)
     """
@@ -61,9 +58,9 @@ class DeployModelOperator(HopsOperator):
     output_kind = "deployment"
     param_arguments = (
         "model_name", "canary_percent", "available_timeout_s", "allow_older", "allow_rolled_back", "takes_over",
-        "feature_options",
+        "lookup_options",
     )  # fmt: skip
-    input_arguments = ("model", "evaluation", "infra_blessing", "features")
+    input_arguments = ("model", "evaluation", "infra_blessing", "lookup")
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
     templated = ("model_name", "model_server_conn_id")
@@ -80,8 +77,8 @@ class DeployModelOperator(HopsOperator):
         allow_older: bool = False,
         allow_rolled_back: bool = False,
         takes_over: bool = False,
-        features: Any = None,
-        feature_options: Mapping[FeatureOption, Any] | None = None,
+        lookup: Any = None,
+        lookup_options: Mapping[str, Any] | None = None,
         model_server_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -29,7 +29,7 @@ def main() -> int:
         return 1
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
-    if not (flags.upstream or flags.workers > 1):
+    if not (flags.models_flag or flags.workers > 1):
         with without_keras():
             import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 

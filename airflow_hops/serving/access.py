@@ -54,8 +54,6 @@ RIGHTS: Mapping[str, Right] = {
     "/tensorflow.ProfilerService/Monitor": Right.CONTROL,
     "GET /v1/models/MODEL:traffic": Right.CONTROL,
     "POST /v1/models/MODEL:traffic": Right.CONTROL,
-    "GET /v1/models/MODEL:shadow": Right.CONTROL,
-    "POST /v1/models/MODEL:shadow": Right.CONTROL,
     "GET /v1/config": Right.CONTROL,
     "GET /v1/logs": Right.CONTROL,
     "GET /v1/stats": Right.CONTROL,

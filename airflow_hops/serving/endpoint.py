@@ -7,7 +7,6 @@ import time
 from dataclasses import fields
 from pathlib import Path
 
-from airflow_hops.extensions.gateway.serving.shadow import Shadow
 from airflow_hops.serving.access import Access, TokenFile
 from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Controls
@@ -33,6 +32,7 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.series import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
+from airflow_hops.serving.parts import PartCounts, server_parts
 from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving.routes import Routes
@@ -54,7 +54,6 @@ class Endpoint:
         rest_api_port: REST port; None if it is off.
         capture: Captures answered requests.
         stats: Counts requests.
-        shadow: Sends copies of requests to other versions.
         batches: Returns the counts of batches.
 
     Raises:
@@ -88,14 +87,14 @@ class Endpoint:
             self.capture = Capture(options)
         except (OSError, ImportError, ValueError) as error:
             where = f"--capture_base_path={flags.capture_base_path}"
-            where += f", --capture_topic={flags.capture_topic}" if flags.capture_topic else ""
+            where += f", --capture_sink={flags.capture_sink}" if flags.capture_sink else ""
             raise StartError(f"{where}: {error}") from error
         self.stats = RequestStats()
-        self.shadow = Shadow(catalog, flags, self.capture)
-        self.shadow_counts = self.shadow.counts
+        observers = {name: part.observer(flags, catalog, self.capture) for name, part in server_parts().items()}
+        self._observers = {name: observer for name, observer in observers.items() if observer is not None}
         self.batches = BATCHES.totals
         self._handler = RequestHandler(
-            catalog, self.stats, self.capture, self.shadow, flags.sticky_header, self._memory
+            catalog, self.stats, self.capture, tuple(self._observers.values()), flags.sticky_header, self._memory
         )
         if flags.request_log:
             try:
@@ -138,7 +137,7 @@ class Endpoint:
     def drain(self) -> None:
         """Waits for the requests in flight; the lifecycle already refuses new ones."""
         if not self._is_open:
-            self.shadow.close()
+            self._close_observers()
             return
         timeout_s = self._flags.drain_seconds
         until_s = time.monotonic() + timeout_s
@@ -148,7 +147,15 @@ class Endpoint:
         grpc_drained.wait(max(0.0, until_s - time.monotonic()) + 1.0)
         if self._rest is not None:
             self._rest.stop()
-        self.shadow.close()
+        self._close_observers()
+
+    def part_counts(self) -> dict[str, PartCounts]:
+        """Returns the counts of the observers by part."""
+        return {name: observer.counts() for name, observer in self._observers.items()}
+
+    def _close_observers(self) -> None:
+        for observer in self._observers.values():
+            observer.close()
 
     def close(self) -> None:
         """Writes captured requests and the request log."""

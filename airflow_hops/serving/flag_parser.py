@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.serving import flag_values
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.parts import ServerPart, server_parts
 
 # TensorFlow Serving's flags that have no effect here, and the reason for the user.
 _WITHOUT_EFFECT = {
@@ -49,18 +51,24 @@ class _Help(argparse.HelpFormatter):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line; flags that are not set are absent from its result."""
+    """Returns the parser of the command line; flags that are not set are absent from its result.
+
+    Raises:
+        BadInput: A part of the server cannot be loaded.
+    """
+    parts = server_parts().values()
+    models = "".join(f" | --{part.models_flag}=VALUE" for part in parts if part.models_flag)
     parser = _Parser(
         prog="python -m airflow_hops.serving",
         description="Serves models with TensorFlow Serving's gRPC and REST APIs. Takes its flags, and a few more. "
         "Like TensorFlow Serving, prints and ignores unknown flags.",
-        usage="%(prog)s --model_base_path=/FOLDER | --model_config_file=FILE | --upstream=HOST:PORT [--flag=VALUE …]",
+        usage=f"%(prog)s --model_base_path=/FOLDER | --model_config_file=FILE{models} [--flag=VALUE …]",
         formatter_class=_Help,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    types = get_type_hints(Flags)
-    for flags in reversed(Flags.__bases__):
+    for flags in (*reversed(Flags.__bases__), *(part.flags for part in parts if fields(part.flags))):
+        types = get_type_hints(flags)
         group = parser.add_argument_group((flags.__doc__ or "").rstrip("."))
         for each in fields(flags):
             text, kind = each.metadata["help"], types[each.name]
@@ -84,9 +92,13 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
         The flags, and one line for each ignored argument.
 
     Raises:
-        SystemExit: A value is invalid (status 2, one line on stderr), or ``--help`` was requested (status 0).
+        SystemExit: A value is invalid (status 2, one line on stderr), ``--help`` was requested (status 0), or a part of
+            the server cannot be loaded (status 1).
     """
-    parser = make_parser()
+    try:
+        parser = make_parser()
+    except BadInput as error:
+        raise SystemExit(f"airflow_hops.serving: {error}") from error
     namespace, rest = parser.parse_known_args(arguments)
     notes = []
     for argument in rest:
@@ -103,18 +115,25 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
     threads = values.get("tensorflow_session_parallelism", 0)
     values.setdefault("prefer_tflite_model", values.get("use_tflite_model", False))
     values = {"tensorflow_intra_op_parallelism": threads, "tensorflow_inter_op_parallelism": threads, **values}
-    flags = Flags(**values)
-    _check(parser, flags)
+    parts = server_parts().values()
+    of_parts, models_flag = [], ""
+    for part in parts:
+        known = {each.name: values.pop(each.name) for each in fields(part.flags) if each.name in values}
+        of_parts.append(part.flags(**known))
+        models_flag = part.models_flag if known.get(part.models_flag) else models_flag
+    flags = Flags(**values, of_parts=tuple(of_parts), models_flag=models_flag)
+    _check(parser, flags, parts)
     return flags, notes
 
 
-def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
+def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[ServerPart]) -> None:
     if flags.port and flags.port == flags.rest_api_port:
         parser.error("--rest_api_port cannot be same as --port. Please use a different port for HTTP/REST API.")
-    if not (flags.model_base_path or flags.model_config_file or flags.upstream or flags.version):
-        parser.error("--model_base_path, --model_config_file and --upstream are all empty; expected one of them")
-    if flags.model_base_path and flags.upstream:
-        parser.error("--model_base_path and --upstream are both given; a gateway loads no model itself")
+    if not (flags.model_base_path or flags.model_config_file or flags.models_flag or flags.version):
+        names = ["model_base_path", "model_config_file", *(part.models_flag for part in parts if part.models_flag)]
+        parser.error(f"expected one of {', '.join(f'--{name}' for name in names)}; all are empty")
+    if flags.model_base_path and flags.models_flag:
+        parser.error(f"--model_base_path and --{flags.models_flag} are both given; expected one of them")
     _check_workers(parser, flags)
     if flags.model_base_path and "://" not in flags.model_base_path and not Path(flags.model_base_path).is_absolute():
         parser.error(
@@ -127,10 +146,10 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         )
     if flags.enable_profiler and not flags.profiler_log_dir:
         parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
-    if flags.online_store and flags.upstream:
-        parser.error("--online_store is set with --upstream; the upstreams look features up: set it there")
-    if flags.enable_profiler and flags.upstream:
-        parser.error("--enable_profiler is set with --upstream; there is no model in this process to profile")
+    if flags.enable_profiler and flags.models_flag:
+        parser.error(
+            f"--enable_profiler is set with --{flags.models_flag}; there is no model in this process to profile"
+        )
     for name in ("prediction_token_file", "feedback_token_file"):
         if getattr(flags, name) and not flags.control_token_file:
             parser.error(f"--{name} is set without --control_token_file; everything else would be open to everyone")
@@ -138,17 +157,19 @@ def _check(parser: argparse.ArgumentParser, flags: Flags) -> None:
         parser.error(
             "--rest_api_enable_ssl is set without --ssl_config_file; expected the file with key and certificate"
         )
-    if bool(flags.upstream_cert_file) != bool(flags.upstream_key_file):
-        parser.error("--upstream_cert_file and --upstream_key_file go together; expected both or neither")
     if flags.write_back_model_config and not flags.model_config_file:
         parser.error("--write_back_model_config is set without --model_config_file; expected the file to write")
+    for part in parts:
+        if fault := part.check(flags):
+            parser.error(fault)
 
 
 def _check_workers(parser: argparse.ArgumentParser, flags: Flags) -> None:
     if flags.workers == 1:
         return
+    if flags.models_flag:
+        parser.error(f"--workers={flags.workers} and --{flags.models_flag} are both given; start several servers")
     for name, why in {
-        "upstream": "start several gateways instead",
         "grpc_socket_path": "only ports can be shared",
         "enable_profiler": "a profile is of one process",
     }.items():

@@ -24,18 +24,8 @@ def rest_port(text: str) -> int | None:
     return _number(text, 0, 65535, "a port from 0 to 65535, or 'auto'") or None
 
 
-def addresses(text: str) -> tuple[str, ...]:
-    """Parses server addresses, separated by commas."""
-    addresses = tuple(text.split(","))
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        is_path = address.startswith("unix:") and len(address) > len("unix:")
-        if not is_path and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
-            raise argparse.ArgumentTypeError(f"value is {address!r}; expected host:port or unix:path")
-    return addresses
-
-
-def _float(text: str, low: float, high: float, expected: str) -> float:
+def number(text: str, low: float, high: float, expected: str) -> float:
+    """Parses a number within limits; ``expected`` describes it in the error."""
     try:
         value = float(text)
     except ValueError:
@@ -67,8 +57,7 @@ port = partial(_number, low=0, high=65535, expected="a port from 0 to 65535")
 count = partial(_number, low=0, high=math.inf, expected="a whole number, 0 or more")
 positive = partial(_number, low=1, high=math.inf, expected="a whole number, 1 or more")
 spool_bytes = partial(_number, low=2**16, high=math.inf, expected="a whole number of bytes, 65536 or more")
-percent = partial(_float, low=0, high=100, expected="a percent from 0 to 100")
-tolerance = partial(_float, low=0, high=1e300, expected="a number, 0 or more")
-seconds = partial(_float, low=0, high=1e9, expected="seconds, 0 or more")
-interval = partial(_float, low=-1e9, high=1e9, expected="seconds")  # below 0, nothing is polled
-positive_float = partial(_float, low=1e-3, high=1e9, expected="a number above 0")
+percent = partial(number, low=0, high=100, expected="a percent from 0 to 100")
+seconds = partial(number, low=0, high=1e9, expected="seconds, 0 or more")
+interval = partial(number, low=-1e9, high=1e9, expected="seconds")  # below 0, nothing is polled
+positive_float = partial(number, low=1e-3, high=1e9, expected="a number above 0")

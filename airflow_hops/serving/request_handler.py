@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from airflow_hops.core.serving_api.protocol import Method, MultiInferenceHead, RequestHead
-from airflow_hops.extensions.gateway.serving.shadow import Shadow
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
@@ -19,6 +18,7 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
 from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.stats import RequestStats, RunTimes
+from airflow_hops.serving.parts import Answered, Observer
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 
@@ -78,7 +78,7 @@ class RequestHandler:
         catalog: Versions that answer requests.
         stats: Counts requests.
         capture: Captures answered requests.
-        shadow: Sends copies of answered requests to other versions.
+        observers: Get answered requests.
         sticky_header: HTTP header or gRPC metadata key in lower case; equal values go to the same version.
         memory: Memory that requests share; accounts for decoded images. None means no limit.
     """
@@ -88,14 +88,14 @@ class RequestHandler:
         catalog: Catalog,
         stats: RequestStats,
         capture: Capture,
-        shadow: Shadow,
+        observers: Collection[Observer] = (),
         sticky_header: str = "x-sticky-key",
         memory: RequestMemory | None = None,
     ) -> None:
         self.catalog = catalog
         self.stats = stats
         self.capture = capture
-        self.shadow = shadow
+        self.observers = observers
         self.sticky_header = sticky_header
         self.memory = memory or RequestMemory()
         self.request_log: RequestLog | None = None
@@ -186,7 +186,8 @@ class RequestHandler:
             asked = reply.captured or call.message
             captured_call = CapturedCall(kind, request_id, at_us, latency_ms, reply.rows, asked, reply.message)
             captured = self.capture.offer(captured_call)
-        self.shadow.offer(request_id, api, target.model, version, call, reply)
+        for observer in self.observers:
+            observer.offer(Answered(request_id, api, target.model, version, call, reply))
         return Answer(reply.message, version, request_id, captured)
 
 

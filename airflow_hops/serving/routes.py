@@ -121,28 +121,29 @@ class Routes:
     """Maps paths to their handlers, which run in threads of the REST API and may block.
 
     Attributes:
-        added: Route and path of each call of :meth:`add`.
+        added: Arguments of each call of :meth:`add`, without the answer.
     """
 
     def __init__(self) -> None:
         self._routes: list[tuple[str, re.Pattern[str], Right, Answer]] = []
-        self.added: list[tuple[str, str | None]] = []
+        self.added: list[tuple[str, str | None, Right | None]] = []
 
-    def add(self, route: str, answer: Answer, path: str | None = None) -> None:
-        """Adds a route; raises LookupError if the table of rights does not contain it.
+    def add(self, route: str, answer: Answer, path: str | None = None, right: Right | None = None) -> None:
+        """Adds a route; raises LookupError if it gives no right, and the table of rights does not contain it.
 
         Args:
-            route: ``METHOD /path``, as in the table of rights; a GET route answers HEAD as well.
+            route: ``METHOD /path``; a GET route answers HEAD as well.
             answer: Called with the request and the match of the path, which is case-insensitive; may raise
                 ServingError.
             path: Actual path, for a route whose path is configurable.
+            right: Right that clients need; None for that of the table.
         """
-        self.added.append((route, path))
+        self.added.append((route, path, right))
         method, _, pattern = route.partition(" ")
         for placeholder, expression in _PLACEHOLDERS.items():
             pattern = pattern.replace(placeholder, expression)
         compiled = re.compile(re.escape(path) if path else pattern, re.IGNORECASE)
-        self._routes.append((method, compiled, right_of(route), answer))
+        self._routes.append((method, compiled, right or right_of(route), answer))
 
     def find(self, method: str, path: str) -> Route:
         """Returns the route of a method and a decoded path; raises ServingError as TensorFlow Serving does."""

@@ -8,14 +8,13 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.serving_api.config import ConfigError, read_config
 from airflow_hops.core.serving_api.protocol import ModelServerConfig
-from airflow_hops.extensions.gateway.serving import report as gateway_report
-from airflow_hops.extensions.gateway.serving.upstream_watcher import UpstreamWatcher
 from airflow_hops.serving.access import warnings_of
 from airflow_hops.serving.api import control
 from airflow_hops.serving.capture import routes as capture_routes
@@ -28,7 +27,8 @@ from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import version_opener
 from airflow_hops.serving.models.loader import Loader
 from airflow_hops.serving.models.traffic import TrafficTable
-from airflow_hops.serving.monitoring import logs, metrics, series
+from airflow_hops.serving.monitoring import logs, metrics, report, series
+from airflow_hops.serving.parts import ModelSource, server_parts
 from airflow_hops.serving.routes import Routes
 from airflow_hops.serving.workers.supervisor import Workers
 
@@ -60,7 +60,7 @@ class ModelServer:
         config = ModelServerConfig()
         if flags.model_config_file:
             config = read_config(flags.model_config_file)
-        elif not flags.upstream:
+        elif not flags.models_flag:
             base_path = flags.model_base_path
             config.model_config_list.config.add(name=flags.model_name, base_path=base_path, model_platform="tensorflow")
         catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
@@ -71,9 +71,10 @@ class ModelServer:
 
         workers = Workers(flags, catalog, self._lifecycle) if flags.workers > 1 else None
         endpoint = self._endpoint = workers or Endpoint(flags, catalog, self._lifecycle)
-        self._loader: Loader | UpstreamWatcher
-        if flags.upstream:
-            self._loader = UpstreamWatcher(catalog, flags, config)
+        parts = server_parts()
+        if flags.models_flag:
+            (part,) = (part for part in parts.values() if part.models_flag == flags.models_flag)
+            self._loader: ModelSource = part.models(flags, catalog, config)
         else:
             self._loader = Loader(catalog, workers.open if workers else open_version, flags, config)
         self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
@@ -83,14 +84,18 @@ class ModelServer:
         control.add_routes(routes, self._controls)
         logs.add_routes(routes)
         capture_routes.add_routes(routes, endpoint.capture)
-        gateway_report.add_routes(routes, endpoint.stats, catalog, endpoint.shadow_counts)
+        report.add_routes(routes, endpoint.stats, catalog, endpoint.part_counts)
         if metrics_path:
             metrics.add_route(routes, metrics_path)
         if workers is not None:
             workers.add_reports(routes, metrics.REGISTRY)
+        reports = [
+            part.reports(routes, catalog, partial(lambda name: endpoint.part_counts().get(name), name))
+            for name, part in parts.items()
+        ]
         for collector in (
             capture_routes.CaptureCollector(endpoint.capture),
-            gateway_report.ShadowCollector(endpoint.shadow_counts),
+            *filter(None, reports),
             metrics.RequestCollector(
                 endpoint.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
             ),

@@ -13,14 +13,15 @@ from airflow_hops.core.contract.model_record import ServedVersion
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import SavedModel
-from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures
-from airflow_hops.extensions.feature_store.serving.feature_lookup import KEY_TENSORS
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, SignatureFileError, read_inputs
+from airflow_hops.serving.models.lookups import RequestKeys
 
 _SAVED_MODEL = "saved_model.pb"
+NO_KEYS = RequestKeys()
+"""Requests hold all inputs."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +87,28 @@ def check_inputs(
     champion: ServedVersion,
     model: Artifact,
     model_name: str,
-    champion_features: OnlineFeatures | None = None,
-    features: OnlineFeatures | None = None,
+    champion_keys: RequestKeys = NO_KEYS,
+    keys: RequestKeys = NO_KEYS,
 ) -> None:
     """Checks that a canary accepts the champion's requests, which it gets a share of.
 
-    Requests hold the keys of features that a server looks up, instead of the features.
+    Requests hold keys instead of the inputs that a server looks up.
 
     Args:
         context: Step.
         champion: The champion.
         model: The canary's model.
         model_name: Name of the served model.
-        champion_features: The features that the server looks up for the champion; None if requests hold them all.
-        features: Those of the canary.
+        champion_keys: What requests hold instead of the champion's inputs.
+        keys: What requests hold instead of the canary's inputs.
 
     Raises:
         BadInput: it has other inputs or keys, or the same with other types or widths.
     """
-    champion_types = _sent_types(_champion_inputs(context, champion), champion_features)
-    types = _sent_types(request_inputs(model_folder(context.store, model)), features)
-    before, now = _sent(champion.model, champion_features), _sent(model, features)
-    if champion_features or features:
+    champion_types = _sent_types(_champion_inputs(context, champion), champion_keys)
+    types = _sent_types(request_inputs(model_folder(context.store, model)), keys)
+    before, now = _sent(champion.model, champion_keys), _sent(model, keys)
+    if champion_keys.filled or keys.filled:
         # A model whose artifact does not list its inputs
         before, now = before or set(champion_types or ()), now or set(types or ())
     differences = []
@@ -120,11 +121,11 @@ def check_inputs(
             "Name what it does not use in TransformOperator's extra_inputs, and cast columns in prepare() to the types "
             "that they had"
         )
-        if (keys := _keys(features)) != (champion_keys := _keys(champion_features)):
+        if keys.keys != champion_keys.keys:
             advice = (
-                f"The server looks features up by {champion_keys} for the champion, and by {keys} for the canary: give "
-                "DeployModelOperator features of views with the champion's keys, and name a key that no view needs any "
-                "more in TransformOperator's extra_inputs"
+                f"The server looks inputs up by {champion_keys} for the champion, and by {keys} for the canary: give "
+                "DeployModelOperator a lookup with the champion's keys, and name a key that is not needed any more in "
+                "TransformOperator's extra_inputs"
             )
         raise BadInput(
             f"model {model_name!r}: {model.uri} {' and '.join(differences)}, unlike the champion {champion.model.uri}. "
@@ -133,28 +134,18 @@ def check_inputs(
         )
 
 
-def _keys(features: OnlineFeatures | None) -> str:
-    keys = sorted((features.key_types if features else {}).items())
-    return ", ".join(f"{name!r} ({kind})" for name, kind in keys) or "no key"
-
-
-def _sent(model: Artifact, features: OnlineFeatures | None) -> set[str] | None:
+def _sent(model: Artifact, keys: RequestKeys) -> set[str] | None:
     """Returns the inputs that clients send; None if the model's artifact does not list them."""
     names = _names(model)
-    if names is None or features is None:
-        return names
-    return names - features.columns.keys() | features.key_types.keys()
+    return None if names is None else names - keys.filled | keys.keys.keys()
 
 
-def _sent_types(
-    types: Mapping[str, RequestInput] | None, features: OnlineFeatures | None
-) -> Mapping[str, RequestInput] | None:
+def _sent_types(types: Mapping[str, RequestInput] | None, keys: RequestKeys) -> Mapping[str, RequestInput] | None:
     """Returns the types of the inputs that clients send; None if those of the model are not known."""
-    if types is None or features is None:
-        return types
-    known = {name: KEY_TENSORS[kind].name for name, kind in features.key_types.items() if kind in KEY_TENSORS}
-    keys = {name: RequestInput(dtype, (-1,), is_described=True) for name, dtype in known.items()}
-    return keys | {name: each for name, each in types.items() if name not in features.columns}
+    if types is None:
+        return None
+    of_keys = {name: RequestInput(dtype, (-1,), is_described=True) for name, dtype in keys.keys.items()}
+    return of_keys | {name: each for name, each in types.items() if name not in keys.filled}
 
 
 def _champion_inputs(context: StepContext, champion: ServedVersion) -> dict[str, RequestInput] | None:

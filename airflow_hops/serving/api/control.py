@@ -16,8 +16,7 @@ from airflow_hops.serving.models.catalog import Catalog, State
 from airflow_hops.serving.routes import Routes, json_response, read_percents
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.gateway.serving.upstream_watcher import UpstreamWatcher
-    from airflow_hops.serving.models.loader import Loader
+    from airflow_hops.serving.parts import ModelSource
 
 Percents = Mapping[int, int]
 
@@ -38,7 +37,7 @@ class Controls(Protocol):
 class Control:
     """Config and traffic at run time."""
 
-    def __init__(self, catalog: Catalog, loader: Loader | UpstreamWatcher) -> None:
+    def __init__(self, catalog: Catalog, loader: ModelSource) -> None:
         self._catalog = catalog
         self._loader = loader
 

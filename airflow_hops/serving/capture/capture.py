@@ -25,9 +25,9 @@ from airflow_hops.core.processes.files import make_private, write_atomically
 from airflow_hops.core.processes.locks import lock_for_process
 from airflow_hops.core.processes.programs import module_command, with_package
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.extensions.streams.serving.capture import read_config
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
+from airflow_hops.serving.capture.sinks import open_sink
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
@@ -66,7 +66,7 @@ class Capture:
 
     Raises:
         OSError: The base path or the spool's folder cannot be created or written.
-        ImportError, ValueError: fsspec cannot open the base path.
+        ImportError, ValueError: fsspec cannot open the base path, or the sink's URL is not valid.
     """
 
     def __init__(self, options: CaptureOptions) -> None:
@@ -83,10 +83,10 @@ class Capture:
         self._ends: deque[tuple[float, Position]] = deque(maxlen=_LAG_SAMPLES)
         self._spool: Spool | None = None
         self._writer: subprocess.Popen[bytes] | None = None
-        if options.topic:
-            read_config(options.topic_config)
+        if options.sink:
+            open_sink(options.sink, "").close()  # the writer opens its own; an error is for who starts the server
             if options.format == "prediction_log":
-                raise ValueError("prediction logs are files; with a topic, --capture_format is parquet or both")
+                raise ValueError("prediction logs are files; with a sink, --capture_format is parquet or both")
         if options.has_place:
             if options.is_local:
                 base = Path(options.base_path)
@@ -195,7 +195,7 @@ class Capture:
         report: dict[str, Any] = {
             "enabled": options.enabled,
             "base_path": options.base_path or None,
-            "topic": options.topic or None,
+            "sink": options.sink or None,
             "mode": options.mode,
             "format": options.format,
             "sampling_percent": options.sampling_percent,

@@ -32,8 +32,8 @@ class CaptureOptions:
         roll_seconds: Seconds after which a file with any rows is closed.
         retention_days: Age at which files are removed; 0 keeps them.
         retention_bytes: Size of a model's files beyond which the oldest are removed; 0 keeps them.
-        topic: Kafka topic that gets a message for each row, besides files or instead of them; empty for none.
-        topic_config: JSON file with librdkafka's configuration.
+        sink: URL of a :class:`~airflow_hops.serving.capture.sinks.CaptureSink` that gets the rows, besides files or
+            instead of them; empty for none.
     """
 
     base_path: str = ""
@@ -46,13 +46,12 @@ class CaptureOptions:
     roll_seconds: float = 60.0
     retention_days: float = 0.0
     retention_bytes: int = 0
-    topic: str = ""
-    topic_config: str = ""
+    sink: str = ""
 
     @property
     def has_place(self) -> bool:
         """Whether there is a place for captured rows."""
-        return bool(self.base_path or self.topic)
+        return bool(self.base_path or self.sink)
 
     @property
     def enabled(self) -> bool:
@@ -72,7 +71,7 @@ class CaptureOptions:
         if self.is_local:
             return Path(self.base_path) / ".spool"
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        name = hashlib.sha256((self.base_path or f"kafka://{self.topic}").encode()).hexdigest()[:16]
+        name = hashlib.sha256((self.base_path or self.sink.partition("?")[0]).encode()).hexdigest()[:16]
         return state / "airflow-hops" / "capture" / name
 
     @property

@@ -74,7 +74,7 @@ class CaptureCollector(Collector):
             )
             yield GaugeMetricFamily(
                 "hops_serving_capture_lag_seconds",
-                "Age of the oldest captured row that is in no file or topic yet.",
+                "Age of the oldest captured row that is in no file or sink yet.",
                 status["lag_seconds"],
             )
 
@@ -92,7 +92,7 @@ def add_feedback_route(routes: Routes, capture: Capture, is_model: Callable[[str
         if not capture.options.has_place:
             raise ServingError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "Feedback is kept where requests are captured: --capture_base_path or --capture_topic",
+                "Feedback is kept where requests are captured: --capture_base_path or --capture_sink",
             )
         labels = read_feedback(request.body)
         unknown = next((label.model for label in labels if not is_model(label.model)), None)

@@ -23,11 +23,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
-from airflow_hops.extensions.streams.serving.capture import CapturedTopic
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.capture.batch import Batch, Part, WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import CapturedFiles, open_files, remove_old
 from airflow_hops.serving.capture.options import CaptureOptions
+from airflow_hops.serving.capture.sinks import CaptureSink, open_sink
 from airflow_hops.serving.capture.spool import (
     OPTIONS_FILE,
     SERVER_LOCK,
@@ -57,7 +57,7 @@ class SpoolWriter:
         self.state = WriterState.load(folder)
         self._lock = lock
         self._files: CapturedFiles | None = None
-        self._topic: CapturedTopic | None = None
+        self._sink: CaptureSink | None = None
         self._scanned = self.state.position
         self._waiting = WaitingRecords()
         self._since_s = 0.0
@@ -143,7 +143,9 @@ class SpoolWriter:
         self.leave()
 
     def leave(self) -> None:
-        """Releases the spool's lock, for another writer."""
+        """Closes the sink, and releases the spool's lock, for another writer."""
+        if self._sink is not None:
+            self._sink.close()
         os.close(self._lock)
 
     def _scan(self) -> bool:
@@ -188,7 +190,7 @@ class SpoolWriter:
                 raise
         batch = make_batch(self._waiting, self.options)
         written = self._publish(batch, again) if self.options.base_path else []
-        sent = self._send(batch) if self.options.topic else []
+        sent = self._send(batch) if self.options.sink else []
         for part in written if self.options.base_path else sent:
             counts = state.of(part.model)
             counts.files += 1 if self.options.base_path else 0
@@ -210,11 +212,11 @@ class SpoolWriter:
                 segment_path(folder, number).unlink(missing_ok=True)
 
     def _send(self, batch: Batch) -> list[Part]:
-        """Sends a batch's rows to the topic, and returns the parts with them."""
+        """Sends a batch's rows to the sink, and returns the parts with them."""
         parts = [part for part in batch.parts if part.table is not None]
-        if self._topic is None:
-            self._topic = CapturedTopic(self.options.topic, self.options.topic_config, f"hops-{self.folder.name}")
-        unsendable = self._topic.send(parts)
+        if self._sink is None:
+            self._sink = open_sink(self.options.sink, f"hops-{self.folder.name}")
+        unsendable = self._sink.send(parts)
         for model, rows in unsendable.items():
             self.state.of(model).sent_rows -= rows
             if not self.options.base_path:

@@ -12,6 +12,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import MODEL_FORMATS, load_all, load_extension
 from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.models.lookups import with_lookup
 from airflow_hops.serving.models.model_options import ModelOptions, version_batching
 from airflow_hops.serving.models.servable import Servable
 
@@ -98,7 +99,6 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     Raises:
         ServingError: The model does not load, the folder no longer holds one, or a warm-up request fails.
     """
-    from airflow_hops.extensions.feature_store.serving.feature_lookup import with_lookups
     from airflow_hops.serving.models.warmup import warm_up
 
     if options.batching and options.per_model_batching:
@@ -107,7 +107,7 @@ def open_model(model: str, version: int, folder: Path, options: ModelOptions) ->
     servable = kind.open(model, version, folder, options)
     try:
         warm_up(servable, folder, options.warmup_iterations)
-        return with_lookups(servable, folder, options.online_store, options.lookup_limit)
+        return with_lookup(servable, folder, options.lookups)
     except BaseException:
         servable.close()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 from google.protobuf import text_format
 
 from airflow_hops.core.serving_api.protocol import BatchingParameters
-from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flags import Flags
+from airflow_hops.serving.models.lookups import OpenLookup, lookups
 
 PARAMETERS_FILE = "batching_params.pbtxt"
 """File with a version's own parameters, used with ``--enable_per_model_batching_parameters``."""
@@ -145,8 +146,7 @@ class ModelOptions:
         batching: Batching of requests; None to run each request alone.
         per_model_batching: Whether a version's ``batching_params.pbtxt`` overrides ``batching``.
         warmup_iterations: How often each warm-up request is run before a version becomes available.
-        online_store: URL of the online store with the features of models, or a file with the URL; empty for none.
-        lookup_limit: Bounds look-ups that run at once, by default in half of the threads.
+        lookups: Functions that open versions whose inputs are looked up, by name of the look-up.
     """
 
     tags: tuple[str, ...] = ("serve",)
@@ -160,8 +160,7 @@ class ModelOptions:
     batching: BatchingOptions | None = None
     per_model_batching: bool = False
     warmup_iterations: int = 1
-    online_store: str = ""
-    lookup_limit: LookupLimit = field(default_factory=LookupLimit, compare=False)
+    lookups: Mapping[str, OpenLookup] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, flags: Flags) -> ModelOptions:
@@ -181,9 +180,6 @@ class ModelOptions:
             trusted_skops_types=tuple(name for name in flags.trusted_skops_types.split(",") if name),
             batching=batching_options(flags),
             per_model_batching=flags.enable_per_model_batching_parameters,
-            online_store=flags.online_store,
-            lookup_limit=LookupLimit(
-                max(1, min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads) // 2)
-            ),
+            lookups={name: lookup.opener(flags) for name, lookup in lookups().items()},
             warmup_iterations=(flags.num_request_iterations_for_warmup or 1) if flags.enable_model_warmup else 0,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.extensions.gateway.serving.shadow import ShadowCounts
 from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
 from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
+from airflow_hops.serving.parts import PartCounts
 from airflow_hops.serving.request_kind import RequestKind
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ class WorkerCounts:
 
     Attributes:
         requests: Counts by kind of request.
-        shadow: Counts of shadow traffic by model and version.
+        parts: Counts of observers by part.
         batches: Totals of batches.
         capture: Response to ``GET /v1/capture``.
         metrics: Other metrics of the process; not summed.
     """
 
     requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
-    shadow: dict[str, dict[str, ShadowCounts]] = field(default_factory=dict)
+    parts: dict[str, PartCounts] = field(default_factory=dict)
     batches: BatchTotals = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
     metrics: list[Metric] = field(default_factory=list)
@@ -49,9 +50,11 @@ class WorkerCounts:
         for part in parts:
             for kind, counts in part.requests.items():
                 add_to(total.requests, kind, counts)
-            for model, versions in part.shadow.items():
-                for version, copies in versions.items():
-                    total.shadow.setdefault(model, {}).setdefault(version, ShadowCounts()).merge(copies)
+            for name, observed in part.parts.items():
+                if name in total.parts:
+                    total.parts[name].add(observed)
+                else:
+                    total.parts[name] = deepcopy(observed)
             add_counts(total.batches, part.batches)
             total.capture = _capture(total.capture, part.capture)
         return total
@@ -59,7 +62,7 @@ class WorkerCounts:
     def past(self) -> WorkerCounts:
         """Returns the counts to keep after the worker has ended."""
         models = {model: dict(counts) for model, counts in self.capture.get("models", {}).items()}
-        return WorkerCounts(self.requests, self.shadow, self.batches, {"models": models} if models else {})
+        return WorkerCounts(self.requests, self.parts, self.batches, {"models": models} if models else {})
 
 
 class PastCounts:

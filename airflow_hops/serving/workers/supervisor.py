@@ -21,7 +21,6 @@ from prometheus_client.core import Metric
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.config import ConfigError
-from airflow_hops.extensions.gateway.serving.shadow import ShadowCounts
 from airflow_hops.serving.api.control import Controls
 from airflow_hops.serving.errors import ServingError, StartError
 from airflow_hops.serving.flags import Flags
@@ -31,6 +30,7 @@ from airflow_hops.serving.models.catalog import Catalog, ModelView, State, Versi
 from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import Fingerprint
 from airflow_hops.serving.monitoring.series import BatchTotals
+from airflow_hops.serving.parts import PartCounts
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts, WorkersCapture, WorkersCollector, WorkerStats
 from airflow_hops.serving.workers.peer import PeerGone, error_of
@@ -168,9 +168,9 @@ class Workers:
         workers, past = self._counted()
         return WorkerCounts.total([*(worker.counts for worker in workers), past])
 
-    def shadow_counts(self) -> dict[str, dict[str, ShadowCounts]]:
-        """Returns the counts of shadow traffic, by model and version."""
-        return self.total().shadow
+    def part_counts(self) -> dict[str, PartCounts]:
+        """Returns the counts of the observers by part."""
+        return self.total().parts
 
     def batches(self) -> BatchTotals:
         """Returns the totals of batches."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from airflow_hops.serving.access import Right
 from airflow_hops.serving.api.control import Percents
 from airflow_hops.serving.endpoint import Endpoint
 from airflow_hops.serving.flags import Flags
@@ -44,11 +45,11 @@ class WorkerAssignment:
 
     Attributes:
         flags: Flags of the worker.
-        routes: REST routes, with their paths, that the first process answers.
+        routes: REST routes, with their paths and rights, that the first process answers.
     """
 
     flags: Flags
-    routes: tuple[tuple[str, str | None], ...]
+    routes: tuple[tuple[str, str | None, Right | None], ...]
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,8 @@ class _Worker:
         """Starts the endpoint, which accepts requests if the ports are open."""
         self._endpoint = Endpoint(self._assignment.flags, self._catalog, self._lifecycle, shared=True)
         routes = Routes()
-        for route, path in self._assignment.routes:
-            routes.add(route, self._hand_on, path)
+        for route, path, right in self._assignment.routes:
+            routes.add(route, self._hand_on, path, right)
         self._endpoint.start(_WorkerControls(self.peer), routes)
         self.take(state)
 
@@ -195,7 +196,7 @@ class _Worker:
         endpoint = self._endpoint
         return WorkerCounts(
             endpoint.stats.counts(),
-            endpoint.shadow.counts(),
+            endpoint.part_counts(),
             endpoint.batches(),
             endpoint.capture.status(),
             [metric for metric in REGISTRY.collect() if not metric.name.startswith("process_")],

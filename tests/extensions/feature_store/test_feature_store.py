@@ -763,8 +763,8 @@ def deploy(step: Any, tmp_path: Path, warm_launcher: Any) -> Callable[..., Any]:
         return step.steps(
             "airflow_hops.ml.stages.deploy.stage:run",
             kind="deployment",
-            inputs={"model": model, **({"features": dataset} if dataset else {})},
-            params={"model_name": "delays", "canary_percent": canary_percent, "feature_options": options},
+            inputs={"model": model, **({"lookup": dataset} if dataset else {})},
+            params={"model_name": "delays", "canary_percent": canary_percent, "lookup_options": options},
             services={**server.services, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
             launcher=warm_launcher,
         )
@@ -784,11 +784,11 @@ def served(
     """Deploys a model whose features are looked up, on a server of the test's own."""
     server = ConnectedServer(runtime_python, tmp_path / "server")
 
-    def start(online_store: str, dataset: Any, **feature_options: Any) -> ConnectedServer:
+    def start(online_store: str, dataset: Any, **lookup_options: Any) -> ConnectedServer:
         server.flags |= {"online_store": online_store, "capture_roll_seconds": 0.2}
         server.start().wait_until_ready()
         request.addfinalizer(server.stop)
-        deploy(server, dataset, **feature_options)
+        deploy(server, dataset, **lookup_options)
         return server
 
     return start
@@ -900,8 +900,9 @@ def test_an_online_store_that_is_down_fails_requests_or_gives_defaults(
     status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
     assert status == 503
     assert "online store" in str(answer)
-    lookups = server.base_path / "delays" / "1" / "online_features.json"
-    lookups.write_text(json.dumps({**json.loads(lookups.read_text()), "default_if_down": True}))
+    lookups = server.base_path / "delays" / "1" / "lookup.json"
+    file = json.loads(lookups.read_text())
+    lookups.write_text(json.dumps({**file, "description": {**file["description"], "default_if_down": True}}))
     server.stop()
     server.start().wait_until_ready()
     status, answer = server.call("/v1/models/delays:predict", {"instances": [row]})
@@ -924,19 +925,19 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
         assert server.available("delays") == [1]
 
     by_carrier = dataset_of(step, "carrier_delays:mean_delay")
-    keys = r"by 'airport_id' \(STRING\), 'carrier_id' \(INT64\) for the champion, and by"
-    refused(rf"does not take 'airport_id', .*{keys} 'carrier_id' \(INT64\) for", by_carrier, "distance", "mean_delay")
+    keys = r"by 'airport_id' \(string\), 'carrier_id' \(int64\) for the champion, and by"
+    refused(rf"does not take 'airport_id', .*{keys} 'carrier_id' \(int64\) for", by_carrier, "distance", "mean_delay")
     refused(rf"does not take 'airport_id', 'carrier_id' and also needs .*{keys} no key", None, "distance", "mean_delay")
     origin = dataset.properties["stored_features"]
     columns = json.loads(json.dumps(origin["columns"]).replace('"carrier_id": "INT64"', '"carrier_id": "STRING"'))
     other_type = replace(dataset, properties={"stored_features": {**origin, "columns": columns}})
     refused("takes 'carrier_id' as string .* and not int64", other_type, "distance", "flights", "mean_delay", "sky")
-    with pytest.raises(StepFailed, match="version 1 was published with other features to look up: defaults, max_age_s"):
+    with pytest.raises(StepFailed, match="version 1 was published with another lookup: defaults, max_age_s"):
         deploy(server, dataset, first)
     assert deploy(server, dataset, first, **options).properties["mode"] == "champion"
 
     unpublished = feature_model(step, warm_launcher, "distance", "flights", "sky")
-    with pytest.raises(StepFailed, match="the champion 1 looks features up, and version 2, which is not in"):
+    with pytest.raises(StepFailed, match="the champion 1 looks inputs up, and version 2, which is not in"):
         step.steps(
             "airflow_hops.ml.stages.deploy.traffic:replace_champion",
             params={"model_name": "delays", "model": unpublished.uri, "reason": "it is better", "by": {}},
@@ -958,8 +959,8 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
 
 SERVER_WITHOUT_LOOKUPS = """
 import runpy
-from airflow_hops.extensions.feature_store.core import stored_features as features
-features.ONLINE_NAME = "a file that there is not"
+from airflow_hops.serving.models import lookups
+lookups.LOOKUP_NAME = "a file that there is not"
 runpy.run_module("airflow_hops.serving", run_name="__main__")
 """
 """A server that takes the file for one of the model's own, as TensorFlow Serving does."""
@@ -993,9 +994,7 @@ def test_a_gateway_passes_keys_to_servers_that_look_features_up(
     foreign = Upstream(runtime_python, tmp_path / "foreign")
     foreign.program = ("-c", SERVER_WITHOUT_LOOKUPS)
     gateway = gateway_to(foreign)
-    with pytest.raises(
-        StepFailed, match="or the server behind it, does not look up 'flights', a feature of 'carrier_"
-    ) as it:
+    with pytest.raises(StepFailed, match="or the server behind it, does not look up 'flights'") as it:
         deploy(gateway, dataset)
     assert not it.value.retryable
     assert gateway.available("delays") == []

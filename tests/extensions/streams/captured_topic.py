@@ -32,7 +32,7 @@ def ingest_captured(
     config.write_text(json.dumps(broker.config))
     rows = Part("flights", "", "", "parquet", 1, 0, bytes)
     parts = [replace(rows, labels=int(labels), table=lambda table=table: table) for table in tables]
-    assert CapturedTopic("captured", str(config), "tests").send(parts) == {}
+    assert CapturedTopic(f"kafka://captured?config={config}", "tests").send(parts) == {}
     source = TopicSource(
         f"kafka://captured{LABELS_SUFFIX if labels else ''}", storage_options=broker.config, allow_gaps=True
     )

@@ -20,7 +20,7 @@ def test_predictions_that_go_to_a_topic_alone_are_in_doubt_only_if_they_have_a_l
     config = tmp_path / "kafka.json"
     config.write_text(json.dumps(mock_kafka.config))
     server = ConnectedServer(runtime_python, tmp_path / "server")
-    topic = {"capture_topic": "captured", "capture_topic_config": config, "capture_spool_path": tmp_path / "spool"}
+    topic = {"capture_sink": f"kafka://captured?config={config}", "capture_spool_path": tmp_path / "spool"}
     server.flags |= {"capture_base_path": "", **topic}
     server.start().wait_until_ready()
     pipeline = replace(pipeline, server=server)
@@ -28,7 +28,7 @@ def test_predictions_that_go_to_a_topic_alone_are_in_doubt_only_if_they_have_a_l
     deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
     server.ask(pipeline.name, 60)
     limited = pipeline.poll(deployment, limits={"max_prediction_distance": 0.2}, min_requests=1, steps=[50, 100])
-    assert "in doubt: predictions: the server sends requests to topic 'captured' alone" in limited["waiting"]["text"]
+    assert "in doubt: predictions: the server sends requests to kafka://captured alone" in limited["waiting"]["text"]
     server.ask(pipeline.name, 60)
     rollout = pipeline.rollout(deployment, min_requests=1)
     assert rollout.properties["decision"] == "promoted"

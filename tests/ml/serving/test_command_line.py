@@ -47,7 +47,7 @@ def test_taken_port_is_one_line_that_names_flag_and_port(start_server: Start, sh
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--model_base_path, --model_config_file and --upstream are all empty"),
+        ([], "expected one of --model_base_path, --model_config_file, --upstream; all are empty"),
         (["--model_base_path=relative"], "Expected model default to have an absolute path or URI"),
         (["--port=http", "--model_base_path=/m"], "argument --port: value is 'http'; expected a port from 0 to 65535"),
         (["--port=7", "--rest_api_port=7", "--model_base_path=/m"], "--rest_api_port cannot be same as --port."),

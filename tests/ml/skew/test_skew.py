@@ -633,13 +633,13 @@ def test_a_server_that_cannot_capture_is_reported(
     off = {"/v1/capture": Capture(CaptureOptions()).status()}
     with (
         _server_that_answers(off, captured) as services,
-        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path or --capture_topic"),
+        pytest.raises(BadInput, match=r"captures nothing: .* start it with --capture_base_path or --capture_sink"),
     ):
         detect("off", services=services)
-    topic = {"/v1/capture": {**off["/v1/capture"], "enabled": True, "topic": "captured"}}
+    topic = {"/v1/capture": {**off["/v1/capture"], "enabled": True, "sink": "kafka://captured?config=f"}}
     with (
         _server_that_answers(topic, captured) as services,
-        pytest.raises(BadInput, match=r"to topic 'captured' alone .* ingest kafka://captured and give"),
+        pytest.raises(BadInput, match=r"to kafka://captured alone .* ingest kafka://captured and give"),
     ):
         detect("topic", services=services)
     with _server_that_answers(answers, captured) as services:

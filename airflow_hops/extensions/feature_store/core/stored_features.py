@@ -16,9 +16,6 @@ DEFINITIONS_NAME = "definitions.json"
 AUDIT_NAME = "audit.json"
 """File of a ``feature_audit`` artifact: :class:`FeatureAudit`."""
 
-ONLINE_NAME = "online_features.json"
-"""File of a served version: :class:`OnlineFeatures`, the features that the server looks up."""
-
 STATISTICS_NAME = "feature_statistics.json"
 """File of a ``materialization`` artifact: :class:`WindowStatistics`."""
 

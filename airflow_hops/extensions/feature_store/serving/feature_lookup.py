@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,7 +15,6 @@ import numpy as np
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, SignatureDefMap
 from airflow_hops.extensions.feature_store.core.stored_features import (
-    ONLINE_NAME,
     OnlineFeatures,
     StoredFeature,
     value_time_input,
@@ -30,9 +27,8 @@ from airflow_hops.extensions.feature_store.serving.online_store import (
     OnlineStoreError,
     Values,
     entity_key,
-    open_online_store,
 )
-from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
+from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.local import count_rows, decode_input
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving.models.signature_defs import fill_info
@@ -81,7 +77,7 @@ class LookupServable(Servable):
                 try:
                     _check_value(column, default)
                 except ValueError as error:
-                    raise invalid_argument(f"{ONLINE_NAME}: the default of {column.name!r} {error}") from error
+                    raise invalid_argument(f"the default of {column.name!r} {error}") from error
         self.keys: Mapping[str, str] = features.key_types
         self._added = {name for name in self.keys if name not in inner.signature("").inputs}
         for name in list(definitions.signature_def):
@@ -223,14 +219,12 @@ def _columns(inner: Servable, features: OnlineFeatures) -> list[_Column]:
         dtype = signature.input_types.get(name)
         if dtype is None:
             raise invalid_argument(
-                f"{ONLINE_NAME}: the model does not take {name!r}, a feature of {origin.view!r}; it takes "
+                f"the model does not take {name!r}, a feature of {origin.view!r}; it takes "
                 f"{', '.join(signature.inputs)}"
             )
         for key, kind in origin.key_types.items():
             if kind not in KEY_TENSORS:
-                raise invalid_argument(
-                    f"{ONLINE_NAME}: join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}"
-                )
+                raise invalid_argument(f"join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}")
         shape = signature.input_shapes.get(name, ())
         columns.append(_Column(name, origin, dtype, shape[1] if len(shape) == 2 else None))
     return columns
@@ -275,34 +269,3 @@ def _array(column: _Column, values: list[Any]) -> np.ndarray:
     else:
         array = np.asarray(values, column.dtype.numpy)
     return array if column.width is None else array.reshape(len(values), -1 if values else max(column.width, 0))
-
-
-def with_lookups(servable: Servable, folder: Path, online_store: str, limit: LookupLimit | None = None) -> Servable:
-    """Returns a version that looks its features up if its folder says so, else the version itself.
-
-    Args:
-        servable: The version that takes all features.
-        folder: Its folder.
-        online_store: As for :func:`.online_store.open_online_store`; empty for none.
-        limit: Bounds look-ups that run at once, of all versions; None for one of this version's own.
-
-    Raises:
-        ServingError: the file is damaged, or there is no usable online store.
-    """
-    path = folder / ONLINE_NAME
-    if not path.is_file():
-        return servable
-    if not online_store:
-        raise ServingError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f"{path}: the model's features are in a feature store; start the server with --online_store",
-        )
-    try:
-        features = OnlineFeatures.from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise invalid_argument(f"{path}: {error}") from error
-    try:
-        store = open_online_store(online_store, features.project, features.timeout_s)
-    except StartError as error:
-        raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
-    return LookupServable(servable, features, store, limit)

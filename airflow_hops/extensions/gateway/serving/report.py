@@ -1,38 +1,21 @@
-"""Reports counts and shadow traffic over REST, and shadow traffic as metrics."""
+"""Reports shadow traffic over REST and as metrics."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airflow_hops.extensions.gateway.serving.shadow import ReadShadow, shadow_report
+from airflow_hops.extensions.gateway.serving.shadow import ShadowTotals
+from airflow_hops.serving.access import Right
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.monitoring.stats import EMPTY, RequestStats
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response, read_percents
 
 
-def add_routes(routes: Routes, stats: RequestStats, catalog: Catalog, read_shadow: ReadShadow) -> None:
-    """Adds ``GET /v1/stats``, whose ``histograms=1`` adds ``latency_ms_histogram``, and ``/v1/models/M:shadow``."""
-
-    def show_counts(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        counted = stats.snapshot(histograms=request.query.get("histograms") == "1")
-        shadowed = read_shadow()
-        models: dict[str, object] = {}
-        for model in sorted(counted.keys() | catalog.views.keys()):
-            shares = catalog.traffic_percent(model)
-            versions = counted.get(model, {})
-            copies = shadow_report(shadowed.get(model))
-            models[model] = {
-                **({"shadow": copies} if copies else {}),
-                "versions": {
-                    str(version): {**versions.get(version, EMPTY), "traffic_percent": shares.get(version, 0.0)}
-                    for version in sorted(versions.keys() | shares.keys())
-                },
-            }
-        return json_response({"since": stats.started_at, "models": models})
+def add_routes(routes: Routes, catalog: Catalog, read_counts: Callable[[], ShadowTotals]) -> None:
+    """Adds ``/v1/models/M:shadow``."""
 
     def answer(model: str) -> HttpResponse:
         percents = catalog.traffic.shadow.get(model)
@@ -40,7 +23,7 @@ def add_routes(routes: Routes, stats: RequestStats, catalog: Catalog, read_shado
             "model": model,
             "percents": None if percents is None else {str(target): percent for target, percent in percents.items()},
             "persisted": catalog.traffic.file is not None,
-            "versions": shadow_report(read_shadow().get(model)),
+            "versions": read_counts().versions(model),
         }
         return json_response(document)
 
@@ -54,16 +37,15 @@ def add_routes(routes: Routes, stats: RequestStats, catalog: Catalog, read_shado
         catalog.set_shadow(match["model"], percents)
         return answer(match["model"])
 
-    routes.add("GET /v1/stats", show_counts)
-    routes.add("GET /v1/models/MODEL:shadow", show)
-    routes.add("POST /v1/models/MODEL:shadow", change)
+    routes.add("GET /v1/models/MODEL:shadow", show, right=Right.CONTROL)
+    routes.add("POST /v1/models/MODEL:shadow", change, right=Right.CONTROL)
 
 
 class ShadowCollector(Collector):
     """Metrics of shadow traffic, by model, version and output."""
 
-    def __init__(self, read_shadow: ReadShadow) -> None:
-        self._read_shadow = read_shadow
+    def __init__(self, read_counts: Callable[[], ShadowTotals]) -> None:
+        self._read_counts = read_counts
 
     def collect(self) -> Iterable[Metric]:
         """Returns the current metrics."""
@@ -81,8 +63,9 @@ class ShadowCollector(Collector):
             "hops_serving_shadow_rows_differing", "Rows that differ by more than the tolerance.", labels=labels
         )
         largest = GaugeMetricFamily("hops_serving_shadow_max_difference", "Largest absolute difference.", labels=labels)
-        for model, versions in sorted(self._read_shadow().items()):
-            for version, counts in shadow_report(versions).items():
+        totals = self._read_counts()
+        for model in sorted(totals.models):
+            for version, counts in totals.versions(model).items():
                 for code, count in counts["codes"].items():
                     requests.add_metric([model, version, code], count)
                 dropped.add_metric([model, version], counts["dropped"])

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +16,15 @@ import numpy as np
 
 from airflow_hops.core.serving_api import protocol, tensors
 from airflow_hops.core.serving_api.protocol import Method
+from airflow_hops.extensions.gateway.serving.flags import GatewayFlags
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.rows import outputs_of_result
 from airflow_hops.serving.errors import ServingError
-from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Reply
 from airflow_hops.serving.monitoring.stats import LatencyHistogram, add_counts
+from airflow_hops.serving.parts import Answered
 from airflow_hops.serving.request_kind import RequestKind
 
 
@@ -222,13 +222,29 @@ class ShadowCounts:
         }
 
 
-ReadShadow = Callable[[], dict[str, dict[str, ShadowCounts]]]
-"""Returns the counts of the copies since the start, by model and version."""
+@dataclass
+class ShadowTotals:
+    """Counts of the copies since the start, by model and by version, or label if its version is unknown."""
 
+    models: dict[str, dict[str, ShadowCounts]] = field(default_factory=dict)
 
-def shadow_report(versions: Mapping[str, ShadowCounts] | None) -> dict[str, Any]:
-    """Returns the report of a model's shadow traffic, by version."""
-    return {name: counts.report() for name, counts in sorted((versions or {}).items())}
+    def of(self, model: str, number: int | str) -> ShadowCounts:
+        """Returns the counts of a version."""
+        return self.models.setdefault(model, {}).setdefault(str(number), ShadowCounts())
+
+    def add(self, other: ShadowTotals) -> None:
+        """Adds the counts of another process."""
+        for model, versions in other.models.items():
+            for version, counts in versions.items():
+                self.of(model, version).merge(counts)
+
+    def versions(self, model: str) -> dict[str, Any]:
+        """Returns the report of a model, by version."""
+        return {name: counts.report() for name, counts in sorted(self.models.get(model, {}).items())}
+
+    def report(self, model: str) -> dict[str, Any]:
+        """Returns the member ``shadow`` of the model in ``GET /v1/stats``."""
+        return {"shadow": versions} if (versions := self.versions(model)) else {}
 
 
 class Shadow:
@@ -237,20 +253,21 @@ class Shadow:
     Args:
         catalog: Catalog of versions and shares of shadow traffic.
         flags: Flags for threads, queue, and tolerance.
+        request_threads: Number of requests that the server runs at once.
         capture: Captures the answers to copies if the flags ask for that.
     """
 
-    def __init__(self, catalog: Catalog, flags: Flags, capture: Capture) -> None:
+    def __init__(self, catalog: Catalog, flags: GatewayFlags, request_threads: int, capture: Capture) -> None:
         self._catalog = catalog
         self._flags = flags
         self._capture = capture if flags.capture_shadow and capture.enabled else None
         # Copies wait while this many requests are in flight.
-        self._quiet_in_flight = max(1, flags.request_threads // 2)
+        self._quiet_in_flight = max(1, request_threads // 2)
         self._changed = threading.Condition()
         self._queue: deque[ShadowCopy] = deque()
         self._queue_bytes = 0
         self._offered: dict[tuple[str, int | str], itertools.count[int]] = {}
-        self._counts: dict[str, dict[str, ShadowCounts]] = {}
+        self._counts = ShadowTotals()
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._run, name=f"shadow-{number}", daemon=True)
@@ -259,14 +276,15 @@ class Shadow:
         for thread in self._threads:
             thread.start()
 
-    def offer(self, request_id: str | None, api: str, model: str, version: int, call: Call, reply: Reply) -> None:
+    def offer(self, answered: Answered) -> None:
         """Copies an answered request if it is in the share of shadow traffic; does not block."""
+        model = answered.model
         percents = self._catalog.traffic.shadow.get(model)
         if not percents:
             return
         for target, percent in percents.items():
             number = self._number(model, target)
-            if number == version:
+            if number == answered.version:
                 continue
             counter = self._offered.get((model, target))
             if counter is None:
@@ -275,18 +293,18 @@ class Shadow:
             turn = next(counter)
             if (turn + 1) * percent // 100 == turn * percent // 100:
                 continue
-            copy = ShadowCopy(request_id, api, model, version, call, reply, target)
+            copy = ShadowCopy(*answered, target)
             with self._changed:
                 is_full = len(self._queue) >= self._flags.shadow_queue_requests
                 if is_full or self._queue_bytes + copy.size > _QUEUE_BYTES:
-                    self._counts_of(model, number).dropped += 1
+                    self._counts.of(model, number).dropped += 1
                     continue
                 self._queue.append(copy)
                 self._queue_bytes += copy.size
                 self._changed.notify()
 
-    def counts(self) -> dict[str, dict[str, ShadowCounts]]:
-        """Returns a copy of the counts, by model and version, or label if its version is unknown."""
+    def counts(self) -> ShadowTotals:
+        """Returns a copy of the counts."""
         with self._changed:
             return copying.deepcopy(self._counts)
 
@@ -337,7 +355,7 @@ class Shadow:
         except Exception as error:
             code = error.code if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL
             with self._changed:
-                by_code = self._counts_of(copy.model, number).by_code
+                by_code = self._counts.of(copy.model, number).by_code
                 by_code[code.name] = by_code.get(code.name, 0) + 1
                 is_first = by_code[code.name] == 1
             if is_first:
@@ -355,7 +373,7 @@ class Shadow:
                 CapturedCall(kind, request_id, at_us, latency_s * 1e3, reply.rows, *messages, shadow=True)
             )
         with self._changed:
-            counts = self._counts_of(copy.model, version)
+            counts = self._counts.of(copy.model, version)
             counts.by_code["OK"] = counts.by_code.get("OK", 0) + 1
             counts.rows += reply.rows
             counts.compared_with[copy.version] = counts.compared_with.get(copy.version, 0) + 1
@@ -367,6 +385,3 @@ class Shadow:
         """Returns the version of a label, or the label if its version is unknown."""
         view = self._catalog.views.get(model)
         return target if isinstance(target, int) or view is None else view.labels.get(target, target)
-
-    def _counts_of(self, model: str, number: int | str) -> ShadowCounts:
-        return self._counts.setdefault(model, {}).setdefault(str(number), ShadowCounts())

@@ -13,6 +13,7 @@ import grpc
 
 from airflow_hops.core.serving_api.config import ConfigError, check_config
 from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.extensions.gateway.serving.flags import GatewayFlags
 from airflow_hops.extensions.gateway.serving.upstream import Upstream, UpstreamServable
 from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError, StartError
@@ -47,9 +48,9 @@ class UpstreamWatcher:
     """
 
     def __init__(self, catalog: Catalog, flags: Flags, config: Any) -> None:
-        tls: TlsFiles | None = TlsFiles(
-            flags.upstream_ca_file or None, flags.upstream_cert_file or None, flags.upstream_key_file or None
-        )
+        own = flags.of(GatewayFlags)
+        files = (own.upstream_ca_file, own.upstream_cert_file, own.upstream_key_file)
+        tls: TlsFiles | None = TlsFiles(*(file or None for file in files))
         if tls == TlsFiles():
             tls = None
         try:
@@ -57,10 +58,10 @@ class UpstreamWatcher:
                 tls.credentials()
         except OSError as error:
             raise StartError(f"--upstream_…_file: {error}") from error
-        token = TokenFile("--upstream_token_file", flags.upstream_token_file) if flags.upstream_token_file else None
+        token = TokenFile("--upstream_token_file", own.upstream_token_file) if own.upstream_token_file else None
         self._catalog = catalog
         self._traffic_poll_s = flags.traffic_config_file_poll_wait_seconds if flags.traffic_config_file else 0
-        self._upstreams = [Upstream(address, tls, token) for address in flags.upstream]
+        self._upstreams = [Upstream(address, tls, token) for address in own.upstream]
         self._current = CurrentConfig(config, flags.model_config_file or "command line", time.time())
         self._models = self.current_names()
         self._servables: dict[str, dict[int, UpstreamServable]] = {}

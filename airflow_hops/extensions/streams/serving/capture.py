@@ -19,12 +19,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import orjson
 
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
 from airflow_hops.serving.capture.batch import Part
+from airflow_hops.serving.capture.sinks import CaptureSink
 
 log = logging.getLogger(__name__)
 
@@ -35,26 +37,31 @@ _ROWS_AT_ONCE = 1000
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-class CapturedTopic:
-    """The topics of captured rows.
+class CapturedTopic(CaptureSink):
+    """The topics of captured rows, the sink ``kafka://TOPIC?config=FILE``.
 
     Args:
-        topic: Name of the topic of answered requests.
-        config_file: JSON file with librdkafka's configuration.
+        url: Topic of answered requests, and JSON file with librdkafka's configuration.
         sender: Name of the sender of transactions, of which the newest one alone can commit.
 
     Raises:
-        OSError: the file cannot be read, or librdkafka refuses its content.
+        ValueError: the URL is of another form.
+        OSError: the file cannot be read, or has no ``bootstrap.servers``.
     """
 
-    def __init__(self, topic: str, config_file: str, sender: str) -> None:
-        self._topic = topic
+    def __init__(self, url: str, sender: str) -> None:
+        super().__init__(url, sender)
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        if not parts.netloc or parts.path or query.keys() != {"config"}:
+            raise ValueError(f"{url!r}: expected kafka://TOPIC?config=FILE")
+        self._topic = parts.netloc
         self._config = {
             "linger.ms": 50,
             "compression.type": "lz4",
             "delivery.report.only.error": True,  # the commit reports the others
             "queue.buffering.max.kbytes": 2**15,
-            **read_config(config_file),
+            **read_config(query["config"][-1]),
             "transactional.id": sender,
         }
         self._producer: Any = None

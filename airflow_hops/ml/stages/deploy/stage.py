@@ -19,19 +19,20 @@ from airflow_hops.core.contract.rollout.counts import snapshot_of
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
-from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures
-from airflow_hops.extensions.feature_store.ml.online_features import (
-    check_looked_up,
-    check_published,
-    online_features,
-    published_features,
-    with_online_features,
-)
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.model_server.request_inputs import check_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages.deploy.lookups import (
+    check_looked_up,
+    check_published,
+    keys_of,
+    lookup_of,
+    published_lookup,
+    with_lookup_file,
+)
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
+from airflow_hops.serving.models.lookups import LookupFile
 
 STABLE_LABEL = "stable"
 CANARY_LABEL = "canary"
@@ -50,13 +51,13 @@ def run(
     allow_older: bool = False,
     allow_rolled_back: bool = False,
     takes_over: bool = False,
-    feature_options: Mapping[str, Any] | None = None,
+    lookup_options: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """Deploys the input ``model``.
 
     Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing`` are optional; if
     present, they must bless this model, the evaluation also under this name and against this champion. So is
-    ``features``, the examples whose stored features the server looks up.
+    ``lookup``, which says what inputs the server looks up.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -65,7 +66,7 @@ def run(
     for role in ("evaluation", "infra_blessing"):
         if context.has_input(role):
             _check_blessed(context, role, model, model_name)
-    features = online_features(context, model, feature_options or {})
+    lookup = lookup_of(context, model, lookup_options or {})
     server = ModelServer.of(context.spec.services, context.store)
     check_model(model_folder(context.store, model), served_by=server.at.kind)
     context.progress(0.0, f"model server {server.at}")
@@ -73,7 +74,7 @@ def run(
     try:
         with server.exclusive(model_name):
             deployment, details = _deploy(
-                _Steps(context, server, model, model_name, available_timeout_s, features),
+                _Steps(context, server, model, model_name, available_timeout_s, lookup),
                 canary_percent,
                 allow_older=allow_older,
                 allow_rolled_back=allow_rolled_back,
@@ -164,8 +165,8 @@ def _deploy(
                     f"(airflow hops serve -- --upstream={server.at}) and name that one in the connection; or "
                     "give canary_percent=100"
                 )
-            champion_features = published_features(server, model_name, champion.version)
-            check_inputs(context, champion, model, model_name, champion_features, step.features)
+            champion_keys = keys_of(published_lookup(server, model_name, champion.version))
+            check_inputs(context, champion, model, model_name, champion_keys, keys_of(step.lookup))
         context.progress(0.1, f"MLflow at {registry.tracking_uri}")
         version = registry.register(
             model,
@@ -202,7 +203,7 @@ class _Steps:
     model: Artifact
     model_name: str
     available_timeout_s: float
-    features: OnlineFeatures | None
+    lookup: LookupFile | None
 
     def keep_champion(self, record: ModelRecord) -> Outcome:
         """Ensures that the candidate, which is the champion already, serves; changes nothing else."""
@@ -273,20 +274,20 @@ class _Steps:
         write_record(self.context.store, self.model_name, record)
 
     def _load(self, version: int, others: list[int]) -> bool:
-        server, model_name, features = self.server, self.model_name, self.features
+        server, model_name, lookup = self.server, self.model_name, self.lookup
 
         def publish() -> bool:
             folder = model_folder(self.context.store, self.model)
-            if features is not None:
-                folder = with_online_features(self.context, folder, features)
+            if lookup is not None:
+                folder = with_lookup_file(self.context, folder, lookup)
             published = server.publish(folder, model_name, version, self.model.fingerprint)
             if not published:
-                check_published(server, model_name, version, features)
+                check_published(server, model_name, version, lookup)
             return published
 
         def check() -> None:
-            if features is not None:
-                check_looked_up(server, model_name, version, features)
+            if lookup is not None:
+                check_looked_up(server, model_name, version, keys_of(lookup))
 
         return load_version(
             self.context,

@@ -16,9 +16,9 @@ from airflow_hops.core.contract.times import now
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.traffic_config import check_split
 from airflow_hops.core.store.model_records import read_record, record_uri, write_record
-from airflow_hops.extensions.feature_store.ml.online_features import published_features
 from airflow_hops.ml.model_server import ModelServer, check_model
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.stages.deploy.lookups import published_lookup
 from airflow_hops.ml.stages.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
@@ -353,7 +353,7 @@ class Serving:
         """Has the server load a version unless it is available already.
 
         Raises:
-            BadInput: the version was never published, and clients send keys by which the champion looks features up.
+            BadInput: the version was never published, and clients send keys by which the champion looks inputs up.
         """
         server, name, version = self.server, self.model_name, served.version
         configured = server.configured(name)
@@ -363,10 +363,10 @@ class Serving:
         def publish() -> bool:
             if server.folders.has(name, version):
                 return False
-            if published_features(server, name, champion.version) is not None:
+            if published_lookup(server, name, champion.version) is not None:
                 raise BadInput(
-                    f"model {name!r}: the champion {champion.version} looks features up, and version {version}, which "
-                    f"is not in {server.folders.uri(name)}, would not; publish it by DeployModelOperator with features "
+                    f"model {name!r}: the champion {champion.version} looks inputs up, and version {version}, which "
+                    f"is not in {server.folders.uri(name)}, would not; publish it by DeployModelOperator with lookup "
                     "(and canary_percent=100 if clients are to send other keys)"
                 )
             return server.publish(model_folder(self.context.store, served.model), name, version, served.fingerprint)

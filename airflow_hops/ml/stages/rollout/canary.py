@@ -24,7 +24,7 @@ from airflow_hops.core.contract.times import now, seconds_since
 from airflow_hops.core.store.model_records import read_record, write_record
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
-from airflow_hops.ml.monitoring.captured.server import only_topic
+from airflow_hops.ml.monitoring.captured.server import only_sink
 from airflow_hops.ml.stages.rollout.answers import read_captured, read_labelled
 from airflow_hops.ml.stages.rollout.comparisons import (
     LabelledRows,
@@ -311,10 +311,8 @@ class _Step:
         context = rollout.context
         requests = CapturedRequests.of(context.spec.services, context.store, rollout.model_name)
         unjudged = limits.unjudged_predictions
-        if topic := only_topic(context.spec.services):
-            text = (
-                f"the server sends requests to topic {topic!r} alone: predictions and labels need --capture_base_path"
-            )
+        if sink := only_sink(context.spec.services):
+            text = f"the server sends requests to {sink} alone: predictions and labels need --capture_base_path"
             return [Finding("predictions", unjudged, text)]
         if requests is None:
             return [Finding("predictions", unjudged, "the connection names no capture path")]

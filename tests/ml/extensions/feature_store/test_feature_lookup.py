@@ -23,13 +23,17 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeature, StoredFeatures
-from airflow_hops.extensions.feature_store.ml.online_features import online_features
-from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable, with_lookups
+from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable
+from airflow_hops.extensions.feature_store.serving.lookup import FeatureFlags
 from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit, entity_key, open_online_store
+from airflow_hops.ml.stages.deploy.lookups import lookup_of
 from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.formats import open_model
+from airflow_hops.serving.models.lookups import LookupFile, with_lookup
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Call, Servable
+from airflow_hops.testing.server_parts import LookupContract
 
 STORED = {
     "stored_features": StoredFeatures(
@@ -95,6 +99,30 @@ INT32, INT64 = b"\x18\x07", b"\x20\x81\x80\x80\x80\x10"
 DOUBLE, STRING = b"\x29" + struct.pack("<d", 1.9), b"\x12\x01a"
 """Feast's values of these types: 7, 2 ** 32 + 1, 1.9 and a."""
 VECTOR, CODES = b"\x82\x01\x0a\x0a\x08" + struct.pack("<ff", 1, 2), b"\x72\x03\x0a\x01\x05"
+
+
+class TestContract(LookupContract):
+    name = "feature_store"
+    keys = {"id": np.array([7])}
+
+    @pytest.fixture
+    def arguments(self, tmp_path: Path) -> list[str]:
+        with sqlite3.connect(tmp_path / "online.db") as connection:  # as Feast makes it
+            connection.execute("create table shop_view (entity_key blob, feature_name text, value blob, event_ts text)")
+        return [f"--online_store=sqlite://{tmp_path}/online.db"]
+
+    @pytest.fixture
+    def data(self) -> Artifact:
+        stored = StoredFeatures("shop", "f", {"vector": ORIGIN}).to_dict()
+        return Artifact("file:///d", "examples", "f", properties={"stored_features": stored})
+
+    @pytest.fixture
+    def model(self) -> Artifact:
+        return Artifact("file:///model", "model", "f", properties={"inputs": ["vector"]})
+
+    @pytest.fixture
+    def servable(self, tmp_path: Path) -> Servable:
+        return opened(tmp_path)
 
 
 def request(**keys: list[Any]) -> Call:
@@ -243,26 +271,36 @@ def test_files_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
         looking_up(tmp_path / "1", other=ORIGIN)
     with pytest.raises(ServingError, match="join key 'id' is a JSON; expected one of STRING, INT32, INT64"):
         looking_up(tmp_path / "2", vector=replace(ORIGIN, key_types={"id": "JSON"}))
-    version, file = opened(tmp_path / "3"), tmp_path / "3" / "online_features.json"
-    file.write_text(json.dumps(OnlineFeatures("shop", {"vector": ORIGIN}).to_dict()))
+    version, file = opened(tmp_path / "3"), tmp_path / "3" / "lookup.json"
+    features = OnlineFeatures("shop", {"vector": ORIGIN}).to_dict()
+
+    def look_up(store: str) -> None:
+        options = ModelOptions.of(Flags(of_parts=(FeatureFlags(store),)))
+        with_lookup(version, file.parent, options.lookups)
+
+    file.write_text(json.dumps(LookupFile("feature_store", features).to_dict()))
     for store, message in (
         ("", "start the server with --online_store"),
         ("ftp://x", "expected redis://"),
     ):
         with pytest.raises(ServingError, match=message):
-            with_lookups(version, file.parent, store)
-    file.write_text("{")
-    with pytest.raises(ServingError, match=r"online_features\.json: "):
-        with_lookups(version, file.parent, "redis://localhost")
+            look_up(store)
+    for text, message in (
+        ("{", "Expecting property name"),
+        (json.dumps(LookupFile("another", features).to_dict()), "registers the look-up 'another'; there is feature_"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ServingError, match=rf"lookup\.json: .*{message}"):
+            look_up("redis://localhost")
 
 
 @pytest.mark.parametrize(
     ("properties", "inputs", "options", "message"),
     [
-        (None, (), {"timeout_s": 1}, "feature_options has timeout_s, but there are no features"),
-        ({}, (), {}, "features is not the output of TrainingDatasetOperator"),
-        (STORED, ("delay",), {"age": 1}, "feature_options has 'age'; expected default_if_down, defaults, max_age_s"),
-        (STORED, ("wind",), {}, "the model takes wind; features has delay, sky"),
+        (None, (), {"timeout_s": 1}, "lookup_options has timeout_s, but there is no lookup"),
+        ({}, (), {}, "that no look-up takes; registered look-ups: feature_store"),
+        (STORED, ("delay",), {"age": 1}, "lookup_options has 'age'; expected default_if_down, defaults, max_age_s"),
+        (STORED, ("wind",), {}, "the model takes wind; lookup has delay, sky"),
         (STORED, ("delay",), {"defaults": {"sky": "rain"}}, "defaults has 'sky'; the model takes delay"),
         (STORED, ("delay",), {"defaults": {"delay": "0"}}, "the default of 'delay' is '0'; expected a Float32"),
         (STORED, ("sky",), {"defaults": {"sky": None}}, "the default of 'sky' is None; expected a String"),
@@ -274,6 +312,6 @@ def test_features_to_look_up_are_checked(
     run_stage: Any, properties: Any, inputs: tuple[str, ...], options: dict[str, Any], message: str
 ) -> None:
     model = Artifact("file:///model", "model", "f", properties={"inputs": list(inputs)})
-    dataset = {} if properties is None else {"features": Artifact("file:///d", "examples", "f", properties=properties)}
+    dataset = {} if properties is None else {"lookup": Artifact("file:///d", "examples", "f", properties=properties)}
     with pytest.raises(BadInput, match=message):
-        run_stage(lambda context: online_features(context, model, options), kind="deployment", inputs=dataset)
+        run_stage(lambda context: lookup_of(context, model, options), kind="deployment", inputs=dataset)

@@ -33,9 +33,18 @@ from waiting import is_stopped, wait_for
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
+from airflow_hops.testing.server_parts import ServerPartContract
 from tests.ml.serving.test_predict import with_spec
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
+
+
+class TestContract(ServerPartContract):
+    name = "gateway"
+
+    @pytest.fixture
+    def arguments(self) -> list[str]:
+        return ["--shadow_threads=2", "--capture_shadow"]
 
 
 @pytest.fixture(scope="module")

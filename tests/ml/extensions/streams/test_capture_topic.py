@@ -27,6 +27,7 @@ from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.request_kind import RequestKind
+from airflow_hops.testing.capture_sinks import CaptureSinkContract
 from tests.extensions.streams.kafka_brokers import Broker
 from tests.ml.serving.test_capture import CaptureProcess, StartCapture, capture, capture_path, kill_writers, wait_for  # noqa: F401
 
@@ -43,7 +44,7 @@ def start(capture: StartCapture, tmp_path: Path) -> Callable[..., CaptureProcess
     def start_with(broker: Broker, **options: Any) -> CaptureProcess:
         config = tmp_path / "kafka.json"
         config.write_text(json.dumps(broker.config))
-        return capture(topic="events", topic_config=str(config), roll_seconds=3600.0, **options)
+        return capture(sink=f"kafka://events?config={config}", roll_seconds=3600.0, **options)
 
     return start_with
 
@@ -67,6 +68,19 @@ def read(broker: Broker, topic: str, count: int) -> list[dict[str, Any]]:
 
 def keys(rows: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
     return Counter((row["request_id"], row["row"]) for row in rows)
+
+
+class TestCapturedTopic(CaptureSinkContract):
+    scheme = "kafka"
+
+    @pytest.fixture
+    def url(self, mock_kafka: Broker, tmp_path: Path) -> str:
+        self.broker, config = mock_kafka, tmp_path / "kafka.json"
+        config.write_text(json.dumps(mock_kafka.config))
+        return f"kafka://events?config={config}"
+
+    def rows(self, url: str, count: int, labels: bool = False) -> list[dict[str, Any]]:
+        return read(self.broker, "events-labels" if labels else "events", count)
 
 
 def test_rows_go_to_the_topic_and_to_files(broker: Broker, start: Any, capture_path: Path) -> None:  # noqa: F811
@@ -94,7 +108,8 @@ def test_topic_alone_with_labels_apart(mock_kafka: Broker, start: Any, capture_p
     assert ask(flush=60) is True
     assert len(read(mock_kafka, "events", 3)) == 3
     status = ask(status=True)
-    assert (status["enabled"], status["base_path"], status["topic"]) == (True, None, "events")  # as monitors read it
+    assert (status["enabled"], status["base_path"]) == (True, None)
+    assert status["sink"].startswith("kafka://events?")  # as monitors read it
     (label,) = read(mock_kafka, "events-labels", 1)
     assert (label["model"], label["request_id"], label["label.late"]) == ("m0", "r1", True)
     assert not list(capture_path.rglob("*.parquet"))
@@ -155,7 +170,7 @@ def test_ingested_rows_are_those_of_files(mock_kafka: Broker, tmp_path: Path, mo
     (part,) = make_batch(WaitingRecords.of(map(pack, calls)), CaptureOptions()).parts
     config = tmp_path / "kafka.json"
     config.write_text(json.dumps(mock_kafka.config))
-    assert CapturedTopic("events", str(config), "sender").send([part]) == {}
+    assert CapturedTopic(f"kafka://events?config={config}", "sender").send([part]) == {}
     topic = TopicSource("kafka://events", storage_options=mock_kafka.config, allow_gaps=True)
     whole, output = Window(None, None), OutputFolder(str(tmp_path))
     plan = plan_ranges(topic, (None, None)).to_dict()

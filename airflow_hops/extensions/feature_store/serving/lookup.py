@@ -1,0 +1,109 @@
+"""The look-up of a feature store's features, as a part of the model server and of deployments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeatures
+from airflow_hops.extensions.feature_store.serving.feature_lookup import KEY_TENSORS, LookupServable
+from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit, open_online_store
+from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
+from airflow_hops.serving.flags import Flags, flag
+from airflow_hops.serving.models.lookups import Lookup, OpenLookup, RequestKeys
+from airflow_hops.serving.models.servable import Servable
+
+_OPTIONS = {"defaults", "max_age_s", "timeout_s", "default_if_down"}
+
+
+@dataclass(frozen=True)
+class FeatureFlags:
+    """Feature store."""
+
+    online_store: str = flag(
+        "",
+        "Feast's online store, from which models get features: redis://host:port/0, rediss://..., "
+        "sqlite:///absolute/path, or a file that holds such a URL, as one with a password should",
+    )
+
+
+class FeatureLookup(Lookup):
+    """Looks features up in an online store; its description is an :class:`OnlineFeatures`."""
+
+    flags = FeatureFlags
+
+    def check(self, flags: Flags) -> str:
+        """Returns why the flags cannot go together."""
+        if flags.of(FeatureFlags).online_store and flags.models_flag:
+            return f"--online_store is set with --{flags.models_flag}; the servers behind this one look features up"
+        return ""
+
+    def describe(self, data: Artifact, model: Artifact, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Describes the features of a model that are looked up.
+
+        Args:
+            data: Examples of the training_dataset stage.
+            model: The model.
+            options: Fields of :class:`OnlineFeatures`.
+
+        Raises:
+            BadInput: the model takes none of the features, or an option is unknown or of a wrong value.
+        """
+        if "stored_features" not in data.properties:
+            return None
+        if unknown := sorted(options.keys() - _OPTIONS):
+            raise BadInput(f"lookup_options has {unknown[0]!r}; expected {', '.join(sorted(_OPTIONS))}")
+        stored = StoredFeatures.from_dict(data.properties["stored_features"])
+        inputs = ModelProperties.of(model).inputs
+        columns = {name: origin for name, origin in stored.columns.items() if inputs is None or name in inputs}
+        if not columns:
+            raise BadInput(f"the model takes {', '.join(inputs or ())}; lookup has {', '.join(stored.columns)}")
+        for origin in columns.values():
+            for key, kind in origin.key_types.items():
+                if kind not in KEY_TENSORS:
+                    raise BadInput(f"join key {key!r} is a {kind}; expected one of {', '.join(KEY_TENSORS)}")
+        if unknown := sorted(options.get("defaults", {}).keys() - columns.keys()):
+            raise BadInput(f"lookup_options: defaults has {unknown[0]!r}; the model takes {', '.join(columns)}")
+        for name, value in options.get("defaults", {}).items():
+            dtype = columns[name].dtype
+            if value is None or isinstance(value, str) != (dtype == "String"):
+                raise BadInput(f"lookup_options: the default of {name!r} is {value!r}; expected a {dtype}")
+        for name in ("max_age_s", "timeout_s"):
+            if (seconds := options.get(name, 1)) is not None and not seconds > 0:
+                raise BadInput(f"lookup_options: {name} is {seconds!r}; expected seconds, more than 0")
+        return OnlineFeatures(stored.project, columns, **options).to_dict()
+
+    def request_keys(self, description: Mapping[str, Any]) -> RequestKeys:
+        """Returns the keys of entities, which requests hold instead of features."""
+        features = OnlineFeatures.from_dict(description)
+        return RequestKeys(
+            frozenset(features.columns), {name: KEY_TENSORS[kind].name for name, kind in features.key_types.items()}
+        )
+
+    def opener(self, flags: Flags) -> OpenLookup:
+        """Returns the function that opens versions; look-ups take half of the threads at most."""
+        place = flags.of(FeatureFlags).online_store
+        threads = min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads)
+        limit = LookupLimit(max(1, threads // 2))
+
+        def open_version(servable: Servable, description: Mapping[str, Any]) -> Servable:
+            if not place:
+                raise ServingError(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    "the model's features are in a feature store; start the server with --online_store",
+                )
+            try:
+                features = OnlineFeatures.from_dict(description)
+                store = open_online_store(place, features.project, features.timeout_s)
+            except TypeError as error:
+                raise invalid_argument(str(error)) from error
+            except StartError as error:
+                raise ServingError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+            return LookupServable(servable, features, store, limit)
+
+        return open_version

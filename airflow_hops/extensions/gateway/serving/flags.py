@@ -1,0 +1,45 @@
+"""Flags of the gateway."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import partial
+
+from airflow_hops.serving import flag_values
+from airflow_hops.serving.flags import flag
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    """Parses server addresses, separated by commas."""
+    addresses = tuple(text.split(","))
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        is_path = address.startswith("unix:") and len(address) > len("unix:")
+        if not is_path and not (host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+            raise argparse.ArgumentTypeError(f"value is {address!r}; expected host:port or unix:path")
+    return addresses
+
+
+@dataclass(frozen=True)
+class GatewayFlags:
+    """Upstream servers and shadow traffic."""
+
+    upstream: tuple[str, ...] = flag(
+        (),
+        "host:port or unix:path of a tensorflow_model_server's gRPC port, or several separated by commas: requests "
+        "are forwarded to them, and this server loads no models",
+        _addresses,
+    )
+    upstream_ca_file: str = flag("", "PEM file of the CA that signed the upstreams' certificates; enables TLS")
+    upstream_cert_file: str = flag("", "PEM file of the client certificate for the upstreams")
+    upstream_key_file: str = flag("", "PEM file of the private key of the client certificate")
+    upstream_token_file: str = flag("", "file whose first token is sent to the upstreams")
+    shadow_queue_requests: int = flag(1000, "maximum number of queued copies for shadow traffic", flag_values.positive)
+    shadow_threads: int = flag(1, "number of copies to run in parallel", flag_values.positive)
+    shadow_tolerance: float = flag(
+        1e-5,
+        "absolute or relative difference up to which two outputs count as equal (default 1e-5)",
+        partial(flag_values.number, low=0, high=1e300, expected="a number, 0 or more"),
+    )
+    capture_shadow: bool = flag(False, "also capture the answers of shadow traffic")

@@ -1,0 +1,63 @@
+"""Parts and sinks of another distribution: those of the page on extensions."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_extensions import write_distribution
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.serving.capture.sinks import open_sink
+from airflow_hops.serving.parts import server_parts
+from airflow_hops.testing.capture_sinks import CaptureSinkContract
+from airflow_hops.testing.server_parts import ServerPartContract
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "extensions.md"
+POINTS = (
+    "[airflow_hops.server_parts]\nrows = hops_rows:RowCounter\n[airflow_hops.capture_sinks]\nlines = hops_lines:Lines\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_distribution(tmp_path, "hops-shown", POINTS)
+    for name, code in re.findall(r"```python\n# (hops_rows|hops_lines)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+class TestRows(ServerPartContract):
+    name = "rows"
+
+    @pytest.fixture
+    def arguments(self) -> list[str]:
+        return ["--rows_api=grpc"]
+
+
+class TestLines(CaptureSinkContract):
+    scheme = "lines"
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"lines://{tmp_path}/rows.jsonl"
+
+    def rows(self, url: str, count: int, labels: bool = False) -> list[dict[str, Any]]:
+        path = Path(url.removeprefix("lines://") + ".labels" * labels)
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_unknown_scheme_names_registered_ones() -> None:
+    with pytest.raises(ValueError, match=r"no installed distribution registers 'tape'; there are kafka, lines"):
+        open_sink("tape://robot", "")
+
+
+def test_broken_part_names_its_distribution(tmp_path: Path) -> None:
+    (tmp_path / "hops_rows.py").write_text("RowCounter = 1")
+    with pytest.raises(BadInput, match=r"of the distribution 'hops-shown' is 1, expected a ServerPart"):
+        server_parts()
