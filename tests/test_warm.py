@@ -21,7 +21,6 @@ from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.hooks.runtime import warm_socket
 from airflow_hops.launchers.local import step_environment
 from airflow_hops.launchers.warm import WarmStart, warm_environment
-from airflow_hops.ml.step.warm import RARE
 from airflow_hops.operators.base import HopsOperator
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -120,8 +119,8 @@ def test_step_finds_the_modules_of_its_stage_imported(run_step, warm_launcher, t
         "import sys\n\nimported = list(sys.modules)\n\ndef run(context):\n    return imported\n"
     )
     imported = run_step("looking:run", code_paths=(str(tmp_path),), launcher=warm_launcher)
-    stages = {name: stage.value.partition(":")[0] for name, stage in extensions(STAGES).items()}
-    assert {module for name, module in stages.items() if name not in RARE} <= set(imported)
+    missing = {stage.value.partition(":")[0] for stage in extensions(STAGES).values()} - set(imported)
+    assert all(".feature_store." in module for module in missing)  # Feast is in another environment
 
 
 def test_stages_of_all_operators_are_registered():

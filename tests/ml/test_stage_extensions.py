@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.extensions import OWN, STAGES, extensions
+from airflow_hops.core.processes.programs import with_package
 from airflow_hops.ml.step.context import resolve
 from airflow_hops.testing.stages import StageContract
 
@@ -35,6 +39,20 @@ class TestStageOfAnotherDistribution(StageContract):
     def test_takes_params(self, run: Any) -> None:
         assert run(factor=3).value["metrics"] == {"doubled": 63.0}
         assert run(factor=-1).error == "factor is -1, expected 0 or more"
+
+
+def test_imports_of_all_stages_start_no_threads() -> None:
+    """The warm process imports them and forks."""
+    modules = {stage.value.partition(":")[0] for stage in extensions(STAGES).values() if stage.distribution == OWN}
+    program = f"""
+import contextlib, importlib, threading
+for module in {sorted(modules)}:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(module)
+print(threading.active_count())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=with_package(os.environ))
+    assert done.stdout.split()[-1:] == ["1"], done.stderr
 
 
 def test_broken_stage_names_its_distribution() -> None:

@@ -49,9 +49,6 @@ WARM_MODULES = (
     "tensorflow_serving.apis.prediction_service_pb2_grpc",
     "tensorflow_serving.apis.model_service_pb2_grpc",
 )
-_OF_FEAST = {"apply_features", "audit_features", "materialize", "push_features", "training_dataset"}
-RARE = {"import_model", "notebook", "search", *_OF_FEAST}
-"""Stages that few pipelines use, and that import large libraries, start threads or run in another environment."""
 _PATIENCE_S = 10.0
 
 
@@ -178,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     modules = [*WARM_MODULES, "airflow_hops.ml.__main__"]
     with contextlib.suppress(BadInput):  # two distributions register the same stage; steps report this
-        modules += [stage.value.partition(":")[0] for name, stage in extensions(STAGES).items() if name not in RARE]
+        modules += [stage.value.partition(":")[0] for stage in extensions(STAGES).values()]
     for module in modules:
         # A module that fails to import here fails again, with a message, in the step that needs it.
         with contextlib.suppress(Exception):

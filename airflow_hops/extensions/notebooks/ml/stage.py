@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbconvert import HTMLExporter
-from nbconvert.exporters import TemplateExporter
-from pygments.formatters import HtmlFormatter
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.processes.programs import with_package
 from airflow_hops.extensions.notebooks.core import NOTEBOOK_PAGE, NotebookProperties
-from airflow_hops.extensions.notebooks.ml.execute import execute
 from airflow_hops.extensions.notebooks.ml.session import spec_variables
 from airflow_hops.ml.step.context import StepContext, find_file
 from airflow_hops.ml.step.source import code_cells, inject_parameters, mask_secrets, read_notebook
@@ -47,6 +43,8 @@ def run(
         BadInput: the notebook is missing or unusable, has no such parameter, or a cell raised ``BadInput``.
         HopsError: a cell failed or took too long, or the kernel died.
     """
+    from airflow_hops.extensions.notebooks.ml.execute import execute  # Jupyter takes seconds to import
+
     if cell_timeout_s is not None and cell_timeout_s < 1:
         raise BadInput(f"cell_timeout_s is {cell_timeout_s!r}, expected seconds, 1 or more, or None")
     path = find_file(notebook, "notebook")
@@ -90,8 +88,11 @@ def to_html(notebook: nbformat.NotebookNode, title: str, failed_cell: int | None
 
     Its scripts are untrusted: its server must prevent them from acting as the reader.
     """
+    from nbconvert import HTMLExporter
+    from pygments.formatters import HtmlFormatter
+
     # nbconvert's only template without external libraries (require.js, MathJax, Mermaid).
-    exporter: TemplateExporter = HTMLExporter(template_name="basic")
+    exporter = HTMLExporter(template_name="basic")
     body, _ = exporter.from_notebook_node(notebook)
     style = HtmlFormatter(style="default").get_style_defs(".highlight") + _STYLE.read_text()
     failed = next((cell for number, cell in code_cells(notebook) if number == failed_cell), None)
