@@ -169,7 +169,6 @@ PROVIDER_INFO: dict[str, Any] = {
         {"name": "hops", "class-name": "airflow_hops.decorators.hops.hops_task"},
         {"name": "hops_schema", "class-name": "airflow_hops.decorators.hops.schema_task"},
         {"name": "horovod", "class-name": "airflow_hops.decorators.train.horovod_task"},
-        {"name": "torch", "class-name": "airflow_hops.decorators.train.torch_task"},
         {"name": "train", "class-name": "airflow_hops.decorators.train.train_task"},
         {"name": "hops_statistics", "class-name": "airflow_hops.decorators.hops.statistics_task"},
     ],

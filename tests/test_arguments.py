@@ -18,6 +18,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.feature_store import MaterializeOperator
 from airflow_hops.extensions.notebooks import NotebookOperator
+from airflow_hops.extensions.torch import TorchTrainOperator
 from airflow_hops.operators import (
     BatchPredictOperator,
     CollectGarbageOperator,
@@ -35,7 +36,6 @@ from airflow_hops.operators import (
     SetTrafficOperator,
     SkewOperator,
     StatisticsOperator,
-    TorchTrainOperator,
     TrainOperator,
     TransformOperator,
     ValidateExamplesOperator,

@@ -24,7 +24,7 @@ from airflow_hops.operators.serving import (
 )
 from airflow_hops.operators.skew import SkewOperator
 from airflow_hops.operators.statistics import StatisticsOperator
-from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator, TrainOperator
+from airflow_hops.operators.train import HorovodTrainOperator, TrainOperator
 from airflow_hops.operators.transform import TransformOperator
 from airflow_hops.operators.validation import ValidateExamplesOperator
 
@@ -49,7 +49,6 @@ __all__ = [
     "SkewOperator",
     "Source",
     "StatisticsOperator",
-    "TorchTrainOperator",
     "TrainOperator",
     "TransformOperator",
     "UndeployModelOperator",

@@ -1,4 +1,4 @@
-"""Operators that train a model: in one process with any framework, or on several ranks of PyTorch or Horovod."""
+"""Operators that train a model: in one process with any framework, or on several ranks of Horovod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow.sdk import ResumableJobMixin
 from airflow_hops.arguments import Count, FunctionName, NotNegative, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.protocol import StepResult
-from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TORCH, TrainingOptions
+from airflow_hops.core.contract.training import AUTO, HOROVOD, PARAMETER_SERVER, SINGLE, TrainingOptions
 from airflow_hops.core.rank_places import LOCAL, place_of
 from airflow_hops.core.store.jobs import Job
 from airflow_hops.hooks.ranks import where_ranks_run
@@ -261,37 +261,6 @@ class RanksTrainOperator(TrainingOperator):
                 f"{self.ranks_conn_id!r} and hosts is {self.hosts!r}; give np a number"
             )
         return where
-
-
-class TorchTrainOperator(RanksTrainOperator, TrainOperator):
-    """Runs a training function on ``np`` ranks of ``torch.distributed``, and publishes the model as an ONNX graph.
-
-    The process group is initialized before the function is called, with NCCL if the ranks have GPUs, else with Gloo.
-    The function wraps its module in ``DistributedDataParallel``, or averages gradients itself. The ranks' parameters
-    are compared at the end.
-
-    Args:
-        train: ``module:function`` beside the DAG file, called on every rank; returns a ``torch.nn.Module``, wrapped or
-            not. (templated)
-        stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
-        kwargs: Arguments of :class:`RanksTrainOperator` and :class:`TrainOperator`.
-    """
-
-    strategy = TORCH
-
-    def __init__(
-        self,
-        *,
-        np: Count = 2,
-        hosts: str | None = None,
-        ranks_conn_id: str | None = None,
-        conf: Mapping[str, str | float] | None = None,
-        stall_timeout_s: Positive = 300.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs
-        )
 
 
 class HorovodTrainOperator(RanksTrainOperator):

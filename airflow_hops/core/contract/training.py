@@ -15,12 +15,11 @@ HOROVOD: Final = "horovod"
 MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
 PARAMETER_SERVER = "parameter_server"
 SINGLE = "single"
-TORCH = "torch"
 
 OF_TENSORFLOW = (MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
 """TensorFlow's own strategies."""
-OF_ANY_FRAMEWORK = (SINGLE, TORCH)
-"""Strategies whose function may return an estimator of a framework other than Keras."""
+OF_KERAS = (HOROVOD, *OF_TENSORFLOW)
+"""Strategies whose function returns a Keras model; that of others may return an estimator of any framework."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,8 @@ class TrainingOptions(StepOptions):
 
     Attributes:
         shipped: Instead of ``train``, a function's source: :func:`~airflow_hops.ml.step.function.call_shipped`.
-        strategy: How the ranks work together; also ``torch`` for ``torch.distributed``, or ``single`` for one process.
+        strategy: How the ranks work together; ``single`` for one process, or a registered one
+            (:class:`airflow_hops.ml.stages.train.rank_group.RankGroup`).
         any_value: Whether a function may return any JSON value instead of a model, as shipped ones may.
         export: Whether to write the model; if not, the training's summary has an empty description.
     """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.training import SINGLE
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.training import HOROVOD, SINGLE
+from airflow_hops.core.extensions import STRATEGIES, extensions
 from airflow_hops.core.rank_places import place_of
 from airflow_hops.extensions.experiments.core.search import SearchOptions, Space
 from airflow_hops.extensions.experiments.core.search.options import Direction
@@ -49,7 +51,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         refit_np: Number of ranks of that training; by default ``np``.
         np: Number of ranks of a trial.
         strategy: How a trial's ranks work together: ``single`` (one process, the default with ``np=1``), ``horovod``
-            (the default with more) or ``torch``.
+            (the default with more), or a registered one such as ``torch``.
         cache: As for every operator. Without the cache, earlier trials are run again, too.
         kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
             :class:`~airflow_hops.operators.train.TrainOperator`. ``params`` are constants of all trials.
@@ -77,12 +79,15 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         refit: bool = False,
         refit_np: Count | None = None,
         np: Count = 1,
-        strategy: Literal["single", "horovod", "torch"] | None = None,
+        strategy: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(np=np, **kwargs)
         strategy = strategy or ("single" if np == 1 else "horovod")
         self.store_arguments(locals())
+        known = (SINGLE, HOROVOD, *extensions(STRATEGIES))
+        if strategy not in known:
+            raise BadInput(f"strategy is {strategy!r}, expected one of {', '.join(known)}{suggestion(strategy, known)}")
         if strategy == SINGLE and refit_np not in (None, 1):
             raise BadInput(
                 f"refit_np is {refit_np}, but strategy 'single' trains in one process; give strategy='horovod' or "

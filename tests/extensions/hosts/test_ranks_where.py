@@ -13,9 +13,10 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.environments.named import packages_of, python_version
 from airflow_hops.extensions.experiments.operators import SearchOperator
 from airflow_hops.extensions.hosts.hooks import RanksHook
+from airflow_hops.extensions.torch import TorchTrainOperator
 from airflow_hops.hooks.ranks import where_ranks_run
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.operators.train import HorovodTrainOperator, TorchTrainOperator
+from airflow_hops.operators.train import HorovodTrainOperator
 from tests.extensions.hosts.ssh_servers import SshServer
 
 

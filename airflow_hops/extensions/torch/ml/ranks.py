@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
-import sys
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.ml.stages.train.rank_group import RankGroup
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS, Digests, digest
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
@@ -19,7 +18,7 @@ from airflow_hops.ml.training.gang.rendezvous import SharedValues
 _JOIN_S = 300
 
 
-class TorchMember:
+class TorchGroup(RankGroup):
     """Member of a process group, over NCCL if ranks have GPUs, else over Gloo.
 
     Args:
@@ -81,11 +80,13 @@ class TorchMember:
         Before, it averages the running statistics of batch normalizations, which only the last batches make different.
 
         Raises:
-            BadInput: the ranks differ, or a parameter contains NaN or infinity.
+            BadInput: it is not a module, the ranks differ, or a parameter contains NaN or infinity.
         """
         import torch
         import torch.distributed as dist
 
+        if not isinstance(model, torch.nn.Module):
+            raise BadInput(f"the train function returned {type(model).__name__}, expected a torch.nn.Module")
         for module in model.modules():
             if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None:
                 for statistic in (module.running_mean, module.running_var):
@@ -96,7 +97,11 @@ class TorchMember:
             "train within torch.nn.parallel.DistributedDataParallel, and change parameters on all ranks alike; "
             f"{SAME_ON_ALL_RANKS}"
         )
-        return self._values.check_equal(module_digests(model), advice)
+        return self._values.check_equal(module_digests(self.unwrap(model)), advice)
+
+    def unwrap(self, model: Any) -> Any:
+        """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
+        return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
     def finish(self) -> None:
         """Leaves the group after all ranks have finished."""
@@ -106,24 +111,7 @@ class TorchMember:
         dist.destroy_process_group()
 
 
-def seed_generators(seed: int) -> None:
-    """Seeds the generators of Python and NumPy, and of PyTorch and Keras if they are used without TensorFlow."""
-    random.seed(seed)
-    np.random.seed(seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
-    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-        import keras
-
-        keras.utils.set_random_seed(seed)
-
-
-def unwrapped(model: Any) -> Any:
-    """Returns the module inside ``DistributedDataParallel``, if it is wrapped."""
-    return model.module if type(model).__name__ == "DistributedDataParallel" else model
-
-
-def module_digests(model: Any) -> Digests:
+def module_digests(module: Any) -> Digests:
     """Returns the digests of a module's parameters, buffers, and other tensors, arrays and floats in its attributes.
 
     Raises:
@@ -140,7 +128,6 @@ def module_digests(model: Any) -> Digests:
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         return [array for each in values for array in arrays(each)]
 
-    module = unwrapped(model)
     for name, parameter in module.named_parameters():
         if not torch.isfinite(parameter).all():
             raise BadInput(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import signal
 import sys
 import time
@@ -12,27 +13,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.properties import SAVED_MODEL, ExamplesProperties
 from airflow_hops.core.contract.protocol import check_json
 from airflow_hops.core.contract.training import (
     HOROVOD,
-    OF_ANY_FRAMEWORK,
+    OF_KERAS,
     OF_TENSORFLOW,
     PARAMETER_SERVER,
     SINGLE,
-    TORCH,
     TrainingOptions,
 )
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.versions import hide_triton
-from airflow_hops.extensions.torch.ml.ranks import TorchMember, seed_generators, unwrapped
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec
 from airflow_hops.ml.features.serving_export import output_specs, outputs_taken
 from airflow_hops.ml.models.frameworks import framework_of, frameworks
 from airflow_hops.ml.stages.train.estimators import export_estimator, folder_checksum
 from airflow_hops.ml.stages.train.program import MODEL_NAME, Program
+from airflow_hops.ml.stages.train.rank_group import rank_group
 from airflow_hops.ml.stages.train.strategies import Member, Roles
 from airflow_hops.ml.training.checkpoints import read_checkpoint
 from airflow_hops.ml.training.context import TrainContext, made_current
@@ -59,7 +61,7 @@ def check_outcome(program: Program, returned: Any, output: Path, rank: int, opti
     Raises:
         BadInput: the program wrote no SavedModel, and its result is not a value that a shipped function may return.
     """
-    any_framework = options.strategy in OF_ANY_FRAMEWORK
+    any_framework = options.strategy not in OF_KERAS
     if program.shipped is not None or (options.any_value and program.script is None):
         check_json(returned, f"what {program.name} returned")
         return
@@ -109,9 +111,9 @@ def train_rank(
     code, output = Program.of_training(values), folders["output"]
     channel.alive("the start of its collectives")
     threads = _prepare_process(values, placement, output)
-    member, torch_member = None, None
-    if values.strategy == TORCH:
-        torch_member = TorchMember(placement, channel, threads)
+    member, group = None, None
+    if values.strategy not in (SINGLE, *OF_KERAS):
+        group = rank_group(values.strategy)(placement, channel, threads)
     if values.strategy in OF_TENSORFLOW:
         member = Member(Roles.of_training(values), placement, channel)
         if not member.runs_user_code:
@@ -121,8 +123,8 @@ def train_rank(
     strategy = member.strategy if member else None
     data = ExamplesProperties.from_dict(examples or {})
     context = _make_context(values, placement, channel, folders, data, splits_uri, storage_options or {}, strategy)
-    if torch_member is not None:
-        context.ask_ranks = torch_member.any_rank
+    if group is not None:
+        context.ask_ranks = group.any_rank
     signal.signal(signal.SIGUSR2, lambda *_: context.request_stop())
     channel.send("started")
     start_up = time.monotonic() - began
@@ -130,16 +132,14 @@ def train_rank(
     with GpuMeter(get_gpus()) as meter:
         returned = _call(code, context)
     training_seconds = time.monotonic() - began - start_up
-    model = returned if values.strategy != TORCH and is_model(returned) else None
-    framework = framework_of(returned) if values.strategy in OF_ANY_FRAMEWORK else None
+    model = returned if group is None and is_model(returned) else None
+    framework = framework_of(returned) if values.strategy not in OF_KERAS else None
     made_model = model is not None or framework is not None
     if not made_model:
         check_outcome(code, returned, output, context.rank, values)
     checksum = None if model is None else _check(model, values, context, member)
-    if torch_member is not None:
-        if framework != "torch":
-            raise BadInput(f"{code.name} returned {type(returned).__name__}, expected a torch.nn.Module")
-        checksum = torch_member.check_weights(returned)
+    if group is not None:
+        checksum = group.check_weights(returned)
     channel.send("alive", where="the end of training")
     _leave_horovod()
     export_began = time.monotonic()
@@ -147,13 +147,15 @@ def train_rank(
     if not values.export:
         pass
     elif framework is not None and context.rank == 0:
-        exported = export_estimator(unwrapped(returned), framework, context, values, output)
+        exported = export_estimator(
+            returned if group is None else group.unwrap(returned), framework, context, values, output
+        )
         checksum = checksum or folder_checksum(output / exported["format"])
     elif model is not None:
         from airflow_hops.ml.stages.train.keras_export import export_keras
 
         exported = export_keras(model, context, values, output, member)
-    for each in (member, torch_member):
+    for each in (member, group):
         if each is not None:
             each.finish()
     return {
@@ -240,7 +242,15 @@ def _prepare_process(options: TrainingOptions, placement: Placement, output: Pat
 
 def _seed(options: TrainingOptions, placement: Placement) -> None:
     if not has_tensorflow(options):
-        seed_generators(options.seed + placement.rank)
+        seed = options.seed + placement.rank
+        random.seed(seed)
+        np.random.seed(seed)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed)
+        if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+            import keras
+
+            keras.utils.set_random_seed(seed)
         return
     from airflow_hops.ml.training.rank_state import seed_rank
 
@@ -248,8 +258,8 @@ def _seed(options: TrainingOptions, placement: Placement) -> None:
 
 
 def has_tensorflow(options: TrainingOptions) -> bool:
-    """Returns whether ranks use TensorFlow: not those of PyTorch, nor any where it is not installed."""
-    return options.strategy != TORCH and importlib.util.find_spec("tensorflow") is not None
+    """Returns whether ranks use TensorFlow: not those of other frameworks' groups, nor any where it is missing."""
+    return options.strategy in (SINGLE, *OF_KERAS) and importlib.util.find_spec("tensorflow") is not None
 
 
 def _leave_horovod() -> None:
@@ -270,7 +280,7 @@ def _make_context(
 ) -> TrainContext:
     examples, output = folders.get("examples"), folders["output"]
     specs = None
-    if examples is not None and (options.strategy not in OF_ANY_FRAMEWORK or (examples / "features.json").exists()):
+    if examples is not None and (options.strategy in OF_KERAS or (examples / "features.json").exists()):
         specs = FeatureSpecs.read(examples / "features.json")
     outputs: Mapping[str, OutputSpec] = {} if specs is None else specs.outputs
     if examples is not None and specs is None:

@@ -17,17 +17,16 @@ from airflow_hops.core.contract.training import (
     AUTO,
     HOROVOD,
     MULTI_WORKER_MIRRORED,
+    OF_KERAS,
     PARAMETER_SERVER,
     SINGLE,
-    TORCH,
     TrainingOptions,
 )
+from airflow_hops.core.extensions import STRATEGIES, extensions
 from airflow_hops.ml.training.digests import SAME_ON_ALL_RANKS
 from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
 from airflow_hops.ml.training.gang.rendezvous import SharedValues
-
-STRATEGIES = (HOROVOD, MULTI_WORKER_MIRRORED, PARAMETER_SERVER, SINGLE, TORCH)
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Roles:
     """Roles of the ranks.
 
     Attributes:
-        strategy: One of :data:`STRATEGIES`.
+        strategy: One of TensorFlow's, Horovod's, ``single``, or a registered one.
         ranks: All ranks; with parameter servers, includes a chief, which runs the user's code.
         parameter_servers: Ranks that hold variables.
 
@@ -48,8 +47,9 @@ class Roles:
     parameter_servers: int = 0
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise BadInput(f"strategy is {self.strategy!r}, expected one of {', '.join(STRATEGIES)}")
+        known = (*OF_KERAS, SINGLE, *extensions(STRATEGIES))
+        if self.strategy not in known:
+            raise BadInput(f"strategy is {self.strategy!r}, expected one of {', '.join(known)}")
         wants = self.strategy == PARAMETER_SERVER
         if wants != (self.parameter_servers > 0):
             expected = "1 or more" if wants else f"0, as the strategy is {self.strategy!r}"

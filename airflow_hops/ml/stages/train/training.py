@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_hops.core.contract.properties import ExamplesProperties
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.training import OF_ANY_FRAMEWORK, TrainingOptions
+from airflow_hops.core.contract.training import OF_KERAS, TrainingOptions
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.stages.train.program import Program
 from airflow_hops.ml.stages.train.rank_program import has_tensorflow
@@ -76,7 +76,7 @@ def train_model(training: Training, *, on_message: OnMessage | None = None) -> d
         HopsError: a rank died or stalled.
     """
     began = time.monotonic()
-    if training.examples is not None and training.options.strategy not in OF_ANY_FRAMEWORK:
+    if training.examples is not None and training.options.strategy in OF_KERAS:
         FeatureSpecs.read(training.examples / "features.json")
     options = training.options
     ranks = run_ranks(training, "airflow_hops.ml.stages.train.rank_program:train_rank", on_message)

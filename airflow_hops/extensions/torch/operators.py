@@ -1,0 +1,41 @@
+"""Operator that trains on ranks of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_hops.arguments import Count, Positive
+from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
+
+
+class TorchTrainOperator(RanksTrainOperator, TrainOperator):
+    """Runs a training function on ``np`` ranks of ``torch.distributed``, and publishes the model as an ONNX graph.
+
+    The process group is initialized before the function is called, with NCCL if the ranks have GPUs, else with Gloo.
+    The function wraps its module in ``DistributedDataParallel``, or averages gradients itself. The ranks' parameters
+    are compared at the end.
+
+    Args:
+        train: ``module:function`` beside the DAG file, called on every rank; returns a ``torch.nn.Module``, wrapped or
+            not. (templated)
+        stall_timeout_s: Seconds without a sign of life from a rank after which all ranks are ended.
+        kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
+            :class:`~airflow_hops.operators.train.TrainOperator`.
+    """
+
+    strategy = "torch"
+
+    def __init__(
+        self,
+        *,
+        np: Count = 2,
+        hosts: str | None = None,
+        ranks_conn_id: str | None = None,
+        conf: Mapping[str, str | float] | None = None,
+        stall_timeout_s: Positive = 300.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            np=np, hosts=hosts, ranks_conn_id=ranks_conn_id, conf=conf, stall_timeout_s=stall_timeout_s, **kwargs
+        )

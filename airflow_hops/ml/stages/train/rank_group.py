@@ -1,0 +1,65 @@
+"""Groups of ranks of frameworks other than TensorFlow; extensions add them (``airflow_hops.strategies``)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.extensions import STRATEGIES, extensions, load_extension
+from airflow_hops.ml.training.gang import Channel, Placement
+
+
+class RankGroup(ABC):
+    """A rank's membership in the process group of a framework.
+
+    A subclass is registered as an entry point of the group ``airflow_hops.strategies``, under the name of the strategy.
+    It is made in each rank's process before the user's function is called, which may return a model of any registered
+    framework. Ranks can exchange values with :class:`~airflow_hops.ml.training.gang.rendezvous.SharedValues`.
+
+    Args:
+        placement: Placement of this rank.
+        channel: Channel to the watching process.
+        threads: Threads of the framework's operations.
+
+    Raises:
+        BadInput: the framework is missing, or the ranks do not fit together.
+    """
+
+    @abstractmethod
+    def __init__(self, placement: Placement, channel: Channel, threads: int) -> None: ...
+
+    @abstractmethod
+    def any_rank(self, flag: bool) -> bool:
+        """Returns whether the flag is set on any rank; every rank must call it."""
+
+    @abstractmethod
+    def check_weights(self, model: Any) -> str:
+        """Returns the checksum of all that predictions depend on, which must be equal on all ranks.
+
+        Args:
+            model: The model that the user's function returned on this rank.
+
+        Raises:
+            BadInput: it is not a model of this framework, the ranks differ, or a weight contains NaN or infinity.
+        """
+
+    def unwrap(self, model: Any) -> Any:
+        """Returns the model to export, without what the framework wraps around it on ranks."""
+        return model
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Leaves the group after all ranks have finished."""
+
+
+def rank_group(strategy: str) -> type[RankGroup]:
+    """Returns the class of a registered strategy.
+
+    Raises:
+        BadInput: it is not registered, cannot be imported, or is not a subclass of :class:`RankGroup`.
+    """
+    group = load_extension(STRATEGIES, strategy)
+    if not (isinstance(group, type) and issubclass(group, RankGroup)):
+        raise BadInput(f"{extensions(STRATEGIES)[strategy]} is {group!r}; expected a subclass of {RankGroup.__name__}")
+    return group
