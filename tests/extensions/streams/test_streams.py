@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import list_files
 from airflow_hops.extensions.streams import TopicSource, TopicTrigger
+from airflow_hops.hooks.runtime import RuntimeHook
+from airflow_hops.testing.sources import PlannerContract
 from tests.extensions.streams.kafka_brokers import Broker, as_json
 
 pytestmark = pytest.mark.runtime
@@ -55,6 +59,23 @@ def test_only_ingest_reads_topics() -> None:
         TopicSource("/data")
     with pytest.raises(BadInput, match="format is 'csv', expected one of json, avro, protobuf"):
         TopicSource("kafka://events", format="csv")
+
+
+class TestTopicPlan(PlannerContract):
+    @pytest.fixture
+    def source(self, mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> TopicSource:
+        monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
+        mock_kafka.send("events", [(0, as_json(id=1))])
+        return TopicSource("kafka://events", storage_options=mock_kafka.config)
+
+    @pytest.fixture
+    def hook(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuntimeHook:
+        monkeypatch.setenv("AIRFLOW__HOPS__STORE", str(tmp_path / "store"))
+        return RuntimeHook()
+
+    @pytest.fixture
+    def change(self, mock_kafka: Broker) -> Callable[[], Any]:
+        return lambda: mock_kafka.send("events", [(0, as_json(id=2))])
 
 
 class AssetState:

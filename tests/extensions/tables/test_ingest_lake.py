@@ -21,6 +21,7 @@ from airflow_hops.extensions.tables.hooks import first_state
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 from airflow_hops.operators import IngestOperator
+from airflow_hops.testing.sources import SourceContract
 
 pytestmark = pytest.mark.runtime
 
@@ -196,6 +197,10 @@ def test_an_environment_without_the_library_is_named(run_step: Any, warm_launche
 def test_table_named_like_the_folder_of_rejected_records_is_refused() -> None:
     with pytest.raises(BadInput, match="a table 'rejected', which is the folder of records"):
         IngestOperator(task_id="ingest", sources={"rejected": "/data/rejected.csv"})
+
+
+class TestTable(SourceContract):
+    fields = {"uri": "delta://s3://raw/planes", "key": ["id"], "version": "7", "storage_conn_id": "aws_default"}
 
 
 def test_fields_of_queries_are_refused() -> None:
