@@ -131,7 +131,7 @@ PROVIDER_INFO: dict[str, Any] = {
                 ),
                 "launcher": field(
                     "Launcher",
-                    "Launcher of the steps that run on the worker otherwise, such as kubernetes. Empty: local",
+                    "Registered launcher of the steps that run on the worker otherwise. Empty: local",
                 ),
                 "launcher_options": field(
                     "Launcher options",

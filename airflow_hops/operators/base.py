@@ -134,7 +134,7 @@ class HopsOperator(HopsTask):
         cache: Whether the task may return an earlier artifact with the same code, parameters and inputs; None for
             ``[hops] cache``. It has no effect on deploy, rollout, the operators that change the serving versions, skew
             and ``@task.hops``, which always run, nor on schema, which is frozen.
-        launcher_name: Name of the step's launcher: ``local``, ``kubernetes``, or one registered by an installed
+        launcher_name: Name of the step's launcher: ``local``, ``spark``, or one registered by an installed
             distribution; None for the connection's field ``launcher``, or else this machine or Spark.
         launcher_options: Keyword arguments of the launcher, which replace those of the connection.
         partition_by_window: Whether the asset event has the artifact's window as partition key, ``start|end``. Airflow
