@@ -1,4 +1,4 @@
-"""What monitors need of a store: their newest reports and decisions, and the requests that they compare."""
+"""Artifacts that monitors need: their newest reports and decisions, and the requests that they compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each part of the package needs of a store, as the garbage collection asks it."""
+"""Artifacts that each part of the package needs of a store, as the garbage collection asks."""
 
 from __future__ import annotations
 
