@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -140,6 +141,16 @@ def test_a_cycle_among_packages_breaks_a_contract(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
     assert f"{CYCLES} BROKEN" in result.stdout
+
+
+@pytest.mark.parametrize("for_types", [False, True])
+def test_modules_have_no_import_cycle(for_types: bool) -> None:
+    """Imports in functions count, too; import-linter looks at packages only."""
+    graph = grimp.build_graph("airflow_hops", cache_dir=None, exclude_type_checking_imports=not for_types)
+    imports = {module: graph.find_modules_directly_imported_by(module) - {module} for module in graph.modules}
+    for part in ("callbacks", "fitting", "shares", "training_state"):  # annotations of what each is a part of
+        imports[f"airflow_hops.ml.training.{part}"] -= {"airflow_hops.ml.training.context"}
+    TopologicalSorter(imports).prepare()  # raises CycleError
 
 
 def test_contract_and_store_need_nothing_but_the_standard_library() -> None:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from airflow_hops.cli.doctor import is_this_machine
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.programs import module_command
-from airflow_hops.core.serving_api.server_address import rest_speaks_tls
 from airflow_hops.core.serving_api.server_kinds import kind_name, model_server_kinds
+from airflow_hops.core.serving_api.tls_files import rest_speaks_tls
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, local_path, storage_options_of
 from airflow_hops.hooks.model_server import ModelServerHook

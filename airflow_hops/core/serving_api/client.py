@@ -33,7 +33,7 @@ from airflow_hops.core.serving_api.answers import (
 )
 
 if TYPE_CHECKING:
-    from airflow_hops.core.serving_api.server_address import TlsFiles
+    from airflow_hops.core.serving_api.tls_files import TlsFiles
 
 # A failed version that was written again still shows the old failure until the server's next check.
 _STALE_ERROR_S = 5.0

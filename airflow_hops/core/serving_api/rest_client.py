@@ -25,7 +25,7 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.answers import ModelServerError, ModelVersion, PredictResult, TrafficSplit, error_of
 
 if TYPE_CHECKING:
-    from airflow_hops.core.serving_api.server_address import TlsFiles
+    from airflow_hops.core.serving_api.tls_files import TlsFiles
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,

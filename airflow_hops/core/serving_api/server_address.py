@@ -1,52 +1,18 @@
-"""Reads a model server's address and TLS files from a connection: the ``serving_*`` entries of a step's services."""
+"""Reads a model server's address from a connection: the ``serving_*`` entries of a step's services."""
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, kind_name, model_server_kinds
+from airflow_hops.core.serving_api.tls_files import TlsFiles, rest_speaks_tls, tls_files
 
 if TYPE_CHECKING:
-    import grpc
-
     from airflow_hops.core.serving_api.client import ModelServerClient
     from airflow_hops.core.serving_api.rest_client import RestClient
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files of a TLS client.
-
-    Attributes:
-        ca_file: Certificate of the CA that signed the server's; None for gRPC's default CAs.
-        cert_file: The client's certificate, for a server that verifies its clients; None if it does not.
-        key_file: Private key of that certificate.
-    """
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Returns the credentials for a gRPC channel; raises OSError if a file cannot be read."""
-        import grpc  # slow import, which pages do not need, as they use HTTP
-
-        ca, cert, key = (
-            Path(file).read_bytes() if file else None for file in (self.ca_file, self.cert_file, self.key_file)
-        )
-        return grpc.ssl_channel_credentials(ca, key, cert)
-
-    def context(self) -> ssl.SSLContext:
-        """Returns the TLS context for an HTTP client; raises OSError if a file is unreadable or not a certificate."""
-        context = ssl.create_default_context(cafile=self.ca_file)
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file)
-        return context
 
 
 @dataclass(frozen=True)
@@ -117,32 +83,6 @@ class ServerAddress:
         tls = (self.tls or TlsFiles()) if self.rest_tls else None
         tokens = {"token": self.token, "prediction_token": self.prediction_token}
         return RestClient(self.host, self.rest_port, timeout_s=self.timeout_s, tls=tls, **tokens)
-
-
-def tls_files(services: Mapping[str, str]) -> TlsFiles | None:
-    """Returns the TLS files that a connection names; None if it does not name any.
-
-    Raises:
-        BadInput: A file does not exist, or only one of certificate and key is set.
-    """
-    files = {name: services.get(f"serving_{name}") or None for name in ("ca_file", "cert_file", "key_file")}
-    if bool(files["cert_file"]) != bool(files["key_file"]):
-        raise BadInput(
-            f"connection field 'serving_cert_file' is {files['cert_file']!r}, 'serving_key_file' "
-            f"{files['key_file']!r}; expected both or neither"
-        )
-    for name, file in files.items():
-        if file and not Path(file).is_file():
-            raise BadInput(f"connection field 'serving_{name}' is {file!r}; there is no such file")
-    return TlsFiles(**files) if any(files.values()) else None
-
-
-def rest_speaks_tls(services: Mapping[str, str]) -> bool:
-    """Returns whether a connection's REST port uses TLS; raises BadInput if the field is neither true nor false."""
-    text = services.get("serving_rest_tls") or "false"
-    if text.lower() not in ("true", "false"):
-        raise BadInput(f"connection field 'serving_rest_tls' is {text!r}; expected true or false")
-    return text.lower() == "true"
 
 
 def _port(services: Mapping[str, str], name: str) -> int | None:

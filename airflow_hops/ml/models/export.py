@@ -26,7 +26,8 @@ from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written, frameworks
 from airflow_hops.ml.models.proof import Differs, TrainedAnswers, check_rows_apart
-from airflow_hops.ml.models.trained_models import Sample, answers_of
+from airflow_hops.ml.models.samples import Sample
+from airflow_hops.ml.models.trained_models import answers_of
 from airflow_hops.ml.readers.vectors import split_dtype
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE, EstimatorInputs

@@ -14,7 +14,7 @@ from airflow_hops.core.extensions import FRAMEWORKS, load_all
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
 if TYPE_CHECKING:
-    from airflow_hops.ml.models.trained_models import Sample
+    from airflow_hops.ml.models.samples import Sample
     from airflow_hops.ml.training.tables import SplitTable
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 
 Array = np.ndarray[Any, Any]
 Answer = Mapping[str, Array] | str

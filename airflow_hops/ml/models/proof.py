@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from airflow_hops.ml.models.probe_rows import INFINITE, MISSING, Answer, Array, probe_batches
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 from airflow_hops.serving.models.model_signature import Refused
 
 Answers = Callable[[Sample], Mapping[str, Array]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,9 +18,6 @@ from airflow_hops.serving.monitoring.series import BatchTotals
 from airflow_hops.serving.monitoring.stats import RequestCounts, RequestStats, add_counts, add_to
 from airflow_hops.serving.parts import PartCounts
 from airflow_hops.serving.request_kind import RequestKind
-
-if TYPE_CHECKING:
-    from airflow_hops.serving.workers.supervisor import Workers
 
 _SUMMED = ("spool_bytes", "spool_bytes_limit", "writer_restarts")
 
@@ -100,15 +97,15 @@ class WorkerStats(RequestStats):
 
 
 class WorkersCapture:
-    """Captured requests of all workers."""
+    """Captured requests of all workers, from their counts and by a call of a method of each."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self, total: Callable[[], WorkerCounts], ask_all: Callable[..., list[Any]]) -> None:
+        self._total, self._ask_all = total, ask_all
         self._before: dict[str, Any] = {"base_path": None, "models": {}}
 
     def status(self) -> dict[str, Any]:
         """Returns the response to ``GET /v1/capture``."""
-        result = self._workers.total().capture
+        result = self._total().capture
         if "spool_path" in result:
             result["spool_path"] = str(Path(result["spool_path"]).parent)
         self._before = {**self._before, **result}
@@ -116,25 +113,25 @@ class WorkersCapture:
 
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Makes all workers write their captured requests; returns whether they finished in time."""
-        done = self._workers.ask_all("flush", timeout_s, timeout_s=timeout_s + 1.0)
+        done = self._ask_all("flush", timeout_s, timeout_s=timeout_s + 1.0)
         return bool(done) and all(done)
 
 
 class WorkersCollector(Collector):
-    """Metrics of the workers."""
+    """Metrics of the workers: those of their report, and those of each by its process id."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self, report: Callable[[], dict[str, Any]], metrics: Callable[[], dict[str, list[Metric]]]) -> None:
+        self._report, self._metrics = report, metrics
 
     def collect(self) -> Iterable[Metric]:
         """Returns the current metrics."""
-        report = self._workers.report()
+        report = self._report()
         restarts, hangs = report["restarts"], report["hangs"]
         yield GaugeMetricFamily("hops_serving_workers", "Processes that answer requests.", len(report["workers"]))
         yield CounterMetricFamily("hops_serving_worker_restarts", "Workers that ended unexpectedly.", restarts)
         yield CounterMetricFamily("hops_serving_worker_hangs", "Workers killed because they did not respond.", hangs)
         families: dict[str, Metric] = {}
-        for worker, metrics in self._workers.metrics().items():
+        for worker, metrics in self._metrics().items():
             for metric in metrics:
                 family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
                 for sample in metric.samples:

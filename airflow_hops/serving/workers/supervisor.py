@@ -74,7 +74,7 @@ class Workers:
         self.grpc_port, self.rest_api_port, *_ = *(holder.getsockname()[1] for holder in self._holders.values()), None
         self.restarts = self.hangs = 0
         self.stats = WorkerStats(self.total)
-        self.capture = WorkersCapture(self)
+        self.capture = WorkersCapture(self.total, self.ask_all)
         self.methods: Mapping[str, Callable[..., Any]] = {}
         self._flags = flags
         self._catalog, self._lifecycle = catalog, lifecycle
@@ -194,7 +194,7 @@ class Workers:
             return json_response(self.report())
 
         routes.add("GET /v1/workers", show)
-        registry.register(WorkersCollector(self))
+        registry.register(WorkersCollector(self.report, self.metrics))
 
     def report(self) -> dict[str, Any]:
         """Returns the response to ``GET /v1/workers``."""
@@ -263,7 +263,7 @@ class Workers:
 
     def _start_worker(self) -> None:
         """Starts a worker, opens the versions that the others have open, and lets it accept requests."""
-        worker = Worker(self._assignment, self)
+        worker = Worker(self._assignment, self.methods, self.on_end)
         opened: dict[int, Fingerprint] = {}
         try:
             while True:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
@@ -27,9 +27,6 @@ from airflow_hops.serving.monitoring.logs import BUFFER
 from airflow_hops.serving.workers.counts import WorkerCounts
 from airflow_hops.serving.workers.peer import Peer, connection_pair
 from airflow_hops.serving.workers.worker import ALIVE_EVERY_S, WorkerAssignment, threads_each
-
-if TYPE_CHECKING:
-    from airflow_hops.serving.workers.supervisor import Workers
 
 log = logging.getLogger(__name__)
 
@@ -128,13 +125,20 @@ def start_process(assignment: Any, control: socket.socket, on_end: Callable[[], 
 class Worker:
     """A worker, as the first process sees it.
 
+    Args:
+        assignment: What it answers for.
+        methods: Functions of this process that it may call, by name.
+        on_end: Called when it has ended.
+
     Attributes:
         counts: Counts of the last poll.
         is_silent: Whether the worker was killed because its heartbeats stopped.
         is_ending: Whether the server has ended the worker.
     """
 
-    def __init__(self, assignment: WorkerAssignment, workers: Workers) -> None:
+    def __init__(
+        self, assignment: WorkerAssignment, methods: Mapping[str, Callable[..., Any]], on_end: Callable[[Worker], None]
+    ) -> None:
         ours, theirs = connection_pair()
         self.counts = WorkerCounts()
         self.is_silent = self.is_ending = False
@@ -142,12 +146,12 @@ class Worker:
         with theirs:
             try:
                 threads = threads_each(assignment.flags.workers)
-                self.process = start_process(assignment, theirs, lambda: workers.on_end(self), threads)
+                self.process = start_process(assignment, theirs, lambda: on_end(self), threads)
             except BaseException:
                 ours.close()
                 raise
         self._alive = threading.Event()
-        self.peer = Peer(ours, workers.methods, {"log": BUFFER.add, "alive": self._alive.set}, self.end)
+        self.peer = Peer(ours, methods, {"log": BUFFER.add, "alive": self._alive.set}, self.end)
         self._asked: Future[Any] | None = None
         self.peer.start()
         if timeout_s := assignment.flags.worker_timeout_seconds:

@@ -21,7 +21,7 @@ from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.rest_client import RestClient
-from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.core.serving_api.tls_files import TlsFiles
 from airflow_hops.serving.access import RIGHTS, Access, Right, TokenFile, right_of, warnings_of
 from airflow_hops.serving.api.grpc_methods import service
 from airflow_hops.serving.routes import Routes

@@ -25,7 +25,7 @@ from waiting import wait_for
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
-from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.core.serving_api.tls_files import TlsFiles
 
 ROW = {"instances": [[1.0, 2.0, 3.0]]}
 VECTOR = predict_request("vectors", x=np.array(ROW["instances"], np.float32))

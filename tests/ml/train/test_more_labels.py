@@ -30,7 +30,8 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.frameworks.ml.torch_modules import Torch
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import served_outputs
-from airflow_hops.ml.models.trained_models import Sample, answers_of
+from airflow_hops.ml.models.samples import Sample
+from airflow_hops.ml.models.trained_models import answers_of
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.schemas import classes_of, load_schema
 from airflow_hops.ml.stages import schema, skew

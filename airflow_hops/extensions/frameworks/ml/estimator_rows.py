@@ -12,7 +12,7 @@ from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.frameworks.ml.onnx_converters import Graph
 from airflow_hops.extensions.frameworks.serving.formats import ONNX
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable, plain_names
 from airflow_hops.serving.models.estimator_signature import SIGNATURE_FILE
 from airflow_hops.serving.models.local import LocalServable

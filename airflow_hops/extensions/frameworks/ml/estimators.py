@@ -39,7 +39,7 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
 )
 from airflow_hops.extensions.frameworks.ml.scikit_learn import UntrustedTypes, write_skops
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 

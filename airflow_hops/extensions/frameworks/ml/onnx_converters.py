@@ -17,7 +17,7 @@ from airflow_hops.core.contract.target import Target
 from airflow_hops.extensions.frameworks.ml.converter_fixes import prefix_apart
 from airflow_hops.extensions.frameworks.serving.formats import ONNX
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 from airflow_hops.serving.models.estimator_signature import EstimatorInputs
 
 OPSET = 18

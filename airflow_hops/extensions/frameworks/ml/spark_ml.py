@@ -25,7 +25,7 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
     given_inputs,
     imported,
 )
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.training.tables import SplitTable
 
 

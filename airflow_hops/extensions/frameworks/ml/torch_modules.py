@@ -21,7 +21,7 @@ from airflow_hops.extensions.frameworks.ml.onnx_converters import (
     OnnxFramework,
     converting,
 )
-from airflow_hops.ml.models.trained_models import Sample
+from airflow_hops.ml.models.samples import Sample
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT, EstimatorInputs
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.protocol import Method
-from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.core.serving_api.tls_files import TlsFiles
 from airflow_hops.serving.access import TokenFile
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.models.catalog import State, VersionStatus

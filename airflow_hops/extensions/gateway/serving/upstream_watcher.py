@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from airflow_hops.core.serving_api.config import ConfigError, check_config
-from airflow_hops.core.serving_api.server_address import TlsFiles
+from airflow_hops.core.serving_api.tls_files import TlsFiles
 from airflow_hops.extensions.gateway.serving.flags import GatewayFlags
 from airflow_hops.extensions.gateway.serving.upstream import Upstream, UpstreamServable
 from airflow_hops.serving.access import TokenFile
