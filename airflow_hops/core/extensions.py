@@ -101,7 +101,7 @@ def find_extension(group: str, name: str) -> Extension:
     known = extensions(group)
     if name not in known:
         raise BadInput(
-            f"{group}: no installed distribution registers {name!r}; there are {', '.join(sorted(known))}"
+            f"{group}: no installed distribution registers {name!r}; there are {', '.join(sorted(known)) or 'none'}"
             f"{suggestion(name, list(known))}"
         )
     return known[name]

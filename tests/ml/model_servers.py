@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from server_process import ServerProcess, Start, versions, write_models
 
-from tests.ml.serving import make_format_models, make_models
+from tests.ml.serving import make_models
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +69,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def format_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a model of each kind that the server opens, each as version 1."""
+    from tests.ml.serving import make_format_models
+
     folder = tmp_path_factory.mktemp("format-models")
     make_format_models.main(folder)
     return folder

@@ -21,7 +21,7 @@ import numpy as np
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
-from airflow_hops.core.extensions import MODEL_FORMATS, load_extension
+from airflow_hops.core.extensions import FRAMEWORKS, MODEL_FORMATS, find_extension, load_extension
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.models.frameworks import Framework, NotExportable, Written, frameworks
@@ -98,12 +98,12 @@ def export_model(
             differs.
 
     Raises:
-        BadInput: the model does not predict the target, cannot be written (the message names the step of a Pipeline),
-            differs from the exported model (the message names rows), or a package is missing.
+        BadInput: the framework is not registered, or a package is missing; or the model does not predict the target,
+            cannot be written (the message names the step of a Pipeline), or differs from the exported model (the
+            message names rows).
         FileExistsError: The folder of the format exists already.
     """
-    if framework not in frameworks():
-        raise BadInput(f"framework is {framework!r}; expected one of {', '.join(frameworks())}")
+    find_extension(FRAMEWORKS, framework)
     known = frameworks()[framework]
     rows = Sample.of(sample, order)
     expected = answers_of(model, rows, framework, target)
