@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from airflow_hops.cli.arguments import CLICommand, GroupCommand
 from airflow_hops.core.extensions import COMMANDS, extensions, load_extension
 
-_SLOW = ("airflow.models", "airflow_hops.connections", "grpc", "numpy", "pandas", "sqlalchemy.orm")
+_SLOW = ("airflow_hops.connections", "grpc", "numpy", "pandas", "sqlalchemy.orm")
 _IMPORTED = """
 import sys
 import airflow.cli.cli_config
