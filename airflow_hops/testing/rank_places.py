@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -15,6 +18,7 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.training.gang import RankJob, RankLauncher, run_gang
 from airflow_hops.ml.training.gang.where import rank_launcher
 
+_Result = TypeVar("_Result")
 _CODE = """
 import os
 import time
@@ -39,6 +43,17 @@ def die(placement, channel, *, folders):
         os._exit(3)
     time.sleep(600)
 """
+
+
+def in_own_process(function: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Calls a function in a new process, since ranks cannot be forked from one in which TensorFlow runs."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def _run_ranks(where: Mapping[str, Any], spec: str, scratch: Path, job: RankJob, logs: Path) -> list[Any]:
+    launcher = rank_launcher(where, StepContext(StepSpec.from_json(spec), scratch))
+    return run_gang(job, 2, logs=logs, launcher=launcher, environment={"CONTRACT_VARIABLE": "set"})
 
 
 class RankPlaceContract:
@@ -76,7 +91,7 @@ class RankPlaceContract:
         return rank_launcher(where, context)
 
     @pytest.fixture
-    def run(self, launcher: RankLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(self, where: dict[str, Any], context: StepContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         """Returns a function that runs two ranks on a function of this module's code."""
         for name, content in (("code/contract_ranks.py", _CODE), ("words/words.txt", "from the step")):
             (tmp_path / name).parent.mkdir()
@@ -92,8 +107,7 @@ class RankPlaceContract:
                 output=tmp_path / "output",
             )
             (tmp_path / "output").mkdir()
-            environment = {"CONTRACT_VARIABLE": "set"}
-            return run_gang(job, 2, logs=tmp_path / "logs", launcher=launcher, environment=environment)
+            return in_own_process(_run_ranks, where, context.spec.to_json(), context.scratch, job, tmp_path / "logs")
 
         return run
 

@@ -59,7 +59,8 @@ def arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class TestArrays(StrategyContract):
     name = "arrays"
 
-    def model(self, value: float) -> Any:
+    @staticmethod
+    def model(value: float) -> Any:
         return np.full(3, value)
 
 

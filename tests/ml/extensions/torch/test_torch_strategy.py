@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="there is no 
 class TestTorch(StrategyContract):
     name = "torch"
 
-    def model(self, value: float) -> Any:
+    @staticmethod
+    def model(value: float) -> Any:
         import torch
 
         model = torch.nn.Linear(2, 1)
