@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,12 +15,9 @@ import requests
 import yaml
 from containers import AIRFLOW_IMAGE, RUNTIME_IMAGE, USER, Container, own_folder
 from kubernetes_cluster import BUSYBOX, KubernetesCluster
-from step_runner import REPOSITORY, StepRunner
+from step_runner import REPOSITORY
 from test_chart import Render, helm, render, template  # noqa: F401
 from waiting import wait_for
-
-from airflow_hops.extensions.kubernetes.launchers.launcher import KubernetesLauncher
-from tests.extensions.kubernetes.kubernetes_pods import Pods, pods_in
 
 pytestmark = [pytest.mark.faults, pytest.mark.xdist_group("images")]
 
@@ -138,29 +134,6 @@ def node(built_images: None, kubernetes: KubernetesCluster) -> KubernetesCluster
     kubernetes.import_archive(archive)
     archive.unlink()
     return kubernetes
-
-
-@pytest.fixture
-def image_pods(node: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
-    """Pods of the image that see the test's store, as root, whose store it is."""
-    (tmp_path / "store").mkdir()
-    mount = {"name": "store", "mountPath": str(tmp_path / "store")}
-    container = {"name": "base", "image": f"{RUNTIME_IMAGE}:latest", "volumeMounts": [mount]}
-    volume = {"name": "store", "hostPath": {"path": str(tmp_path / "store")}}
-    spec = {"containers": [container], "volumes": [volume], "securityContext": {"runAsUser": 0}}
-    yield from pods_in(node, {"spec": spec}, monkeypatch)
-
-
-def test_step_is_a_pod_of_the_image(image_pods: Pods, runtime: Path, tmp_path: Path) -> None:
-    run_step = StepRunner(str(tmp_path / "store"), runtime)
-    launcher = KubernetesLauncher(Path("/opt/hops-runtime"), **image_pods.options)
-    code = tmp_path / "dags"
-    code.mkdir()
-    shutil.copy(REPOSITORY / "tests" / "extensions" / "kubernetes" / "pod_steps.py", code)
-    (code / "neighbour.py").write_text("WORD = 'beside the DAG'\n")
-    value = run_step("pod_steps:where", launcher=launcher, code_paths=(str(code),))
-    assert value["python"] == "/opt/hops-runtime" and value["dag"] == "tests"
-    assert not value["package"].startswith("/opt")  # the worker's version of it, not the image's
 
 
 def test_chart_serves_from_the_image_on_kubernetes(

@@ -119,3 +119,15 @@ def test_trials_are_tasks_of_a_spark_application(
     trials = folder.trials()
     assert [trial.state for trial in trials] == ["stopped", "complete", "failed"]
     assert "ValueError: 30 is far from 0" in trials[2].reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"direction": "max"}, "direction is 'max', expected one of 'minimize', 'maximize'"),
+        ({"direction": "maximize", "parallel": "2"}, "parallel is '2', expected a whole number, 1 or more"),
+    ],
+)
+def test_wrong_literal_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        SearchOperator(task_id="t", train="m:f", space={}, metric="auc", **arguments)

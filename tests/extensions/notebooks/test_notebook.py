@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, Producer
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.temporary_folders import socket_root
+from airflow_hops.extensions.notebooks import NotebookOperator
 from airflow_hops.extensions.notebooks import cli as command
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -72,3 +73,8 @@ def test_jupyterlab_has_what_comes_from_the_connection_in_its_environment_alone(
     assert len(files) == 2 and not any(secret in text for text in files for secret in ("s3cret", "t0ken"))
     kernel = json.loads((home / "kernels" / "airflow-hops" / "kernel.json").read_text())
     assert kernel["argv"][0] == "/runtime/bin/python" and environment["JUPYTER_PATH"] == str(home)
+
+
+def test_wrong_literal_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match="cell_timeout_s is 0, expected"):
+        NotebookOperator(task_id="t", notebook="n", cell_timeout_s=0)

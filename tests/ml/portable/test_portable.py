@@ -16,7 +16,6 @@ from write_portable import ROWS, predict
 
 from airflow_hops.core.contract.profiles import PROFILES
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.models.loaded_models import LoadedModel
@@ -97,6 +96,8 @@ def test_captured_rows_are_read(written: Path, tmp_path: Path) -> None:
 
 
 def test_a_search_is_read(written: Path) -> None:
+    from airflow_hops.extensions.experiments.core.studies import study_folder
+
     store = ArtifactStore(str(written / "store"))
     folder = study_folder(store, "portable", "search", "study")
     record = folder.read()

@@ -14,12 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 from more_labels_functions import CAUSES
 from server_process import ServerProcess
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import root_mean_squared_error
-from trainings import Trainings
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
 from airflow_hops.core.contract.evaluation import EvaluationReport
@@ -27,9 +25,7 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.frameworks.ml.torch_modules import Torch
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
-from airflow_hops.ml.features.serving_export import served_outputs
 from airflow_hops.ml.models.samples import Sample
 from airflow_hops.ml.models.trained_models import answers_of
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
@@ -42,6 +38,7 @@ from airflow_hops.ml.stages.prepare import stage as prepare
 from airflow_hops.ml.stages.rollout.answers import read_captured
 from airflow_hops.ml.stages.transform import stage as transform
 from airflow_hops.ml.stages.validation import stage as validation
+from tests.ml.train.trainings import Trainings
 
 pytestmark = [pytest.mark.runtime, pytest.mark.xdist_group("spark")]
 
@@ -222,27 +219,6 @@ def test_each_label_is_evaluated_and_may_be_a_condition(
 
 TARGET = Target.from_properties("late", "binary", None, None, MORE)
 HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full((4, 3), 1 / 3)}
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"late": HEADS["late"], "cause": HEADS["cause"]}, "has no output for the label 'minutes'; it gives 'late'"),
-        ({**HEADS, "minutes": np.zeros((4, 2))}, "label 'minutes': "),
-        ({**HEADS, "cause": np.full((4, 2), 0.5)}, "label 'cause': "),
-        (HEADS["late"], "gives one output; expected a dict with an output for each of the labels 'late', 'minutes', "),
-        ({**HEADS, "minutes_prediction": np.ones(4)}, "'minutes_prediction'.* the name of .* served for a label"),
-    ],
-)
-def test_a_model_that_does_not_predict_each_label_is_refused(
-    given: Any, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # There is no PyTorch in this environment; what comes of its modules is judged all the same.
-    monkeypatch.setattr(Torch, "predict", lambda self, model, sample, target: given)
-    with pytest.raises(BadInput, match=words):
-        served_outputs(tf.nest.map_structure(tf.constant, given), TARGET)
-    with pytest.raises(BadInput, match=words):
-        answers_of(object(), Sample.of(np.zeros((4, 2)), ["a", "b"]), "torch", TARGET)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 
 import ask_mlflow
 import pytest
-from trainings import Trainings, read_events
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.training import TrainingOptions
@@ -18,6 +17,7 @@ from airflow_hops.ml.stages.train.strategies import Roles
 from airflow_hops.ml.stages.train.training import Training
 from airflow_hops.ml.training.checkpoints import Checkpoint, Position
 from airflow_hops.ml.training.gang import LocalRanks
+from tests.ml.train.trainings import Trainings, read_events
 
 TWO_SLOTS = {"kind": "local", "slots": 2}
 

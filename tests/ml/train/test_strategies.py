@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainings import Trainings
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.ml.training.context import TrainContext
+from tests.ml.train.trainings import Trainings
 
 WHERE = {"kind": "local", "slots": 4}
 

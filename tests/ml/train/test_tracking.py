@@ -10,10 +10,10 @@ from typing import Any
 import ask_mlflow
 import pytest
 from mlflow.tracking import MlflowClient
-from trainings import Trainings, read_events
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.ml.tracking import ModelRegistry, log_evaluation
+from tests.ml.train.trainings import Trainings, read_events
 
 pytestmark = pytest.mark.runtime
 

@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 import training_functions
 import transformed_examples
-from trainings import Trainings, read_events
 
 from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Artifact, BadInput, HopsError, Manifest, RowCounts
 from airflow_hops.core.store import ArtifactStore
@@ -31,6 +30,7 @@ from airflow_hops.ml.training.checkpoints import (
     write_checkpoint,
 )
 from tests.ml.conftest import stage_runner
+from tests.ml.train.trainings import Trainings, read_events
 
 
 @pytest.fixture(scope="module")

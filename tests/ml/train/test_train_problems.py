@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from sklearn.datasets import load_diabetes, load_wine
-from trainings import Trainings
 
 from airflow_hops.core.contract.artifacts import Artifact, Producer, RowCounts
 from airflow_hops.core.contract.properties import ModelProperties
@@ -24,6 +23,7 @@ from airflow_hops.ml.stages import prepare, schema, validation
 from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.transform import stage as transform
+from tests.ml.train.trainings import Trainings
 
 pytestmark = pytest.mark.runtime
 

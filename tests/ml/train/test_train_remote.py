@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import s3fs
 import transformed_examples
-from trainings import Trainings
 
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.private_folders import cache_folder
 from tests.ml.conftest import stage_runner
+from tests.ml.train.trainings import Trainings
 
 pytestmark = pytest.mark.runtime
 

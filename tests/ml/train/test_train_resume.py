@@ -17,7 +17,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from trainings import Trainings
 from waiting import wait_for
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
@@ -26,6 +25,7 @@ from airflow_hops.ml.training.checkpoints import CheckpointWriter, Position, Sna
 from airflow_hops.ml.training.context import TrainContext
 from airflow_hops.ml.training.keras import DistributedGradientTape, DistributedOptimizer
 from airflow_hops.ml.training.rank_state import seed_rank
+from tests.ml.train.trainings import Trainings
 
 STEPS, EPOCHS = 10, 3
 

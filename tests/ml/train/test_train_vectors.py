@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from trainings import Trainings
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ModelProperties
@@ -34,6 +33,7 @@ from airflow_hops.ml.training.tables import raw_specs, read_table
 from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.capture.rows import CallTables
 from airflow_hops.serving.request_kind import RequestKind
+from tests.ml.train.trainings import Trainings
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
 
