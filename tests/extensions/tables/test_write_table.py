@@ -145,7 +145,7 @@ def test_types_survive(target: Target, artifact: Any) -> None:
     target.write(artifact({"train": pa.table(columns)}))
     table = target.read().drop(["hops_batch", "hops_folder"])
     expected = pa.table(columns)
-    if target.source.conn_id and table.schema.field("day").type == pa.string():  # SQLite has few types
+    if target.table.conn_id and table.schema.field("day").type == pa.string():  # SQLite has few types
         assert table.to_pylist()[0] == {
             **expected.to_pylist()[0],
             "flag": 1,
