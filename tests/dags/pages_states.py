@@ -37,7 +37,7 @@ def pipeline(dag_id: str, **steps: str) -> None:
             model_name="pages_served",
             evaluation=evaluation.output,
             infra_blessing=infra.output,
-            features=examples.output,
+            lookup=examples.output,
         )
         RolloutOperator(task_id="rollout", deployment=deployment.output)
     for task in dag.tasks:
