@@ -15,7 +15,7 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.temporary_folders import socket_root
 from airflow_hops.extensions.notebooks import NotebookOperator
-from airflow_hops.extensions.notebooks import cli as command
+from airflow_hops.extensions.notebooks.cli import notebook as command
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.hooks.runtime import RuntimeHook
 from tests.test_task_hops import xcom

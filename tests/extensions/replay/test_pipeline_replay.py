@@ -116,7 +116,9 @@ class Shop:
         training, values = self._searched
         space = {"C": Uniform(0.1, 10.0)}
         options = SearchOptions(training, space_to_dict(space), ["score"], ["maximize"], trials=1)
-        return self._step("model", "ml.stages.search:run", "searched", options.to_dict(), **values)
+        return self._step(
+            "model", "extensions.experiments.ml.search.stage:run", "searched", options.to_dict(), **values
+        )
 
     def retrain(self) -> Artifact:
         """The model of another run over the same data."""

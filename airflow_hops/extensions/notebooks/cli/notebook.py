@@ -66,7 +66,8 @@ def notebook(args: Namespace) -> None:
     print(
         f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
         f"  notebooks  {folder}\n  kernel     {python}\n"
-        f"  store      {spec.store} (connection {args.hops_conn_id!r}): from airflow_hops.hops import pipeline\n"
+        f"  store      {spec.store} (connection {args.hops_conn_id!r}): "
+        "from airflow_hops.extensions.notebooks import pipeline\n"
         "It listens on this machine only; press Ctrl-C to stop it.",
         flush=True,
     )

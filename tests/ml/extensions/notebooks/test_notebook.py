@@ -45,7 +45,8 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
         rows = writer.commit()
     path = write_notebook(
         tmp_path / "explore.ipynb",
-        "from airflow_hops.hops import pipeline\nprint(f'{rate=} {tags=}', flush=True)\nprint('half', end='')",
+        "from airflow_hops.extensions.notebooks import pipeline\n"
+        "print(f'{rate=} {tags=}', flush=True)\nprint('half', end='')",
         "import os\nprint(sorted(n for n in os.environ if n.startswith('HOPS_')), pipeline.store().storage_options)",
         "print((pipeline.path('rows') / 'rows.txt').read_text(), os.getcwd())",
         "pipeline.result({'auc': 0.75})\nprint(f'{password=}')\nassert len(password) == 7",
@@ -76,7 +77,8 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     path = write_notebook(
         tmp_path / "fails.ipynb",
         f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))",
-        "from airflow_hops.hops import pipeline\nprint('x' * (5 << 20))\nprint('not kept')\npipeline.result('kept')",
+        "from airflow_hops.extensions.notebooks import pipeline\n"
+        "print('x' * (5 << 20))\nprint('not kept')\npipeline.result('kept')",
         "print('kept again')\ndef divide(n):\n    return n / 0\n\ndivide(7)",
         "print('never')",
     )
@@ -105,7 +107,8 @@ def test_no_output_is_lost_and_what_a_cell_holds_now_counts_against_the_limit(
     """More outputs than ZeroMQ holds back (1,000); a notebook without IDs, in a long temporary path, with no page."""
     path = write_notebook(
         tmp_path / "live.ipynb",
-        "from IPython.display import HTML, clear_output, display\nfrom airflow_hops.hops import pipeline\n"
+        "from IPython.display import HTML, clear_output, display\n"
+        "from airflow_hops.extensions.notebooks import pipeline\n"
         "for i in range(2500): display(i)\npipeline.result('first')",
         "for i in range(12):\n    clear_output(wait=True)\n    display(HTML(f'frame {i}' + ' ' * 1_000_000))",
         "shown = [display(i, display_id=True) for i in range(6)]\n"
