@@ -107,7 +107,7 @@ def test_commands_are_those_of_the_images(ours: dict[str, Any]) -> None:
             assert program == "airflow"
             if words[0] == "hops":
                 flags, unknown = parse_flags(hops_parser().parse_args(words[1:]).flags)
-                assert not unknown and flags.upstream
+                assert not unknown and flags.models_flag
             else:
                 get_parser().parse_args(words)
 

@@ -122,16 +122,16 @@ def parse_flags(arguments: Sequence[str]) -> tuple[Flags, list[str]]:
         of_parts.append(part.flags(**known))
         models_flag = part.models_flag if known.get(part.models_flag) else models_flag
     flags = Flags(**values, of_parts=tuple(of_parts), models_flag=models_flag)
-    _check(parser, flags, parts)
+    _check(parser, flags, parts, notes)
     return flags, notes
 
 
-def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[ServerPart]) -> None:
+def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[ServerPart], notes: Sequence[str]) -> None:
     if flags.port and flags.port == flags.rest_api_port:
         parser.error("--rest_api_port cannot be same as --port. Please use a different port for HTTP/REST API.")
     if not (flags.model_base_path or flags.model_config_file or flags.models_flag or flags.version):
         names = ["model_base_path", "model_config_file", *(part.models_flag for part in parts if part.models_flag)]
-        parser.error(f"expected one of {', '.join(f'--{name}' for name in names)}; all are empty")
+        parser.error("; ".join([f"expected one of {', '.join(f'--{name}' for name in names)}", *notes]))
     if flags.model_base_path and flags.models_flag:
         parser.error(f"--model_base_path and --{flags.models_flag} are both given; expected one of them")
     _check_workers(parser, flags)

@@ -100,7 +100,8 @@ class ModelSource(Protocol):
 class ServerPart:
     """A part of the model server. An entry point names a subclass, which is made once without arguments.
 
-    State belongs to the objects that the methods return, since each process makes its own.
+    State belongs to the objects that the methods return, since each process makes its own. The methods import the
+    libraries that they need: whoever parses flags loads the part, in any environment.
 
     Attributes:
         flags: Frozen dataclass of the part's flags, each made by :func:`airflow_hops.serving.flags.flag`; its docstring

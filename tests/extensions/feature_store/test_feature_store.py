@@ -35,7 +35,7 @@ from airflow_hops.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.runtime
 
-STAGES = "airflow_hops.ml.stages"
+STAGES = "airflow_hops.extensions.feature_store.ml.stages"
 REPOSITORY = Path(__file__).parent / "feature_repository"
 START = pd.Timestamp("2024-01-01", tz="UTC")
 HOUR = pd.Timedelta(hours=1)

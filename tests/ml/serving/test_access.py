@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
-from server_process import ServerProcess, Start
+from server_process import ServerProcess, Start, write_models
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -180,17 +180,6 @@ def test_a_body_of_whoever_may_not_ask_is_not_waited_for(guarded: ServerProcess,
     assert b"Connection: close" in received
 
 
-def test_upstreams_are_asked_by_tls_with_a_token(guarded: ServerProcess, folder: Path, start_server: Start) -> None:
-    files = {"ca": "server.crt", "cert": "client.crt", "key": "client.key", "token": "control"}
-    flags = {f"upstream_{name}_file": folder / file for name, file in files.items()}
-    gateway = start_server(upstream=guarded.address, **flags)
-    assert gateway.predict("vectors", {"instances": ROWS}) == {"predictions": [[2.0, 4.0, 6.0]]}
-    refused = start_server(upstream=guarded.address, **{**flags, "upstream_token_file": folder / "feedback"})
-    status, said = refused.error("/v1/models/vectors:predict", {"instances": ROWS})
-    assert (status, "refused by it (--upstream_token_file)" in refused.log()) == (503, True)
-    assert "No upstream can be reached for model vectors" in said
-
-
 def test_tokens_are_read_again_and_what_is_none_keeps_those_there_were(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +214,7 @@ def test_tokens_are_read_again_and_what_is_none_keeps_those_there_were(
     assert file.holds(b"newer")
 
 
-def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Start) -> None:
+def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Start, tmp_path: Path) -> None:
     control, prediction = (TokenFile(name, str(folder / name)) for name in ("control", "prediction"))
     plain = ["REST port (--rest_api_enable_ssl)"]
     nobody, some, all_of_them = Access(None), Access(control), Access(control, prediction)
@@ -237,7 +226,7 @@ def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: St
     assert said == "--host=::: clients without a token may predict (--prediction_token_file)"
     assert list(warnings_of("10.0.0.1", all_of_them, plain)) == [unencrypted.replace("::", "10.0.0.1", 1)]
     assert unencrypted == "--host=::: tokens can be read on their way to the REST port (--rest_api_enable_ssl)"
-    server = start_server(host="0.0.0.0", upstream="127.0.0.1:1")
+    server = start_server(host="0.0.0.0", model_config_file=write_models(tmp_path))
     assert "--host=0.0.0.0: clients without a token may predict" in server.log()
 
 

@@ -23,12 +23,16 @@ from waiting import wait_for
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.__main__ import main
+from airflow_hops.serving.errors import StartError
 from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_logs
+from airflow_hops.serving.server import ModelServer
 
 
-def test_taken_port_is_one_line_that_names_flag_and_port(start_server: Start, shared_server: ServerProcess) -> None:
-    flags = {"upstream": "127.0.0.1:1", "wait": False}
+def test_taken_port_is_one_line_that_names_flag_and_port(
+    start_server: Start, shared_server: ServerProcess, tmp_path: Path
+) -> None:
+    flags = {"model_config_file": write_models(tmp_path), "wait": False}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for flag, advice in (("port", "--port=0 takes a free one"), ("rest_api_port", "--rest_api_port=auto")):
@@ -47,7 +51,7 @@ def test_taken_port_is_one_line_that_names_flag_and_port(start_server: Start, sh
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected one of --model_base_path, --model_config_file, --upstream; all are empty"),
+        ([], "expected one of --model_base_path, --model_config_file"),
         (["--model_base_path=relative"], "Expected model default to have an absolute path or URI"),
         (["--port=http", "--model_base_path=/m"], "argument --port: value is 'http'; expected a port from 0 to 65535"),
         (["--port=7", "--rest_api_port=7", "--model_base_path=/m"], "--rest_api_port cannot be same as --port."),
@@ -61,13 +65,14 @@ def test_taken_port_is_one_line_that_names_flag_and_port(start_server: Start, sh
         (["--capture_mode=some", "--model_base_path=/m"], "--capture_mode: invalid choice: 'some'"),
         (["--enable_profiler", "--model_base_path=/m"], "--enable_profiler is set without --profiler_log_dir"),
         (["--capture_sampling_percent=101", "--model_base_path=/m"], "expected a percent from 0 to 100"),
-        (["--upstream=localhost"], "argument --upstream: value is 'localhost'; expected host:port or unix:path"),
-        (["--upstream=h:1,h:x"], "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
-        (["--upstream=h:1", "--model_base_path=/m"], "--model_base_path and --upstream are both given"),
-        (["--upstream=h:1", "--online_store=redis://h"], "--online_store is set with --upstream"),
-        (["--upstream=h:1", "--prediction_token_file=/t"], "--prediction_token_file is set without --control_token"),
-        (["--upstream=h:1", "--feedback_token_file=/t"], "--feedback_token_file is set without --control_token_file"),
-        (["--workers=2", "--upstream=h:1"], "--workers=2 and --upstream are both given"),
+        (
+            ["--model_base_path=/m", "--prediction_token_file=/t"],
+            "--prediction_token_file is set without --control",
+        ),
+        (
+            ["--model_base_path=/m", "--feedback_token_file=/t"],
+            "--feedback_token_file is set without --control",
+        ),
         (
             ["--workers=2", "--model_base_path=/m", "--grpc_socket_path=s"],
             "--workers=2 and --grpc_socket_path are both",
@@ -93,7 +98,7 @@ UNPARSED = "Invalid protobuf file: '{path}': Error parsing text-format tensorflo
 @pytest.mark.parametrize(
     ("flag", "text", "message"),
     [
-        ("model_config_file", None, "airflow_hops.serving: {path}: no such file"),
+        ("model_config_file", None, "{path}: no such file"),
         ("model_config_file", "model_config_list { config { name: 7 } }", f"{UNPARSED}ModelServerConfig: 1:36"),
         ("monitoring_config_file", "prometheus_config { enable: maybe }", f"{UNPARSED}MonitoringConfig: 1:29"),
         (
@@ -111,17 +116,14 @@ UNPARSED = "Invalid protobuf file: '{path}': Error parsing text-format tensorflo
         ("control_token_file", "two words", "--control_token_file={path}: expected a token on each line"),
     ],
 )
-def test_file_that_is_missing_or_wrong_is_one_line(
-    start_server: Start, tmp_path: Path, flag: str, text: str | None, message: str
-) -> None:
+def test_file_that_is_missing_or_wrong_is_one_line(tmp_path: Path, flag: str, text: str | None, message: str) -> None:
     path = tmp_path / "file"
     if text is not None:
         path.write_text(text)
-    server = start_server(upstream="127.0.0.1:1", wait=False, **{flag: path})
-    assert server.process.wait(60) == 1
-    (line,) = server.log().splitlines()
-    assert line.startswith("airflow_hops.serving: ")
-    assert str(path) in line
+    flags, _ = parse_flags(["--model_base_path=/m", "--port=0", f"--{flag}={path}"])
+    with pytest.raises(StartError) as error:
+        ModelServer(flags)
+    (line,) = str(error.value).splitlines()
     assert message.format(path=path) in line
 
 
@@ -270,20 +272,6 @@ def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
     assert server.predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {"outputs": [[2.0, 4.0, 6.0]]}
     assert server.error("/v1/models/slow:predict", {"inputs": 1})[0] == 503
     assert "still loading after --first_load_timeout_seconds=2: slow version 7" in server.log()
-
-
-def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
-    config = write_models(tmp_path, vectors=slow_model(saved_models, tmp_path / "vectors", 200))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    gateway = start_server(wait=False, upstream=f"127.0.0.1:{port}", model_config_file=config)
-    wait_for(lambda: "is away" in gateway.log(), gateway.log)
-    start_server(wait=False, port=port, model_config_file=config)
-    assert gateway.wait_until_ready().predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {
-        "outputs": [[2.0, 4.0, 6.0]]
-    }
 
 
 def test_server_that_is_ready_takes_the_socket_of_another_over(

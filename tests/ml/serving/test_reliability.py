@@ -8,13 +8,11 @@ import random
 import threading
 import time
 import urllib.error
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from server_process import ServerProcess, Start, versions, write_models
 
@@ -123,65 +121,6 @@ class Kills:
                 self.change(server, self.proposed)
                 self.decided = self.proposed
                 self.changes += 1
-
-
-@pytest.fixture
-def upstream(start_server: Start, saved_models: Path, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server of flights 1, 2 and 3, which is never killed."""
-    config = write_models(tmp_path, flights=(saved_models / "flights", versions()))
-    return start_server(model_config_file=config)
-
-
-def propose_split(chooser: random.Random) -> dict[str, int]:
-    first, second = chooser.randint(1, 49), chooser.randint(1, 50)
-    return {"1": first, "2": second, "3": 100 - first - second}
-
-
-def set_split(server: ServerProcess, percents: dict[str, int]) -> None:
-    status, answer = server.call("/v1/models/flights:traffic", {"percents": percents})
-    assert (status, answer["percents"], answer["persisted"]) == (200, percents, True)
-
-
-def captured_ids(folder: Path) -> Counter[str]:
-    """Request id to its rows, over every file that is in the folder."""
-    counted: Counter[str] = Counter()
-    for file in folder.glob("flights/*.parquet"):
-        counted.update(pq.read_table(file, columns=["request_id"])["request_id"].to_pylist())
-    return counted
-
-
-@pytest.mark.parametrize("kills", [3, pytest.param(None, marks=LONG)], indirect=True)
-def test_gateway_that_is_killed_restarts_with_the_last_split_and_loses_no_captured_row(
-    start_server: Start, upstream: ServerProcess, tmp_path: Path, kills: int
-) -> None:
-    traffic = tmp_path / "traffic.json"
-    traffic.write_text(json.dumps({"models": {"flights": {"1": 100}}}))
-
-    def start() -> ServerProcess:
-        server = start_server(
-            upstream=upstream.address,
-            traffic_config_file=traffic,
-            capture_base_path=tmp_path / "captured",
-            capture_roll_seconds=0.3,
-        )
-        server.predict("flights", ROW)
-        return server
-
-    killing = Kills(
-        start,
-        change=set_split,
-        read=lambda server: server.call("/v1/models/flights:traffic")[1]["percents"],
-        propose=propose_split,
-        first={"1": 100},
-    )
-    server = killing.run(kills)
-    assert server.call("/v1/capture:flush", b"")[0] == 200
-    counted = captured_ids(tmp_path / "captured")
-    print(f"{kills} kills, {killing.answered} answers, {killing.changes} changes")
-    assert len(killing.acknowledged) >= kills
-    assert {request_id: counted.get(request_id, 0) for request_id in killing.acknowledged} == dict.fromkeys(
-        killing.acknowledged, 1
-    )
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(None, marks=LONG)], indirect=True)

@@ -20,6 +20,7 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
     value_time_input,
 )
 from airflow_hops.extensions.feature_store.serving.online_store import (
+    KEY_TENSORS,
     Damaged,
     Lookup,
     LookupLimit,
@@ -33,8 +34,6 @@ from airflow_hops.serving.models.local import count_rows, decode_input
 from airflow_hops.serving.models.servable import Call, Reply, Servable, Signature
 from airflow_hops.serving.models.signature_defs import fill_info
 
-KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
-"""Types in which requests hold keys, by Feast's."""
 _INTEGERS = (int, bool)
 _VALUE_TYPES = {"O": (bytes, str), "b": (bool,), "i": _INTEGERS, "u": _INTEGERS, "f": (float, *_INTEGERS)}
 """Types of stored values that an input takes, by the kind of its NumPy type."""

@@ -11,8 +11,7 @@ import grpc
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.extensions.feature_store.core.stored_features import OnlineFeatures, StoredFeatures
-from airflow_hops.extensions.feature_store.serving.feature_lookup import KEY_TENSORS, LookupServable
-from airflow_hops.extensions.feature_store.serving.online_store import LookupLimit, open_online_store
+from airflow_hops.extensions.feature_store.serving.online_store import KEY_TENSORS, LookupLimit, open_online_store
 from airflow_hops.serving.errors import ServingError, StartError, invalid_argument
 from airflow_hops.serving.flags import Flags, flag
 from airflow_hops.serving.models.lookups import Lookup, OpenLookup, RequestKeys
@@ -87,6 +86,8 @@ class FeatureLookup(Lookup):
 
     def opener(self, flags: Flags) -> OpenLookup:
         """Returns the function that opens versions; look-ups take half of the threads at most."""
+        from airflow_hops.extensions.feature_store.serving.feature_lookup import LookupServable
+
         place = flags.of(FeatureFlags).online_store
         threads = min(flags.request_threads, flags.rest_api_num_threads or flags.request_threads)
         limit = LookupLimit(max(1, threads // 2))

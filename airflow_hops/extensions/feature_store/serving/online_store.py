@@ -21,9 +21,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.errors import StartError
 
 _NO_ENTITY: Mapping[str, tuple[str, Any]] = {"__dummy_id": ("STRING", "")}
+KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
+"""Types in which requests hold keys, by Feast's."""
 _KEY_TYPES = {"STRING": 2, "INT32": 3, "INT64": 4}
 _PATIENCE_S = 0.05
 """Time in which a store that works answers other look-ups, and so frees a place."""

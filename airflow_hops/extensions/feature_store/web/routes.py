@@ -152,9 +152,9 @@ def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, 
         manifest = manifest_at(store, each.artifact.uri)
         if manifest is None or of.model_name is None or of.version is None:
             continue
-        for reference in manifest.inputs.get("features", ()):
+        for reference in manifest.inputs.get("lookup", ()):
             views: dict[str, list[str]] = {}
-            with contextlib.suppress(HTTPException):  # the training set was deleted
+            with contextlib.suppress(HTTPException, KeyError):  # deleted, or of another look-up
                 dataset = open_artifact(store, reference)[1]  # a manifest's inputs have no properties
                 for origin in StoredFeatures.from_dict(dataset.properties["stored_features"]).columns.values():
                     views.setdefault(origin.view, []).append(origin.feature)

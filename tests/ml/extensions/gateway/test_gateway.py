@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,10 @@ from waiting import is_stopped, wait_for
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
+from airflow_hops.serving.flag_parser import parse_flags
 from airflow_hops.testing.server_parts import ServerPartContract
+from tests.ml.serving.test_access import ROWS, folder, guarded  # noqa: F401
+from tests.ml.serving.test_command_line import slow_model
 from tests.ml.serving.test_predict import with_spec
 
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
@@ -47,10 +51,28 @@ class TestContract(ServerPartContract):
         return ["--shadow_threads=2", "--capture_shadow"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--upstream=localhost"], "argument --upstream: value is 'localhost'; expected host:port or unix:path"),
+        (["--upstream=h:1,h:x"], "argument --upstream: value is 'h:x'; expected host:port or unix:path"),
+        (["--upstream=h:1", "--model_base_path=/m"], "--model_base_path and --upstream are both given"),
+        (["--upstream=h:1", "--online_store=redis://h"], "--online_store is set with --upstream"),
+        (["--workers=2", "--upstream=h:1"], "--workers=2 and --upstream are both given"),
+        (["--upstream=h:1", "--upstream_key_file=/k"], "--upstream_cert_file and --upstream_key_file go together"),
+    ],
+)
+def test_wrong_flag_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_flags(arguments)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert message in said
+
+
 @pytest.fixture(scope="module")
 def gateway(runtime_python: Path, shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A gateway in front of the shared server, with a split of flights and capture."""
-    folder = tmp_path_factory.mktemp("gateway")
+    folder = tmp_path_factory.mktemp("gateway")  # noqa: F811
     traffic = folder / "traffic.json"
     traffic.write_text(json.dumps({"models": {"flights": {"1": 25, "2": 75}}}))
     flags = {
@@ -280,3 +302,32 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     port = second.address.rpartition(":")[2]
     start_server(port=port, **flights)
     wait_for(lambda: gateway.call("/v1/models/flights:predict", ROW)[0] == 200, gateway.log)
+
+
+def test_upstreams_are_asked_by_tls_with_a_token(
+    guarded: ServerProcess,  # noqa: F811
+    folder: Path,  # noqa: F811
+    start_server: Start,
+) -> None:
+    files = {"ca": "server.crt", "cert": "client.crt", "key": "client.key", "token": "control"}
+    flags = {f"upstream_{name}_file": folder / file for name, file in files.items()}
+    gateway = start_server(upstream=guarded.address, **flags)
+    assert gateway.predict("vectors", {"instances": ROWS}) == {"predictions": [[2.0, 4.0, 6.0]]}
+    refused = start_server(upstream=guarded.address, **{**flags, "upstream_token_file": folder / "feedback"})
+    status, said = refused.error("/v1/models/vectors:predict", {"instances": ROWS})
+    assert (status, "refused by it (--upstream_token_file)" in refused.log()) == (503, True)
+    assert "No upstream can be reached for model vectors" in said
+
+
+def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
+    start_server: Start, saved_models: Path, tmp_path: Path
+) -> None:
+    config = write_models(tmp_path, vectors=slow_model(saved_models, tmp_path / "vectors", 200))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    gateway = start_server(wait=False, upstream=f"127.0.0.1:{port}", model_config_file=config)
+    wait_for(lambda: "is away" in gateway.log(), gateway.log)
+    start_server(wait=False, port=port, model_config_file=config)
+    assert gateway.wait_until_ready().predict("vectors", {"inputs": [[1.0, 2.0, 3.0]]}) == {
+        "outputs": [[2.0, 4.0, 6.0]]
+    }
