@@ -12,7 +12,7 @@ from airflow_hops.core.contract.training import HOROVOD, SINGLE
 from airflow_hops.core.extensions import STRATEGIES, extensions
 from airflow_hops.core.rank_places import place_of
 from airflow_hops.extensions.experiments.core.search import SearchOptions, Space
-from airflow_hops.extensions.experiments.core.search.options import Direction
+from airflow_hops.extensions.experiments.core.search.options import Direction, Pruner, Sampler
 from airflow_hops.operators.train import RanksTrainOperator, TrainOperator
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         choose: str | None = None,
         trials: Count | None = 20,
         parallel: Count = 1,
-        sampler: str = "tpe",
-        pruner: str = "none",
+        sampler: Sampler = "tpe",
+        pruner: Pruner = "none",
         timeout: Positive | None = None,
         max_failures: WholeNumber | None = None,
         study: str | None = None,

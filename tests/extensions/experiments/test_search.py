@@ -24,8 +24,11 @@ def test_unusable_search_fails_dag_parsing() -> None:
         SearchOperator(space={"lr": Uniform(1, 0)}, **SEARCH)
     with pytest.raises(BadInput, match=r"space is \{\}"):
         SearchOperator(space={}, **SEARCH)
-    with pytest.raises(BadInput, match="sampler is 'best'"):
-        SearchOperator(space={"lr": Uniform(0, 1)}, sampler="best", **SEARCH)
+    for name, value in {"sampler": "best", "pruner": "half", "trials": 0, "parallel": None, "timeout": 0}.items():
+        with pytest.raises(BadInput, match=f"{name} is {value!r}, expected"):
+            SearchOperator(space={"lr": Uniform(0, 1)}, **SEARCH, **{name: value})
+    with pytest.raises(BadInput, match="direction is 'up'"):
+        SearchOperator(space={"lr": Uniform(0, 1)}, **{**SEARCH, "direction": "up"})
     with pytest.raises(BadInput, match="refit_np is 2"):
         SearchOperator(space={"lr": Uniform(0, 1)}, refit=True, refit_np=2, **SEARCH)
     operator = SearchOperator(space={"lr": Uniform(0, 1)}, np=2, **SEARCH)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,16 +13,14 @@ from airflow_hops.core.contract.json_fields import StepOptions
 from airflow_hops.core.contract.run_record import BACKTEST, REPRODUCED
 from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
 
-SAMPLERS = ("tpe", "random", "grid", "cmaes", "differential_evolution")
-PRUNERS = ("none", "median", "asha", "hyperband")
-DIRECTIONS = ("minimize", "maximize")
-
+Sampler = Literal["tpe", "random", "grid", "cmaes", "differential_evolution"]
+Pruner = Literal["none", "median", "asha", "hyperband"]
 Direction = Literal["minimize", "maximize"]
 
 
 @dataclass(frozen=True)
 class SearchOptions(StepOptions):
-    """Options of a search; JSON values.
+    """Options of a search; JSON values, whose types the operator has checked.
 
     Attributes:
         training: :class:`~airflow_hops.core.contract.training.TrainingOptions` of each trial as JSON; its ``params``
@@ -50,8 +49,8 @@ class SearchOptions(StepOptions):
     directions: Sequence[Direction]
     trials: int | None = 20
     parallel: int = 1
-    sampler: str = "tpe"
-    pruner: str = "none"
+    sampler: Sampler = "tpe"
+    pruner: Pruner = "none"
     timeout_s: float | None = None
     seed: int = 0
     study: str | None = None
@@ -68,10 +67,6 @@ class SearchOptions(StepOptions):
             if isinstance(values, str) or not values or not all(isinstance(v, str) and v for v in values):
                 raise BadInput(f"{name} is {values!r}, expected a list of at least one text")
             object.__setattr__(self, name, tuple(values))
-        _check_known("sampler", self.sampler, SAMPLERS)
-        _check_known("pruner", self.pruner, PRUNERS)
-        for direction in self.directions:
-            _check_known("direction", direction, DIRECTIONS)
         if len(self.metrics) != len(self.directions) or len(set(self.metrics)) != len(self.metrics):
             raise BadInput(
                 f"metrics are {list(self.metrics)} and directions {list(self.directions)}; expected different metrics, "
@@ -79,18 +74,8 @@ class SearchOptions(StepOptions):
             )
         if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
             raise BadInput(f"study is {self.study!r}, expected a name, or None for one of each run")
-        if self.choose is not None:
-            _check_known("choose", self.choose, self.metrics)
-        whole = {"trials": self.trials, "parallel": self.parallel, "refit_np": self.refit_np}
-        for name, value in whole.items():
-            if value is None and name != "parallel":
-                continue
-            if not is_number(value, (int,)) or value is None or value < 1:
-                raise BadInput(f"{name} is {value!r}, expected an integer, 1 or more")
-        if self.max_failures is not None and not (is_number(self.max_failures, (int,)) and self.max_failures >= 0):
-            raise BadInput(f"max_failures is {self.max_failures!r}, expected an integer, 0 or more")
-        if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
-            raise BadInput(f"timeout is {self.timeout_s!r} s, expected a number above 0")
+        if self.choose is not None and self.choose not in self.metrics:
+            raise BadInput(f"choose is {self.choose!r}, expected one of {', '.join(self.metrics)}")
         if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
             raise BadInput(f"seed is {self.seed!r}, expected an integer from 0 to 4294967295")
         several = len(self.metrics) > 1
@@ -132,6 +117,11 @@ class SearchOptions(StepOptions):
             results[name] = values
         return results
 
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Yields the points of a grid in order; the last parameter changes first."""
+        grid = self.grid()
+        return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+
     @property
     def trials_share(self) -> float:
         """Returns the share of the trials in all of the work; training the winner again counts as one more."""
@@ -153,8 +143,3 @@ class SearchOptions(StepOptions):
     def chosen(self) -> int:
         """Returns the index of the metric that determines the winner."""
         return 0 if self.choose is None else list(self.metrics).index(self.choose)
-
-
-def _check_known(name: str, value: Any, known: Sequence[str]) -> None:
-    if value not in known:
-        raise BadInput(f"{name} is {value!r}, expected one of {', '.join(known)}")
