@@ -102,7 +102,8 @@ class _TrialServer:
 
     def serve(self) -> None:
         """Serves, then kills the trials."""
-        self._children.serve(self._socket, self._obey, self._reap)
+        with contextlib.suppress(ConnectionResetError):  # the search was killed
+            self._children.serve(self._socket, self._obey, self._reap)
         for pid in list(self._numbers):
             _kill(pid)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.protocol import parse_line
-from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.processes.forks import take_streams
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.experiments.ml.search.slots import Slot
@@ -26,7 +25,6 @@ from airflow_hops.ml.training.gang import (
     Event,
     LocalRanks,
     Placement,
-    RankJob,
     RankLauncher,
     Work,
     run_gang,
@@ -199,23 +197,11 @@ def check_program(training: Training, names: Sequence[str] | None, logs: Path) -
     Raises:
         BadInput: the check fails.
     """
-    work = RankJob(
-        "airflow_hops.extensions.experiments.ml.search.trial:check_signature",
-        {"options": training.options.to_dict(), "names": names if names is None else list(names)},
-        cpu_ranks=frozenset({0}),
-    )
-    run_gang(work, 1, logs=logs, launcher=LocalRanks(1), environment=training.options.env)
 
+    def check(placement: Placement, channel: Channel) -> None:
+        options = training.options
+        with temporary_folder("code") as folder:
+            Program.of_training(options).check_takes(names, list(options.params), folder)
 
-def check_signature(
-    placement: Placement,
-    channel: Channel,
-    *,
-    folders: Mapping[str, Path],
-    options: Mapping[str, Any],
-    names: list[str] | None,
-) -> None:
-    """Checks the signature in the process of :func:`check_program`."""
-    with temporary_folder("code") as folder:
-        training = TrainingOptions(**options)
-        Program.of_training(training).check_takes(names, list(training.params), folder)
+    environment = {**training.options.env, "CUDA_VISIBLE_DEVICES": ""}  # leases no GPU
+    run_gang(check, 1, logs=logs, launcher=LocalRanks(1), environment=environment)
