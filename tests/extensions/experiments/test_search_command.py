@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 from dataclasses import replace
@@ -95,13 +94,6 @@ def test_a_search_is_followed_until_it_ends(hops: Any, running: StudyFolder, mon
     running.write(replace(record, state="failed", error="11 trials failed"))
     code, _, errors = hops("search", "churn", "--follow")
     assert (code, errors.splitlines()[1:]) == (1, ["study 'now': 11 trials failed"])
-
-
-def test_a_terminal_shows_a_bar(running: StudyFolder) -> None:
-    terminal = search.Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    terminal.print(search._picture(running.read(), running.trials()))
-    _, bar, progress, *_ = terminal.file.getvalue().splitlines()
-    assert (bar.strip(), progress.startswith("28 of 50 trials")) == ("━" * 28, True)
 
 
 def test_a_search_and_its_trials_are_stopped(hops: Any, running: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,6 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_hops.airflow_internals.cli import AirflowConsole, suppress_logs_and_warning, yaml
@@ -31,7 +26,6 @@ _POLL_S = 2.0
 _FAILURES = 5
 """Number of newest failures that are shown with their reasons."""
 _LOG_LINES = 20
-_BAR_COLUMNS = 50
 
 
 @suppress_logs_and_warning
@@ -103,27 +97,17 @@ def _show(folder: StudyFolder, record: StudyRecord, output: str) -> None:
         report = {**record.to_dict(), "state": _state(record), "all_trials": [trial.to_dict() for trial in trials]}
         print(json.dumps(report) if output == "json" else yaml.dump(report, sort_keys=False))
         return
-    console = Console()
-    if console.is_terminal and output == "table":
-        console.print(_picture(record, trials), Text("\n".join(_log_lines(folder, trials))))
-    else:
-        print("\n".join([*_lines(record, trials), *_log_lines(folder, trials)]))
+    print("\n".join([*_lines(record, trials), *_log_lines(folder, trials)]))
 
 
 def _follow(folder: StudyFolder) -> None:
-    """Shows the progress until the search has ended; exits with 1 if it failed."""
-    console = Console()
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False) as live:
-            for record in _states(folder):
-                live.update(_picture(record, folder.trials()), refresh=True)
-    else:
-        before = ""
-        for record in _states(folder):
-            line = _progress(record)
-            if line != before:
-                print(line, flush=True)
-            before = line
+    """Prints the progress whenever it changes, until the search has ended; exits with 1 if it failed."""
+    before = ""
+    for record in _states(folder):
+        line = _progress(record)
+        if line != before:
+            print(line, flush=True)
+        before = line
     state = _state(record)
     if state not in ("complete", "stopped"):
         raise SystemExit(f"study {record.name!r}: {record.error or state}")
@@ -139,13 +123,6 @@ def _states(folder: StudyFolder) -> Iterator[StudyRecord]:
         if record.state != "running" or _killed(record):
             return
         time.sleep(_POLL_S)
-
-
-def _picture(record: StudyRecord, trials: list[TrialRecord]) -> RenderableType:
-    head, *rest = _lines(record, trials)
-    bar = Table.grid()  # a bar alone does not end its line
-    bar.add_row(ProgressBar(total=record.trials, completed=record.done, width=_BAR_COLUMNS))
-    return Group(Text(head, style="bold"), bar, *map(Text, rest))
 
 
 def _lines(record: StudyRecord, trials: list[TrialRecord]) -> list[str]:
