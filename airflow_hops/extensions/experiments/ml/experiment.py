@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -18,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.protocol import format_record
+from airflow_hops.core.contract.artifacts import BadInput, cache_key
+from airflow_hops.core.contract.protocol import check_json, format_record
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.contract.training import SINGLE, TrainingOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord
-from airflow_hops.extensions.experiments.ml.program import ROWS, TRAIN, UserFunction, identity, running
+from airflow_hops.extensions.experiments.core.search.options import Sampler
+from airflow_hops.extensions.experiments.ml.program import CALL, TRAIN, UserFunction, identity, running
 from airflow_hops.extensions.experiments.ml.project import Project
 from airflow_hops.extensions.experiments.ml.record import (
     LOCK_NAME,
@@ -71,7 +71,7 @@ class Experiment:
         rows: Those arguments, a mapping for each call.
         metric: Metric that a search optimizes; otherwise the entry of the result that the record names.
         direction: ``max`` or ``min``.
-        sampler: One of :data:`airflow_hops.extensions.experiments.core.search.SAMPLERS`.
+        sampler: Sampler of the search.
         make_sampler: Makes a sampler of Optuna from a seed, instead of ``sampler``.
         trials: Number of trials of a search; None for all of a grid.
         training: Options of each training: ``strategy``, ``np``, ``parameter_servers``.
@@ -85,7 +85,7 @@ class Experiment:
     rows: Sequence[Mapping[str, Any]] = ({},)
     metric: str = "metric"
     direction: str = "min"
-    sampler: str = "random"
+    sampler: Sampler = "random"
     make_sampler: Callable[[int], Any] | None = None
     trials: int | None = None
     training: Mapping[str, Any] = field(default_factory=lambda: {"strategy": SINGLE, "np": 1})
@@ -95,9 +95,11 @@ class Experiment:
     versioned_resources: Sequence[str] = ()
 
     @property
-    def user_function(self) -> UserFunction:
-        """Function with its arguments, if they are explicit."""
-        return UserFunction(self.function, self.rows if self.space is None else None)
+    def points(self) -> list[Mapping[str, Any]] | None:
+        """Returns the parameters of each trial, or None if a sampler proposes them."""
+        if self.space is None:
+            return [{CALL: number, **values} for number, values in enumerate(self.rows)]
+        return [*self.options().points()] if self.sampler == "grid" else None
 
     def options(self) -> SearchOptions:
         """Returns the options of the search; raises ``BadInput`` if they are invalid."""
@@ -106,11 +108,11 @@ class Experiment:
             raise BadInput(f"direction is {self.direction!r}, expected 'max' or 'min'")
         return SearchOptions(
             training=TrainingOptions(train=TRAIN, any_value=True, **self.training).to_dict(),
-            space=ROWS if self.space is None else self.space,
+            space={CALL: list(range(len(self.rows)))} if self.space is None else self.space,
             metrics=[SECONDS if self.space is None else self.metric],
             directions=[directions[str(self.direction).lower()]],  # type: ignore[list-item]
-            trials=len(self.rows) if self.space is None else self.trials,
-            sampler=self.sampler,
+            trials=self.trials,
+            sampler="grid" if self.space is None else self.sampler,
             reuse=False,
             max_failures=0 if self.space is None else None,
         )
@@ -140,33 +142,37 @@ def run_experiment(experiment: Experiment) -> Outcome:
         HopsError: too many trials failed, or this process, which has to be forked, already runs TensorFlow.
     """
     check_forkable()
-    options, user, project = experiment.options(), experiment.user_function, Project.current()
-    rows = user.rows or [dict.fromkeys(experiment.space or {})]
-    for values in rows:
+    options, user, project = experiment.options(), UserFunction(experiment.function), Project.current()
+    for values in experiment.rows if experiment.space is None else [dict.fromkeys(experiment.space)]:
         user.check_takes(values)
+        check_json(dict(values), f"the arguments of {user.name}()")
     notebook = project.spec.params.get("notebook")
     there = isinstance(notebook, str) and any((Path(p) / notebook).is_file() for p in project.spec.code_paths)
     resources = read_resources(project, [*experiment.versioned_resources, *([str(notebook)] if there else [])])
     named = {Path(path).name: resources[Path(path).name] for path in experiment.versioned_resources}
-    roles = Roles.of_training(TrainingOptions(**options.training))
-    result = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
-    launcher = result if get_num_gpus() else LocalRanks(max(result.slots, roles.ranks))
-    ranks = Roles.of_training(TrainingOptions(**options.training)).ranks
-    room = max(1, (experiment.executors or launcher.slots) // ranks)
+    trained, gpus = TrainingOptions(**options.training), get_num_gpus()
+    roles = Roles.of_training(trained)
+    launcher = LocalRanks(cpu_ranks=len(roles.cpu_ranks))
+    if not gpus:
+        launcher = LocalRanks(max(launcher.slots, roles.ranks))
+    room = max(1, (experiment.executors or launcher.slots) // roles.ranks)
     _numbers[project.spec.step] = number = _numbers.get(project.spec.step, 0) + 1
     folder = ExperimentFolder.claim(project, number)
     options = replace(options, parallel=min(room, options.wanted), seed=folder.seed)
-    gpus = min(1, get_num_gpus())
     record = new_record(
-        folder, experiment.called, experiment.name, experiment.description, options.parallel * ranks, gpus
+        folder,
+        name=experiment.name,
+        function=experiment.called,
+        description=experiment.description,
+        executors=options.parallel * roles.ranks,
+        gpus_per_executor=min(1, gpus),
+        versioned_resources=tuple(resources),
     )
-    record = replace(record, versioned_resources=tuple(resources))
     with temporary_folder("step", "experiment") as scratch, _running(user), _raised_when_asked_to_end():
-        trained = TrainingOptions(**options.training)
-        slots = divide(launcher, options.parallel, ranks)
+        slots = divide(launcher, options.parallel, roles.ranks)
         trials = TrialProcesses(TrialWork(Training(trained, None, scratch, launcher=launcher), slots))
         try:
-            ledger = _ledger(folder, options, user, named)
+            ledger = _ledger(folder, experiment, options, named)
             folder.begin(record, resources, anew=not ledger.trials)
             return _search(experiment, options, ledger, trials, folder, record)
         except BaseException as error:
@@ -183,15 +189,14 @@ class _Stopped(Exception):
 
 
 def _ledger(
-    folder: ExperimentFolder, options: SearchOptions, user: UserFunction, resources: Mapping[str, bytes]
+    folder: ExperimentFolder, experiment: Experiment, options: SearchOptions, resources: Mapping[str, bytes]
 ) -> Ledger:
     """Returns the trials' record, without trials whose folders are gone or whose code differs."""
-    producer = folder.project.spec.producer
-    digest = hashlib.sha256(f"{user.name}\n{identity(user.function)}\n".encode())
-    digest.update(json.dumps([user.rows, options.training], sort_keys=True, default=str).encode())
-    for name, content in sorted(resources.items()):
-        digest.update(f"\n{name} {hashlib.sha256(content).hexdigest()}".encode())
-    study = replace(new_study(options, user.name, digest.hexdigest()[:16], producer), name=folder.study_name)
+    user = running[-1]
+    parts = {name: hashlib.sha256(content).hexdigest() for name, content in resources.items()}
+    arguments = json.dumps([experiment.rows, options.training], sort_keys=True)
+    base = cache_key({**parts, "/function": f"{user.name}\n{identity(user.function)}", "/arguments": arguments})[:16]
+    study = replace(new_study(options, user.name, base, folder.project.spec.producer), name=folder.study_name)
     ledger = Ledger(folder.study, study, shared=False)
     if not folder.is_new or not ledger.trials:
         return ledger
@@ -207,14 +212,13 @@ def _search(
     folder: ExperimentFolder,
     record: ExperimentRecord,
 ) -> Outcome:
-    user, spec = experiment.user_function, folder.project.spec
+    user, spec = running[-1], folder.project.spec
     run = TrainingRun(spec, folder.study.uri)
     report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
     runs = StudyRuns(run, ledger.study, lambda: run.begin(report, None, None, spec.code_paths))
     done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
-    running[-1].leave_out(done)
-    study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler)
-    name_of = _namer(experiment, options, record)
+    study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler, experiment.points)
+    name_of = _namer(experiment, record)
 
     def measured(trial: RunningTrial) -> dict[str, float]:
         assert trial.result is not None
@@ -257,16 +261,15 @@ def _search(
     return Outcome(folder.path, params, returned)
 
 
-def _namer(experiment: Experiment, options: SearchOptions, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
+def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialRecord], str]:
     """Returns the function that names trials' folders."""
-    user = experiment.user_function
-    planned: Sequence[Mapping[str, Any]] | None = user.rows
-    if experiment.sampler == "grid":
-        grid = options.grid()
-        planned = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    names = None if planned is None else [trial_name(params) or experiment.name for params in planned]
+
+    def name_of(params: Mapping[str, Any]) -> str:
+        return trial_name(running[-1].arguments(params)) or experiment.name
+
+    names = None if experiment.points is None else [name_of(params) for params in experiment.points]
     named = folder_names(names, [RECORD_NAME, LOCK_NAME, *record.versioned_resources])
-    return lambda trial: named(trial_name(user.arguments(trial.params)) or experiment.name, trial.number)
+    return lambda trial: named(name_of(trial.params), trial.number)
 
 
 @contextlib.contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import CellType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,34 +16,19 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.context import TrainContext
 
 TRAIN = f"{__name__}:call"
-ROWS = f"{__name__}:row"
-_NUMBER = "row number"
-"""Parameter that distinguishes trials of equal arguments; not a valid argument name in Python."""
+CALL = "call_number"
+"""Parameter that distinguishes calls with equal arguments."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class UserFunction:
-    """Function of an experiment.
-
-    Attributes:
-        function: The user's function.
-        rows: Explicit arguments of each trial; None if a search proposes them.
-        left: Numbers of the rows that no trial has yet.
-    """
+    """Function of an experiment."""
 
     function: Callable[..., Any]
-    rows: Sequence[Mapping[str, Any]] | None = None
-    left: list[int] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise BadInput(f"train_fn is {self.function!r}; expected a function")
-        object.__setattr__(self, "left", list(range(len(self.rows or ()))))
-
-    def leave_out(self, trials: Iterable[Mapping[str, Any]]) -> None:
-        """Removes the rows of trials with these parameters from ``left``."""
-        done = {params.get(_NUMBER) for params in trials}
-        self.left[:] = [number for number in self.left if number not in done]
 
     @property
     def name(self) -> str:
@@ -60,8 +45,8 @@ class UserFunction:
 
     def check_takes(self, params: Mapping[str, Any]) -> None:
         """Raises ``BadInput`` if the function cannot be called with these hyperparameters."""
-        if _NUMBER in params:
-            raise BadInput(f"an argument is called {_NUMBER!r}, which is kept for the number of a call; rename it")
+        if CALL in params:
+            raise BadInput(f"an argument is called {CALL!r}, which is kept for the number of a call; rename it")
         try:
             inspect.signature(self.function).bind(**params)
         except TypeError as error:
@@ -72,7 +57,7 @@ class UserFunction:
 
     def arguments(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the arguments of a trial with these parameters."""
-        return {name: value for name, value in params.items() if name != _NUMBER or self.rows is None}
+        return {name: value for name, value in params.items() if name != CALL}
 
 
 def identity(value: Any, above: tuple[int, ...] = ()) -> str:
@@ -125,13 +110,6 @@ def call(context: TrainContext) -> Any:
                 if isinstance(strategy, getattr(module, name)):
                     setattr(module, name, lambda *_, **__: strategy)
     return plain(user.function(**user.arguments(context.params)))
-
-
-def row(_: Any) -> dict[str, Any]:
-    """Returns the parameters of an Optuna trial: the next explicit arguments."""
-    user = running[-1]
-    number = user.left.pop(0)
-    return {_NUMBER: number, **(user.rows or ())[number]}
 
 
 def plain(value: Any) -> Any:

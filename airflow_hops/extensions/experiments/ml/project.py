@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fsspec.implementations.local import LocalFileSystem
+
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.remote_files import open_url
@@ -84,7 +86,8 @@ class Project:
         scheme, sign, rest = whole.rpartition("://")
         return f"{scheme}{sign}{posixpath.normpath(rest)}"
 
-    def remove(self, whole: str) -> None:
-        """Removes the file or folder at an address from :meth:`path`, if it exists; patterns are not expanded."""
-        if self.files.exists(whole):
-            self.files.rm(whole if self.store.is_local else glob.escape(whole), recursive=True)
+
+def remove(files: Any, path: str) -> None:
+    """Removes the file or folder at a path of an fsspec file system, if it exists; patterns are not expanded."""
+    if files.exists(path):
+        files.rm(path if isinstance(files, LocalFileSystem) else glob.escape(path), recursive=True)

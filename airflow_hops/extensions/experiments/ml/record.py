@@ -18,7 +18,7 @@ from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.times import now
 from airflow_hops.extensions.experiments.core.studies import study_folder
-from airflow_hops.extensions.experiments.ml.project import Project
+from airflow_hops.extensions.experiments.ml.project import Project, remove
 from airflow_hops.ml.tracking.training_run import environment_lock
 
 RECORD_NAME = "experiment.json"
@@ -142,7 +142,7 @@ class ExperimentFolder:
         store = self.project.store
         for name in store.names(self.uri) if anew else ():
             if name != RECORD_NAME:
-                self.project.remove(f"{self.path}/{name}")
+                remove(self.project.files, f"{self.path}/{name}")
         for name, content in {LOCK_NAME: environment_lock().encode(), **resources}.items():
             store.files.write(f"{self.uri}/{name}", content)
         self.write(record)
@@ -157,7 +157,7 @@ class ExperimentFolder:
             with contextlib.suppress(OSError):  # not empty, or missing
                 folder.rmdir()
         if output.is_dir():
-            self.project.remove(f"{self.path}/{name}")  # left by a killed try
+            remove(self.project.files, f"{self.path}/{name}")  # left by a killed try
             self.project.files.put(f"{output}/", f"{self.path}/{name}/", recursive=True)
 
 
@@ -194,25 +194,19 @@ def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
     return results
 
 
-def new_record(
-    folder: ExperimentFolder, function: str, name: str, description: str | None, executors: int, gpus: int
-) -> ExperimentRecord:
-    """Returns the record of an experiment that begins now."""
+def new_record(folder: ExperimentFolder, **described: Any) -> ExperimentRecord:
+    """Returns the record of an experiment that begins now; ``described`` are further fields."""
     import tensorflow as tf
 
     return ExperimentRecord(
         _id=f"{folder.app_id}.{folder.run}",
         user=getpass.getuser(),
-        name=name,
         started=now(),
-        function=function,
         app_id=folder.app_id,
-        description=description,
-        executors=executors,
-        gpus_per_executor=gpus,
         cuda=tf.sysconfig.get_build_info().get("cuda_version"),
         study=folder.study_name,
         task_instance=folder.task_instance,
+        **described,
     )
 
 

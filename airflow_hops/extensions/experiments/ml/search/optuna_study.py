@@ -5,12 +5,11 @@ Its study lives in memory and is rebuilt from the record of trials: nothing is s
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -63,6 +62,7 @@ class OptunaStudy:
         trials: All trials so far, by number, for Optuna.
         done: Parameters that a grid need not repeat.
         make_sampler: Creates a sampler from a seed, instead of the one in the options.
+        points: Parameters of a grid's trials, instead of all combinations of the space's values.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class OptunaStudy:
         trials: Sequence[TrialRecord],
         done: Sequence[Mapping[str, Any]] = (),
         make_sampler: Callable[[int], optuna.samplers.BaseSampler] | None = None,
+        points: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._options, self._dimensions = options, options.dimensions()
@@ -78,9 +79,13 @@ class OptunaStudy:
         if isinstance(options.space, str):
             self._function = resolve(options.space)
         self._distributions = {
-            name: _distribution(each) for name, each in (self._dimensions or {}).items() if _varies(each)
+            name: _distribution(each)
+            for name, each in (self._dimensions or {}).items()
+            if points is None and (not isinstance(each, Choice) or len(each.choices) > 1)
         }
-        self._grid = self._points(done) if options.sampler == "grid" else iter(())
+        known = {json.dumps(dict(params), sort_keys=True) for params in done}
+        grid = options.points() if points is None and options.sampler == "grid" else iter(points or ())
+        self._grid = (point for point in grid if json.dumps(point, sort_keys=True) not in known)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self._study = optuna.create_study(
@@ -97,6 +102,7 @@ class OptunaStudy:
         Raises:
             BadInput: the function of the space returned no parameters, or suggests choices that Python finds equal.
         """
+        point: Mapping[str, Any] | None = None
         if self._options.sampler == "grid":
             point = next(self._grid, None)
             if point is None:
@@ -105,7 +111,10 @@ class OptunaStudy:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # samplers warn if they fall back to random values
             trial = self._study.ask(self._distributions)
-            params = self._called(trial) if self._function is not None else self._decoded(trial.params)
+            if point is not None:
+                params = dict(point)
+            else:
+                params = self._called(trial) if self._function is not None else self._decoded(trial.params)
         self._running[trial.number] = trial
         report = trial.distributions if self._function is not None else {}
         return Proposal(trial.number, params, {name: distribution_to_json(each) for name, each in report.items()})
@@ -161,14 +170,6 @@ class OptunaStudy:
             return {}
         return {name: round(float(share), 4) for name, share in shares.items() if math.isfinite(share)}
 
-    def _points(self, done: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yields the remaining points of the grid in order; the last parameter changes first."""
-        grid, known = self._options.grid(), {json.dumps(dict(params), sort_keys=True) for params in done}
-        for values in itertools.product(*grid.values()):
-            point = dict(zip(grid, values, strict=True))
-            if json.dumps(point, sort_keys=True) not in known:
-                yield point
-
     def _called(self, trial: Trial) -> dict[str, Any]:
         assert self._function is not None
         returned = self._function(trial)
@@ -216,10 +217,6 @@ class OptunaStudy:
             intermediate_values={int(step): value for step, value in trial.intermediate},
             system_attrs=dict(trial.pruner_state),
         )
-
-
-def _varies(dimension: Dimension) -> bool:
-    return not isinstance(dimension, Choice) or len(dimension.choices) > 1
 
 
 def _as_text(dimension: Dimension) -> bool:
