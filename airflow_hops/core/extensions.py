@@ -76,6 +76,8 @@ def extensions(group: str) -> dict[str, Extension]:
     results = {name: Extension(group, name, value, OWN) for name, value in _own(group).items()}
     for point in entry_points(group=group):
         distribution = point.dist.name if point.dist else "unknown"
+        if distribution == OWN:  # metadata of an older installation, which the files replace
+            continue
         each = Extension(group, point.name, point.value, distribution)
         other = results.setdefault(point.name, each)
         if other.distribution != distribution:
