@@ -171,23 +171,6 @@ def test_split_is_in_effect_in_all_workers_on_return_and_keys_stick(server: Serv
     server.post("/v1/models/flights:traffic", {"percents": None})
 
 
-def test_shadow_traffic_of_all_workers_is_set_and_compared_as_one(server: ServerProcess) -> None:
-    def shadow() -> dict[str, Any]:
-        return server.get("/v1/models/flights:shadow")["versions"].get("1", {"requests": 0})
-
-    server.post("/v1/models/flights:shadow", {"percents": {"1": 100}})
-    each(lambda: predict(server))
-    wait_for(lambda: shadow()["requests"] == CONNECTIONS, lambda: str(shadow()))
-    for counts in each(shadow):
-        assert counts["codes"] == {"OK": CONNECTIONS}
-        score = counts["outputs"]["score"]
-        assert (score["rows"], score["rows_differing"], score["max_difference"]) == (CONNECTIONS, CONNECTIONS, 1000.0)
-        assert score["mean_difference"] == pytest.approx(1000.0)
-    server.post("/v1/models/flights:shadow", {"percents": None})
-    each(lambda: predict(server))
-    assert shadow()["requests"] == CONNECTIONS
-
-
 def test_counts_metrics_and_logs_are_of_all_workers_whoever_is_asked(server: ServerProcess) -> None:
     def counts(stats: Any) -> tuple[int, int]:
         version = stats["models"]["flights"]["versions"]["2"]
