@@ -14,7 +14,7 @@ from airflow_hops.core.contract.retraining.conditions import (
     Rejected,
     RolloutRunning,
 )
-from airflow_hops.core.contract.retraining.decision import Decision, Request, decide
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import (
     Budget,
@@ -35,7 +35,6 @@ __all__ = [
     "AnyOf",
     "Budget",
     "Condition",
-    "Decision",
     "Drift",
     "Expanding",
     "Finding",
@@ -45,9 +44,10 @@ __all__ = [
     "PipelineFault",
     "PredictionDrift",
     "Rejected",
-    "Request",
     "RequestRetrainingOperator",
+    "RetrainingDecision",
     "RetrainingPolicy",
+    "RetrainingRequest",
     "RolloutRunning",
     "SinceChange",
     "Situation",

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift
-from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -58,7 +58,7 @@ def record(dag_id: str, task_id: str, asker: str, reports: list[dict[str, Any]])
     from airflow_hops.core.contract.web import REFUSED_KEY
 
     dag: Any = SerializedDagModel.get_dag(dag_id)
-    previous: Decision | None = None
+    previous: RetrainingDecision | None = None
     for week, report in enumerate(reports):
         run_id, at = _run_id(week), FIRST + timedelta(weeks=week)
         with create_session() as session:

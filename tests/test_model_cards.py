@@ -17,10 +17,10 @@ from airflow_hops.core.contract.evaluation import EvaluationReport, Figures, Mod
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.performance import LabelAge, PerformanceReport, VersionPerformance
 from airflow_hops.core.contract.properties import DeploymentProperties, ModelProperties
-from airflow_hops.core.contract.retraining.decision import Decision
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 from airflow_hops.core.contract.rollout.counts import Counts
-from airflow_hops.core.contract.rollout.decision import Decision as RolloutDecision
 from airflow_hops.core.contract.rollout.decision import Finding as RolloutFinding
+from airflow_hops.core.contract.rollout.decision import RolloutDecision
 from airflow_hops.core.contract.run_record import RunRecord, record_key
 from airflow_hops.core.contract.skew import SkewProperties, SkewReference
 from airflow_hops.core.monitoring.reports import KEPT, listed_reports, note_report
@@ -112,7 +112,7 @@ class Life:
 
     def decide(self, model: str, reason: str) -> None:
         log = DecisionLog(self.store, Producer("monitoring", "run", "ask"))
-        decision = Decision("2013-05-01T00:00:00Z", "data", "requested", "", reason, "c1")
+        decision = RetrainingDecision("2013-05-01T00:00:00Z", "data", "requested", "", reason, "c1")
         basis = {"statistics": self.statistics.uri, "model": model, "version": "2"}
         log.append(log.names(), replace(decision, basis=basis))
 

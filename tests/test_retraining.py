@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.retraining.conditions import AnyOf, Drift, Finding, Memory
-from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import Budget, RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation
@@ -200,7 +200,7 @@ def test_two_monitors_that_decide_at_the_same_moment_make_one_request(
             both.wait(60)
         return check(drift, situation, memory)
 
-    def decide_in(dag_id: str) -> Decision:
+    def decide_in(dag_id: str) -> RetrainingDecision:
         operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("at_once"))
         ti = SimpleNamespace(
             dag_id=dag_id, run_id="run", task_id="request", map_index=-1, try_number=1,
@@ -314,7 +314,7 @@ def test_a_retry_takes_the_decision_that_its_run_has_recorded(request_retraining
     operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"))
     report = Artifact.from_dict(skew())
 
-    def decided(run_id: str, report: Artifact) -> tuple[str, Decision]:
+    def decided(run_id: str, report: Artifact) -> tuple[str, RetrainingDecision]:
         ti = SimpleNamespace(
             dag_id="d", run_id=run_id, task_id="request", map_index=-1, try_number=1,
             get_task_states=lambda *_, **__: {"first": {"request": "running"}},

@@ -25,7 +25,7 @@ from airflow_hops.core.contract.retraining.conditions import (
     Rejected,
     RolloutRunning,
 )
-from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.performance import Performance
 from airflow_hops.core.contract.retraining.policy import Budget, Expanding, RetrainingPolicy, SinceChange, Sliding
 from airflow_hops.core.contract.retraining.situation import Situation
@@ -102,11 +102,11 @@ def on(**fields: Any) -> RetrainingPolicy:
     return replace(OPEN, **fields)
 
 
-def chain(policy: RetrainingPolicy, *situations: Situation) -> list[Decision]:
-    made: list[Decision] = []
+def chain(policy: RetrainingPolicy, *situations: Situation) -> list[RetrainingDecision]:
+    made: list[RetrainingDecision] = []
     for each in situations:
         # As it is read from the store.
-        before = Decision.from_dict(json.loads(json.dumps(made[-1].to_dict()))) if made else None
+        before = RetrainingDecision.from_dict(json.loads(json.dumps(made[-1].to_dict()))) if made else None
         assert before is None or before.memory == made[-1].memory
         made.append(decide(policy, each, before))
     return made
@@ -282,7 +282,7 @@ def test_requests_of_another_clock_count_by_when_they_were_made() -> None:
     made = datetime(2026, 11, 20, tzinfo=UTC)
     first = replace(first, requests=(replace(first.requests[0], made=made.isoformat()),))
 
-    def after(passed: timedelta) -> Decision:
+    def after(passed: timedelta) -> RetrainingDecision:
         of_requests = replace(situation(5000, "temp"), clock="requests", now=made + passed)
         return decide(CAREFUL_DRIFT, of_requests, first)
 
@@ -308,7 +308,7 @@ def test_request_without_new_rows_spends_nothing() -> None:
     after = decide(policy, situation(3, "temp", fruitless={first.cause: True}), first)
     assert (after.requested, after.reason.partition("; ")[2]) == (True, "budget 0 of 1 trainings spent in 90 days")
     assert "the request of 2013-04-02 found no new rows, and does not count" in after.limits
-    again = Decision.from_dict(json.loads(json.dumps(after.to_dict())))
+    again = RetrainingDecision.from_dict(json.loads(json.dumps(after.to_dict())))
     assert decide(policy, situation(5, "temp", fruitless={after.cause: True}), again).requested
     assert decide(policy, situation(5, "temp", fruitless={after.cause: False}), again).why == "rejected"
 
@@ -323,7 +323,7 @@ def test_budget_counts_what_requests_have_cost_also_once_their_artifacts_are_gon
     assert (beyond.why, beyond.reason.partition("; ")[2]) == (
         "budget", "budget 40.4 of 40 GPU hours, 1 of 10.5 core hours spent in 90 days",
     )  # fmt: skip
-    removed = Decision.from_dict(json.loads(json.dumps(beyond.to_dict())))
+    removed = RetrainingDecision.from_dict(json.loads(json.dumps(beyond.to_dict())))
     assert decide(policy, situation(60, "temp"), removed).limits == beyond.limits
     assert decide(policy, situation(92, "temp"), removed).requested
 

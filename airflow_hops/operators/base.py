@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_hops.core.contract.retraining.decision import Decision
+    from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 
 
 _INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
@@ -74,7 +74,7 @@ class HopsTask(BaseOperator):
     hook: RuntimeHook | None = None
     made: Artifact | None = None
     approved: Artifact | None = None
-    decision: Decision | None = None
+    decision: RetrainingDecision | None = None
     given: frozenset[str] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -17,7 +17,7 @@ from airflow_hops.core.contract.model_record import by_whom
 from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.retraining.conditions import Memory
-from airflow_hops.core.contract.retraining.decision import Decision, Request, decide
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
 from airflow_hops.core.contract.skew import DRIFT, SkewProperties
@@ -77,7 +77,7 @@ class RequestRetrainingOperator(HopsTask):
         policy: When to request a retraining; None for drift, with ``cooldown``.
         cooldown: Instead of ``policy``: time before the next request for the same training data; a day by default.
         on_drift: Notifiers for when drift begins. Their templates can name ``decision``, a
-            :class:`~airflow_hops.retraining.Decision`, and ``decision.reason``. A retry notifies again.
+            :class:`~airflow_hops.retraining.RetrainingDecision`, and ``decision.reason``. A retry notifies again.
         on_request: Notifiers for each request, and for the question if a person is asked.
         on_stop: Notifiers for when requests stop: the budget is spent, several candidates in a row were rejected, or
             the monitor itself has a problem.
@@ -212,8 +212,8 @@ class RequestRetrainingOperator(HopsTask):
         context: Context,
         store: ArtifactStore,
         report: Artifact,
-        previous: Decision | None,
-        others: Request | None,
+        previous: RetrainingDecision | None,
+        others: RetrainingRequest | None,
     ) -> Situation:
         skew, last = SkewProperties.of(report), previous.requests[-1] if previous and previous.requests else None
         known: dict[str, Any] = {"measured": None}
@@ -258,7 +258,7 @@ class RequestRetrainingOperator(HopsTask):
         run = context["dag_run"]
         return Situation.of(report, run.logical_date or run.run_after, **known)
 
-    def _answered(self, context: Context, decision: Decision, drift_began: bool) -> Decision:
+    def _answered(self, context: Context, decision: RetrainingDecision, drift_began: bool) -> RetrainingDecision:
         """Returns the decision after a person was asked, if the policy requires that.
 
         Notifies people of the question, and of drift that begins, before asking.
@@ -289,7 +289,7 @@ class RequestRetrainingOperator(HopsTask):
         return replace(decision, reason=f"{decision.reason}; {by} agreed{note}")
 
 
-def _begins(report: Artifact, before: Decision | None) -> bool:
+def _begins(report: Artifact, before: RetrainingDecision | None) -> bool:
     """Returns whether drift begins with a comparison."""
     return SkewProperties.of(report).verdict == DRIFT and not (before and before.memory.drifting)
 
@@ -307,7 +307,7 @@ def _no_new_rows(store: ArtifactStore, model: str | None) -> str:
     )
 
 
-def _made_by(decision: Decision, producer: Producer) -> Decision:
+def _made_by(decision: RetrainingDecision, producer: Producer) -> RetrainingDecision:
     """Returns the decision with the producer of its request filled in."""
     by = {**by_whom(producer), "map_index": producer.map_index}
     requests = tuple(each if each.by else replace(each, made=now(), by=by) for each in decision.requests)
@@ -318,7 +318,7 @@ def _end(window: Sequence[str | None] | None) -> datetime | None:
     return as_utc(window[1]) if window and window[1] else None
 
 
-def _under_way(context: Context, store: ArtifactStore, request: Request) -> str | None:
+def _under_way(context: Context, store: ArtifactStore, request: RetrainingRequest) -> str | None:
     """Returns why an earlier request is pending; empty if it is over, None if its event was never emitted."""
     ti, by = context["ti"], request.by
     trainers = claimants(store, request.cause)

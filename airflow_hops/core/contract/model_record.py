@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.rollout.decision import Decision
+from airflow_hops.core.contract.rollout.decision import RolloutDecision
 from airflow_hops.core.contract.rollout.progress import Progress
 from airflow_hops.core.contract.times import now
 
@@ -92,14 +92,14 @@ class ModelEvent(JsonFields):
     to: int | None = omit_if_none()
     note: str | None = omit_if_none()
     fingerprint: str | None = omit_if_none()
-    decision: Decision | None = None
+    decision: RolloutDecision | None = None
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """Reads the JSON object."""
         decision = None
         if "reasons" in value:
-            decision = Decision.of_event(value["event"], value)
+            decision = RolloutDecision.of_event(value["event"], value)
             value = {name: item for name, item in value.items() if name not in decision.numbers()}
         return super().from_dict({**value, "decision": decision})
 

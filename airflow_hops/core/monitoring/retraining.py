@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.model_record import by_whom
-from airflow_hops.core.contract.retraining.decision import Decision, Request
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, RetrainingRequest
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -29,7 +29,7 @@ class RecordedDecision:
     """A decision in the store; ``by`` has ``dag_id``, ``run_id`` and ``task_id`` of its author."""
 
     uri: str
-    decision: Decision
+    decision: RetrainingDecision
     by: Mapping[str, Any]
 
 
@@ -53,7 +53,7 @@ class DecisionLog:
                 break
         return results
 
-    def append(self, names: list[str], decision: Decision) -> RecordedDecision:
+    def append(self, names: list[str], decision: RetrainingDecision) -> RecordedDecision:
         """Writes a decision that is based on those with the ``names``.
 
         Raises:
@@ -71,7 +71,7 @@ class DecisionLog:
         try:
             value = dict(self._store.read_json(uri))
             by, _ = value.pop("by"), value.pop("made")
-            return RecordedDecision(uri, Decision.from_dict(value), by)
+            return RecordedDecision(uri, RetrainingDecision.from_dict(value), by)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise BadInput(
                 f"{uri}: not a decision ({type(error).__name__}: {error}); restore it, or remove the folder to begin "
@@ -79,7 +79,7 @@ class DecisionLog:
             ) from error
 
 
-def note_request(store: ArtifactStore, asset: str, model: str | None, request: Request, number: int) -> None:
+def note_request(store: ArtifactStore, asset: str, model: str | None, request: RetrainingRequest, number: int) -> None:
     """Records a request for other monitors of the model (None for two spans) that use the same asset.
 
     Raises:
@@ -89,13 +89,13 @@ def note_request(store: ArtifactStore, asset: str, model: str | None, request: R
     store.create_text(uri, json.dumps(request.to_dict()) + "\n")
 
 
-def newest_request(store: ArtifactStore, asset: str, model: str | None) -> tuple[int, Request | None]:
+def newest_request(store: ArtifactStore, asset: str, model: str | None) -> tuple[int, RetrainingRequest | None]:
     """Returns the number of the newest request of any monitor, and the request; 0 and None if there is none."""
     folder = store.uri(*_REQUESTED, asset, *([model] if model else []))
     names = sorted(name for name in store.names(folder) if name.removesuffix(".json").isdecimal())
     if not names:
         return 0, None
-    return int(names[-1].removesuffix(".json")), Request.from_dict(store.read_json(f"{folder}/{names[-1]}"))
+    return int(names[-1].removesuffix(".json")), RetrainingRequest.from_dict(store.read_json(f"{folder}/{names[-1]}"))
 
 
 def claim_request(store: ArtifactStore, cause: str, producer: Producer) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from airflow_hops.core.contract.retraining.conditions import Drift
-from airflow_hops.core.contract.retraining.decision import REFUSED, REQUESTED, Decision
+from airflow_hops.core.contract.retraining.decision import REFUSED, REQUESTED, RetrainingDecision
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.core.backtest import Assessment, BacktestReport, Candidate, PeriodAssessment
@@ -93,7 +93,7 @@ def _course(
         holds = week + 1 < len(candidates) and asks(week, last)
         reason = f"the condition of {name} {'holds' if holds else 'does not hold'} in week {week}"
         outcome, why = (REQUESTED, "") if holds else (REFUSED, "verdict")
-        decisions.append(Decision(tick.isoformat(), "data", outcome, why, reason, cause=""))
+        decisions.append(RetrainingDecision(tick.isoformat(), "data", outcome, why, reason, cause=""))
         if holds:
             promoted = week % 5 != 4
             gate = (f"eval: auc is {'' if promoted else 'not '}better",)

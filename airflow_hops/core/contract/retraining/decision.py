@@ -1,4 +1,4 @@
-"""Decision whether to retrain: a pure function of the policy, the situation, and the previous decision."""
+"""Decides whether to retrain: a pure function of the policy, the situation, and the previous decision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEPT = timedelta(days=800)
 
 
 @dataclass(frozen=True)
-class Request(JsonFields):
+class RetrainingRequest(JsonFields):
     """An earlier request, counted by later decisions.
 
     Attributes:
@@ -58,7 +58,7 @@ class Request(JsonFields):
         """Returns whether it led to a training."""
         return not self.refused and not self.no_new_rows
 
-    def costing(self, core_s: float, gpu_s: float) -> Request:
+    def costing(self, core_s: float, gpu_s: float) -> RetrainingRequest:
         """Returns the request with this cost, or the known one if higher, since artifacts may have been removed."""
         return replace(self, core_s=max(core_s, self.core_s), gpu_s=max(gpu_s, self.gpu_s))
 
@@ -70,7 +70,7 @@ class Request(JsonFields):
 
 
 @dataclass(frozen=True)
-class Decision(JsonFields):
+class RetrainingDecision(JsonFields):
     """The decision whether a retraining is requested, and its basis.
 
     Attributes:
@@ -102,21 +102,23 @@ class Decision(JsonFields):
     window: Window = (None, None)
     basis: Mapping[str, str] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
-    requests: tuple[Request, ...] = ()
+    requests: tuple[RetrainingRequest, ...] = ()
 
     @property
     def requested(self) -> bool:
         """Returns whether a retraining is requested."""
         return self.outcome == REQUESTED
 
-    def refused_by_a_person(self, said: str) -> Decision:
+    def refused_by_a_person(self, said: str) -> RetrainingDecision:
         """Returns the decision after a person refused or nobody answered, as ``said``."""
         said = f"{self.reason}; {said}"
         requests = tuple(replace(each, refused=each.refused or each.cause == self.cause) for each in self.requests)
         return replace(self, outcome=REFUSED, why=PERSON, reason=said, requests=requests)
 
 
-def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | None = None) -> Decision:
+def decide(
+    policy: RetrainingPolicy, situation: Situation, previous: RetrainingDecision | None = None
+) -> RetrainingDecision:
     """Decides whether to request a retraining; ``previous`` is the last decision, or None for the first.
 
     Decisions of one monitor are a chain: each contains everything that later ones need, so the last one is enough.
@@ -154,7 +156,7 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
     start = policy.window.start(situation.at, min(since, default=None))
     if start is not None and start >= situation.at:  # the start of the comparison is unknown
         start = None
-    decision = Decision(
+    decision = RetrainingDecision(
         at=situation.at.isoformat(),
         clock=situation.clock,
         outcome=REFUSED if why else REQUESTED,
@@ -175,14 +177,14 @@ def decide(policy: RetrainingPolicy, situation: Situation, previous: Decision | 
         requests=requests,
     )
     if decision.requested:
-        asked = Request(decision.at, cause, situation.reference, clock=situation.clock)
+        asked = RetrainingRequest(decision.at, cause, situation.reference, clock=situation.clock)
         longest = max(_KEPT, policy.cooldown, policy.budget.per if policy.budget else _KEPT)
         recent = [each for each in sent if abs(situation.at - each.time(situation)) <= longest]
         decision = replace(decision, requests=(*recent, asked))
     return decision
 
 
-def _cause(situation: Situation, previous: Decision | None) -> str:
+def _cause(situation: Situation, previous: RetrainingDecision | None) -> str:
     """Returns the cause of an earlier request for this training data whose event was never emitted, or a new cause."""
     for each in reversed(previous.requests if previous else ()):
         if each.cause in situation.unsent and each.reference == situation.reference:
@@ -191,7 +193,7 @@ def _cause(situation: Situation, previous: Decision | None) -> str:
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
 
-def _remembered(situation: Situation, previous: Decision | None) -> Memory:
+def _remembered(situation: Situation, previous: RetrainingDecision | None) -> Memory:
     """Returns the memory after this comparison; unchanged if it is late, already counted, or from a faulty monitor."""
     before = previous.memory if previous else Memory()
     if situation.skew.unwell:
@@ -223,7 +225,7 @@ def _is_late(situation: Situation, memory: Memory) -> bool:
 
 
 def _limits(
-    policy: RetrainingPolicy, situation: Situation, sent: Sequence[Request], cause: str
+    policy: RetrainingPolicy, situation: Situation, sent: Sequence[RetrainingRequest], cause: str
 ) -> dict[str, tuple[bool, str]]:
     """Returns for each limit whether it forbids a request, and its state in words."""
     limits = {}

@@ -43,7 +43,7 @@ class Finding(JsonFields):
 
 
 @dataclass(frozen=True)
-class Decision(JsonFields):
+class RolloutDecision(JsonFields):
     """The decision on a canary, and its reasons.
 
     Attributes:

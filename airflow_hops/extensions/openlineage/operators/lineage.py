@@ -30,7 +30,7 @@ from airflow_hops.core.contract.properties import (
     WrittenTableProperties,
 )
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.retraining.decision import Decision
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.extensions.openlineage.operators.facets import (
     HopsArtifactDatasetFacet,
@@ -192,6 +192,6 @@ def _decisions(artifact: Artifact) -> dict[str, RunFacet]:
     return {}
 
 
-def _retraining(decision: Decision) -> HopsRetrainingRunFacet:
+def _retraining(decision: RetrainingDecision) -> HopsRetrainingRunFacet:
     facts = (decision.outcome, decision.why, masked(decision.reason), decision.cause)
     return HopsRetrainingRunFacet(*facts, list(decision.window), masked(as_json(decision.findings)))

@@ -145,7 +145,7 @@ class DecisionAtTick(JsonFields):
 
     Attributes:
         at: The tick, ISO 8601 UTC.
-        why: Reason of a refusal in a word, as in :class:`~airflow_hops.retraining.Decision`.
+        why: Reason of a refusal in a word, as in :class:`~airflow_hops.retraining.RetrainingDecision`.
         reason: Reason in a sentence.
     """
 

@@ -17,7 +17,16 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion, by_whom
 from airflow_hops.core.contract.properties import ModelProperties
-from airflow_hops.core.contract.rollout.decision import BAD, DOUBT, LEFT, PROMOTED, ROLLED_BACK, STEP, Decision, Finding
+from airflow_hops.core.contract.rollout.decision import (
+    BAD,
+    DOUBT,
+    LEFT,
+    PROMOTED,
+    ROLLED_BACK,
+    STEP,
+    Finding,
+    RolloutDecision,
+)
 from airflow_hops.core.contract.rollout.plan import Limits, Plan
 from airflow_hops.core.contract.rollout.progress import Progress
 from airflow_hops.core.contract.times import now, seconds_since
@@ -65,12 +74,12 @@ class Rollout:
                 decision = recorded_decision(record, self.model_name, self.version)
             else:
                 outcome = self._look(record, champion, challenger, answer)
-                if not isinstance(outcome, Decision):
+                if not isinstance(outcome, RolloutDecision):
                     return outcome
                 decision = outcome
             return self._settled(decision)
 
-    def _settled(self, decision: Decision) -> Outcome:
+    def _settled(self, decision: RolloutDecision) -> Outcome:
         """Applies a recorded decision; waits if MLflow or the server is unavailable."""
         record = read_record(self.context.store, self.model_name)
         try:
@@ -205,7 +214,7 @@ class _Step:
             return begun._waiting(str(away))
         return begun._waiting(f"canary {self.challenger.version} gets {following}%")
 
-    def _time_out(self) -> Decision:
+    def _time_out(self) -> RolloutDecision:
         plan, progress = self.rollout.plan, self.progress
         asked = progress.counts(self.challenger.version).requests
         result = (
@@ -249,7 +258,7 @@ class _Step:
             server_since=last.get("server_since"),
         )
 
-    def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...] = ()) -> Decision:
+    def end(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...] = ()) -> RolloutDecision:
         """Records a decision; the caller applies it."""
         ended = self._decision(decision, reasons, findings)
         version = self.challenger.version
@@ -268,9 +277,9 @@ class _Step:
         self.rollout._write(record)
         return ended
 
-    def _decision(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...]) -> Decision:
+    def _decision(self, decision: str, reasons: tuple[str, ...], findings: tuple[Finding, ...]) -> RolloutDecision:
         progress = self.progress
-        return Decision(
+        return RolloutDecision(
             decision=decision,
             reasons=reasons,
             findings=findings,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.core.contract.rollout.decision import LEFT, PROMOTED, ROLLED_BACK, Decision
+from airflow_hops.core.contract.rollout.decision import LEFT, PROMOTED, ROLLED_BACK, RolloutDecision
 from airflow_hops.ml.model_server import ModelServer
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry
@@ -44,10 +44,10 @@ class Waiting:
     server_since: float | None = None
 
 
-Outcome = Decision | Question | Waiting
+Outcome = RolloutDecision | Question | Waiting
 
 
-def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Decision:
+def recorded_decision(record: ModelRecord, model_name: str, version: int) -> RolloutDecision:
     """Returns the recorded decision on a version that is not a challenger any more.
 
     Raises:
@@ -60,7 +60,7 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Dec
             "deployment is not of this store"
         )
     event = ends[-1]
-    decided = event.decision or Decision(event.event, ())
+    decided = event.decision or RolloutDecision(event.event, ())
     return replace(
         decided, decision=PROMOTED if event.event in _TAKEN else ROLLED_BACK, reasons=decided.reasons or (event.why,)
     )
@@ -78,7 +78,7 @@ def settle(
     model_name: str,
     version: int,
     record: ModelRecord,
-    decision: Decision,
+    decision: RolloutDecision,
     keep_versions: int,
 ) -> None:
     """Applies a recorded decision; if a successor is already a challenger, only to the registry.

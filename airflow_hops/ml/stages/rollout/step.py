@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import DeploymentProperties, RolloutProperties
-from airflow_hops.core.contract.rollout.decision import Decision
+from airflow_hops.core.contract.rollout.decision import RolloutDecision
 from airflow_hops.core.contract.rollout.plan import Limits, Plan
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.model_records import read_record
@@ -54,7 +54,7 @@ def poll(
         )
     rollout = Rollout(context, server, model_name, version, Plan.of(**plan), Limits(**limits))
     outcome = rollout.poll(answer)
-    if isinstance(outcome, Decision):
+    if isinstance(outcome, RolloutDecision):
         return _write(rollout, outcome)
     if isinstance(outcome, Question):
         return {"question": outcome.body}
@@ -63,7 +63,7 @@ def poll(
     return {"waiting": {**asdict(outcome), "url": url, "model_name": model_name, "version": version}}
 
 
-def _write(rollout: Rollout, decision: Decision) -> Artifact:
+def _write(rollout: Rollout, decision: RolloutDecision) -> Artifact:
     context, version = rollout.context, rollout.version
     record = read_record(context.store, rollout.model_name)
     facts = RolloutProperties(

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.performance import PerformanceProperties
-from airflow_hops.core.contract.retraining.decision import Decision, decide
+from airflow_hops.core.contract.retraining.decision import RetrainingDecision, decide
 from airflow_hops.core.contract.retraining.policy import RetrainingPolicy, Sliding
 from airflow_hops.core.contract.retraining.situation import Situation, as_utc
 from airflow_hops.core.contract.skew import SkewProperties
@@ -80,7 +80,7 @@ class Course:
     """
 
     serving: tuple[AssessedCandidate, ...]
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[RetrainingDecision, ...] = ()
     requested: tuple[Requested, ...] = ()
 
 
@@ -115,7 +115,7 @@ def replay(
         return Course((first,) * len(ticks))
     champion, version, requested, serving = first, 1, [], []
     delay = timedelta(seconds=label_delay_s)
-    decisions: list[Decision] = []
+    decisions: list[RetrainingDecision] = []
     costs: dict[str, tuple[float, float]] = {}
     for number, tick in enumerate(ticks):
         serving.append(champion)
