@@ -50,11 +50,8 @@ _INPUT_KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """Kinds of artifacts by the argument that takes them."""
 
-_KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds} | {
-    "anomalies", "feature_audit", "feature_push", "materialization", "notebook", "packed_files", "performance",
-    "predictions", "rollout", "skew", "table_write",
-}  # fmt: skip
-"""Kinds of the artifacts of this package's stages."""
+_KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds}
+"""Kinds of artifacts that operators take, and make."""
 
 
 class HopsTask(BaseOperator):
@@ -146,6 +143,11 @@ class HopsOperator(HopsTask):
     param_arguments: ClassVar[Sequence[str]] = ()
     templated: ClassVar[Sequence[str]] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.output_kind:
+            _KINDS.add(cls.output_kind)
 
     def __init__(
         self,
@@ -305,7 +307,7 @@ class HopsOperator(HopsTask):
 
 
 def _check_kind(role: str, artifact: Artifact) -> None:
-    """Raises BadInput for the output of another stage; kinds of users' own tasks are not known, and pass."""
+    """Raises BadInput for the output of another operator; kinds of users' functions are not known, and pass."""
     expected = _INPUT_KINDS.get(role, ())
     if expected and artifact.kind in _KINDS and artifact.kind not in expected:
         raise BadInput(
