@@ -89,7 +89,7 @@ def checks(recorder: Recorder, before: int) -> Iterator[tuple[int, dict[str, Any
     while verdict != "drift":
         number += 1
         found = recorder.wait(functools.partial(_skew, recorder, number))
-        verdict = found["checks"][-1]["verdict"]
+        verdict = found["entries"][-1]["verdict"]
         yield number - before, found
 
 
@@ -99,8 +99,8 @@ def _skew(recorder: Recorder, number: int) -> Any:
 
 
 def _answered(recorder: Recorder) -> Any:
-    found = recorder.get(f"/hops/api/dags/{DAG}/validations") or {"validations": []}
-    return any((each["question"] or {}).get("state") == "answered" for each in found["validations"])
+    found = recorder.get(f"/hops/api/dags/{DAG}/validations") or {"entries": []}
+    return any((each["question"] or {}).get("state") == "answered" for each in found["entries"])
 
 
 def record(recorder: Recorder) -> None:

@@ -13,6 +13,9 @@ def document() -> str:
 
     value = make_app().openapi()
     schemas = value["components"]["schemas"]
+    for schema in schemas.values():
+        # All fields are always sent; pydantic says so of models, but not of each dataclass that they hold.
+        schema["required"] = list(schema.get("properties", ()))
     return (
         json.dumps(
             {

@@ -57,7 +57,7 @@ def report_skew(found: TaskArtifact, dag_id: str, run_id: str) -> Response:
         (
             *(each.name, each.drifted, each.summary),
             ": ".join(filter(None, ((each.cause or "").replace("_", " "), each.detail))),
-            *(each.effect, each.measure.replace("_", " "), each.score, each.threshold, each.p_value),
+            *(each.effect, (each.measure or "").replace("_", " "), each.score, each.threshold, each.p_value),
             *(each.missing_reference, each.missing_current),
         )
         for each in skew.features

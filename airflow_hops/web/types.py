@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
@@ -92,10 +92,16 @@ class Problem(Model):
     detail: str
 
 
-class Page(Model):
+Entry = TypeVar("Entry")
+
+
+class Page(Model, Generic[Entry]):
     """Part of a list; ``total_entries`` counts the whole list, as in Airflow's API."""
 
     total_entries: int
+    entries: list[Entry]
+    problems: list[str] = []
+    """Errors of entries that are missing or incomplete."""
 
 
 Limit = Annotated[int, Field(ge=1, le=1000, description="Maximum number of entries")]

@@ -11,7 +11,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, Body, HTTPException
 from fastapi.params import Path as PathParameter
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -42,19 +42,12 @@ class ViewRequest(Model):
     """Whether all who may read the pipeline see the view, or only its author."""
 
 
-class RenameRequest(Model):
-    """A view's new name."""
-
-    name: Name
-
-
 class SavedView(ViewRequest):
     """A view."""
 
     id: str
     by: str
     at: Time
-    may_change: bool
 
 
 class SavedViews(Model):
@@ -62,6 +55,7 @@ class SavedViews(Model):
 
     views: list[SavedView]
     may_save: bool
+    """Whether the user may save, rename and delete them."""
 
 
 class _File(ViewRequest):
@@ -79,9 +73,7 @@ def list_views(user: GetUserDep, dag_id: str) -> SavedViews:
     with reaching(store):
         result = _files(store, dag_id)
     views = [
-        _described(view_id, view, may_save)
-        for view_id, view in result.items()
-        if view.shared or view.owner == user.get_id()
+        _described(view_id, view) for view_id, view in result.items() if view.shared or view.owner == user.get_id()
     ]
     return SavedViews(views=sorted(views, key=lambda view: (view.name.lower(), view.id)), may_save=may_save)
 
@@ -99,11 +91,11 @@ def save_view(user: GetUserDep, dag_id: str, body: ViewRequest) -> SavedView:
     with reaching(store):
         if len(store.names(_folder(store, dag_id))) >= _MOST:
             raise HTTPException(409, f"DAG {dag_id!r} has {_MOST} views; delete some first")
-        return _described(_create(store, dag_id, view), view, True)
+        return _described(_create(store, dag_id, view), view)
 
 
 @router.put("/{view_id}", dependencies=[TRIGGERS_RUNS])
-def rename_view(user: GetUserDep, dag_id: str, view_id: ViewId, body: RenameRequest) -> SavedView:
+def rename_view(user: GetUserDep, dag_id: str, view_id: ViewId, name: Annotated[Name, Body(embed=True)]) -> SavedView:
     """Renames a view.
 
     Raises:
@@ -112,12 +104,12 @@ def rename_view(user: GetUserDep, dag_id: str, view_id: ViewId, body: RenameRequ
     store = _store(dag_id)
     with reaching(store):
         view = _find(user, store, dag_id, view_id)
-        if view.name == body.name:
-            return _described(view_id, view, True)
-        renamed = view.model_copy(update={"name": body.name})
+        if view.name == name:
+            return _described(view_id, view)
+        renamed = view.model_copy(update={"name": name})
         new = _create(store, dag_id, renamed)
         store.remove_text(_file(store, dag_id, view_id))
-        return _described(new, renamed, True)
+        return _described(new, renamed)
 
 
 @router.delete("/{view_id}", status_code=204, dependencies=[TRIGGERS_RUNS])
@@ -178,6 +170,5 @@ def _create(store: ArtifactStore, dag_id: str, view: _File) -> str:
     return view_id
 
 
-def _described(view_id: str, view: _File, may_save: bool) -> SavedView:
-    said = view.model_dump(exclude={"owner"})
-    return SavedView(**said, id=view_id, may_change=may_save)
+def _described(view_id: str, view: _File) -> SavedView:
+    return SavedView(**view.model_dump(exclude={"owner"}), id=view_id)

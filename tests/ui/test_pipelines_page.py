@@ -76,7 +76,7 @@ def _answer(page: Page, change: Any) -> None:
 
     def answer(route: Route) -> None:
         result = route.fetch().json()
-        change(result["pipelines"])
+        change(result["entries"])
         route.fulfill(json=result)
 
     page.route("**/hops/api/pipelines?*", answer)
@@ -91,7 +91,8 @@ def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPag
         failed, running, refused = json.loads(real), json.loads(real), json.loads(real)
         failed.update(dag_id="a_failed", display_name=hostile)
         failed["last_run"].update(
-            state="failed", failure={"task_id": "train", "map_index": -1, "iteration": -1, "why": f"it {hostile}"}
+            state="failed",
+            failure={"task_id": "train", "map_index": -1, "iteration": -1, "verdict": "failed", "why": f"it {hostile}"},
         )
         running.update(dag_id="a_running", display_name="a_running")
         running["last_run"].update(state="running", ended_at=None)

@@ -35,7 +35,7 @@ class Asking:
         """The validation that waits for an answer; None before the first run is over."""
         if not self.states():
             return None
-        result = self.site.get("/hops/api/dags/pages_schema/validations")["validations"]
+        result = self.site.get("/hops/api/dags/pages_schema/validations")["entries"]
         return next((each for each in result if (each["question"] or {}).get("state") == "waiting"), None)
 
     def answer(self, validation: dict[str, Any], choice: str, user: str) -> int:
@@ -97,7 +97,7 @@ def test_the_schema_is_sorted_filtered_and_opened(open_page: OpenPage) -> None:
 
 def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_page: OpenPage) -> None:
     api = "/hops/api/dags/flights_training"
-    result = site.get(f"{api}/validations")["validations"]
+    result = site.get(f"{api}/validations")["entries"]
     at = next(at for at, each in enumerate(result) if "dest" in [feature["feature"] for feature in each["features"]])
     address = result[at]["address"]
     run = quote(address["run_id"], safe="")

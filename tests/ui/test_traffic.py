@@ -40,7 +40,7 @@ def versions(site: Site) -> Iterator[tuple[int, int]]:
         yield champion, canary
     finally:
         if site.get(API)["challenger"] is not None:
-            decide(site, "roll_back", {"to_version": None})
+            decide(site, "roll_back", {"to_version": "previous"})
         promote(site, canary)  # taken out, it was unloaded
         promote(site, champion)
         record.write_bytes(before)  # by whom each version was deployed, and evaluated

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.runtime
 
 def test_a_run_lists_its_artifacts_in_the_pipelines_order(api: Api) -> None:
     path = f"/api/dags/pages/runs/{quote(api.pages.run_id, safe='')}/artifacts"
-    result = api.get(path, "viewer").json()["artifacts"]
+    result = api.get(path, "viewer").json()
     assert [(entry["task_id"], entry["kind"], entry["state"]) for entry in result] == [
         ("examples", "examples", "present"),
         ("statistics", "statistics", "present"),
@@ -40,9 +40,9 @@ def test_a_run_lists_its_artifacts_in_the_pipelines_order(api: Api) -> None:
 def test_runs_are_listed_by_what_they_hold(api: Api) -> None:
     page = api.get("/api/dags/pages/runs?with=statistics").json()
     assert page["total_entries"] == 1
-    assert [artifact["kind"] for artifact in page["runs"][0]["artifacts"]] == ["statistics"]
-    assert api.get("/api/dags/pages/runs?with=model").json() == {"total_entries": 0, "runs": []}
-    assert len(api.get("/api/dags/pages/runs").json()["runs"][0]["artifacts"]) == 4
+    assert [artifact["kind"] for artifact in page["entries"][0]["artifacts"]] == ["statistics"]
+    assert api.get("/api/dags/pages/runs?with=model").json() == {"total_entries": 0, "entries": [], "problems": []}
+    assert len(api.get("/api/dags/pages/runs").json()["entries"][0]["artifacts"]) == 4
     assert api.get("/api/dags/pages/runs?with=a%25").status_code == 422
 
 
@@ -108,7 +108,7 @@ def test_a_deleted_artifact_is_gone_and_a_replaced_one_too(api: Api, folder_of: 
     try:
         gone = api.get(path)
         assert (gone.status_code, "was deleted" in gone.json()["detail"]) == (410, True)
-        listed = api.get(path.rpartition("/artifacts")[0] + "/artifacts").json()["artifacts"]
+        listed = api.get(path.rpartition("/artifacts")[0] + "/artifacts").json()
         assert [entry["state"] for entry in listed if entry["kind"] == "anomalies"] == ["deleted"]
     finally:
         away.rename(folder)
@@ -175,7 +175,7 @@ def test_a_split_without_rows_has_columns(api: Api) -> None:
         pq.ParquetWriter(writer.path / "train" / "part-00000.parquet", schema).close()  # as Spark writes one
         writer.commit()
     path = api.artifact_path("validate", "empty")
-    assert api.get(f"{path}/splits").json()["splits"]["train"]["rows"] == 0
+    assert api.get(f"{path}/splits").json()["train"]["rows"] == 0
     answer = api.get(f"{path}/rows?split=train")
     assert answer.status_code == 200, answer.text
     header, columns = _columns(answer.content)
@@ -202,7 +202,7 @@ def test_statistics_show_their_sample_of_the_rows(api: Api) -> None:
         pq.write_table(pa.table({"size": [1.5, 2.5]}), writer.path / "train" / "sample.parquet")
         writer.commit(rows={"train": RowCounts(9, 7, {"not sampled": 2})})
     path = api.artifact_path("validate", "statistics")
-    assert api.get(f"{path}/splits").json()["splits"]["train"]["rows"] == 2
+    assert api.get(f"{path}/splits").json()["train"]["rows"] == 2
     header, columns = _values(api.get(f"{path}/rows?split=train").content)
     assert (header["rows"], header["total_rows"]) == (2, 7)
     assert columns["size"].tolist() == [1.5, 2.5]
@@ -275,7 +275,7 @@ def placed(api: Api) -> str:
 
 
 def test_a_split_says_what_of_it_can_be_shown(api: Api, placed: str) -> None:
-    train = api.get(f"{placed}/splits").json()["splits"]["train"]
+    train = api.get(f"{placed}/splits").json()["train"]
     assert train["rows"] == 4
     assert {column["name"]: column["role"] for column in train["columns"]} == {
         "numeric[0]": "number",

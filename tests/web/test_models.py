@@ -100,11 +100,11 @@ def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api,
 
 def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> None:
     result = api.get(f"{PATH}/versions").json()
-    assert (result["total_entries"], result["registry_problem"]) == (2, None)
-    first = result["versions"][-1]
+    assert (result["total_entries"], result["problems"]) == (2, [])
+    first = result["entries"][-1]
     assert (first["version"], len(first["fingerprint"]), first["metrics"]["model.auc"]) == (1, 64, 0.7)
     assert first["made_by"]["dag_id"] == "tests"
-    assert api.get(f"{PATH}/versions", "only:pages_training").json()["versions"][-1]["made_by"] is None
+    assert api.get(f"{PATH}/versions", "only:pages_training").json()["entries"][-1]["made_by"] is None
     decisions = api.get(PATH, "only:pages_training").json()["decisions"]
     assert decisions[-1]["by"] == {
         "user": None,
@@ -125,7 +125,7 @@ def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, 
     assert api.request("POST", note, "viewer", json=said).status_code == 403
     assert api.request("POST", note.replace("pages_training", "pages_monitoring"), json=said).status_code == 403
     assert api.request("POST", note, json=said).status_code == 204
-    versions = {each["version"]: each for each in api.get(f"{PATH}/versions").json()["versions"]}
+    versions = {each["version"]: each for each in api.get(f"{PATH}/versions").json()["entries"]}
     assert (versions[2]["note"], versions[2]["tags"], versions[1]["tags"]) == (said["note"], {"risk": "low"}, {})
     missing = api.request("POST", note.replace("/2/", "/9/"), json=said)
     assert (missing.status_code, "has no version 9" in missing.json()["detail"]) == (422, True)
@@ -158,7 +158,7 @@ def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api:
     note = f"{PATH}/versions/2/decisions/{decided_at}/note"
 
     def tags() -> dict[str, str]:
-        versions = api.get(f"{PATH}/versions").json()["versions"]
+        versions = api.get(f"{PATH}/versions").json()["entries"]
         result = next(each["tags"] for each in versions if each["version"] == 2)
         return {name: value for name, value in result.items() if name.startswith("hops.")}
 
@@ -243,11 +243,11 @@ def test_decisions_at_once_leave_one_that_was_made(api: Api, canary: Pipeline) -
 
 def test_the_log_is_of_this_model_alone(api: Api, canary: Pipeline) -> None:
     canary.server.get("/v1/logs")
-    lines = api.get(f"{PATH}/logs").json()["lines"]
+    lines = api.get(f"{PATH}/logs").json()
     assert any("loaded in" in line["message"] and line["version"] == 2 for line in lines)
     assert all(MODEL in line["message"] for line in lines)
-    assert api.get(f"{PATH}/logs?level=ERROR").json() == {"lines": []}
-    assert {line["version"] for line in api.get(f"{PATH}/logs?version=2").json()["lines"]} == {2}
+    assert api.get(f"{PATH}/logs?level=ERROR").json() == []
+    assert {line["version"] for line in api.get(f"{PATH}/logs?version=2").json()} == {2}
     assert api.get(f"{PATH}/logs?level=LOUD").status_code == 422
 
 
@@ -261,7 +261,7 @@ def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypa
     assert (answer.status_code, "does not answer" in answer.json()["detail"]) == (502, True)
     refused = decide(api, "promote", version=2)
     assert refused.status_code in (422, 502)
-    (listed,) = api.get("/api/dags/pages_training/models").json()["models"]
+    (listed,) = api.get("/api/dags/pages_training/models").json()["entries"]
     assert (listed["name"], listed["problem"]) == (MODEL, None)
     connection["extra"] = {"store": api.store.root, "serving_base_path": "/srv/models"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))

@@ -26,7 +26,7 @@ def canary(api: Api) -> Iterator[ModelRecord]:
 
 
 def _pipelines(api: Api, user: str, name: str = "pages") -> dict[str, Any]:
-    return {result["dag_id"]: result for result in api.get(f"/api/pipelines?name={name}", user).json()["pipelines"]}
+    return {result["dag_id"]: result for result in api.get(f"/api/pipelines?name={name}", user).json()["entries"]}
 
 
 def test_a_user_sees_the_pipelines_that_he_may_read(api: Api) -> None:
@@ -34,14 +34,14 @@ def test_a_user_sees_the_pipelines_that_he_may_read(api: Api) -> None:
     assert {"pages", "pages_other", "pages_training"} <= set(seen)
     assert seen == sorted(seen)
     assert list(_pipelines(api, "only:pages_other,pages")) == ["pages", "pages_other"]
-    assert api.get("/api/pipelines", "only:no_such").json() == {"total_entries": 0, "pipelines": []}
+    assert api.get("/api/pipelines", "only:no_such").json() == {"total_entries": 0, "entries": [], "problems": []}
 
 
 def test_pages_of_the_list_go_on_where_the_one_before_ended(api: Api) -> None:
     path, user = "/api/pipelines?name=pages&limit=2", "only:pages,pages_other,pages_training"
     pages = [api.get(f"{path}&offset={offset}", user).json() for offset in (0, 2)]
     assert [page["total_entries"] for page in pages] == [3, 3]
-    results = [[pipeline["dag_id"] for pipeline in page["pipelines"]] for page in pages]
+    results = [[pipeline["dag_id"] for pipeline in page["entries"]] for page in pages]
     assert results == [["pages", "pages_other"], ["pages_training"]]
     assert api.get("/api/pipelines?limit=0").status_code == 422
 
@@ -49,7 +49,7 @@ def test_pages_of_the_list_go_on_where_the_one_before_ended(api: Api) -> None:
 def test_a_pipeline_says_how_its_last_run_went_and_what_its_stages_are(api: Api) -> None:
     pages = _pipelines(api, "viewer")["pages"]
     assert pages["stages"] == ["statistics", "schema", "validation"]
-    newest = api.get("/api/dags/pages/runs?limit=1", "viewer").json()["runs"][0]
+    newest = api.get("/api/dags/pages/runs?limit=1", "viewer").json()["entries"][0]
     assert (pages["last_run"]["run_id"], pages["last_run"]["state"]) == (newest["run_id"], "success")
     assert pages["model"] is None
 
@@ -70,7 +70,7 @@ def test_the_overview_of_a_dag_that_watches_a_model_is_that_of_the_pipeline_whic
     result = overview("viewer")
     assert (result["pipeline"]["dag_id"], result["models"]) == ("pages_training", ["pages_model"])
     training, monitoring = result["schedules"]
-    assert training["assets"] == [{"name": "pages.drifted", "updated_by": ["pages_monitoring"]}]
+    assert training["assets"] == {"pages.drifted": ["pages_monitoring"]}
     assert (monitoring["dag_id"], monitoring["next_run"]) == ("pages_monitoring", None)
     alone = overview("only:pages_monitoring")
     assert (alone["pipeline"]["dag_id"], len(alone["schedules"])) == ("pages_monitoring", 1)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.runtime
 
 def test_who_may_see_dags_alone_learns_nothing_of_their_runs_and_artifacts(api: Api) -> None:
     def listed(user: str) -> dict[str, Any]:
-        return {each["dag_id"]: each for each in api.get("/api/pipelines", user).json()["pipelines"]}
+        return {each["dag_id"]: each for each in api.get("/api/pipelines", user).json()["entries"]}
 
     assert listed("admin")["pages"]["last_run"]["state"] == "success"
     bare = listed("bare")
@@ -26,14 +26,14 @@ def test_who_may_see_dags_alone_learns_nothing_of_their_runs_and_artifacts(api: 
         assert {each[name] for each in bare.values()} == {None}, name
     assert {monitor["last_run"] for each in bare.values() for monitor in each["monitors"]} == {None}
     asked = "/api/pipelines/activity?dag_id=pages&dag_id=pages_training"
-    assert api.get(asked, "admin").json()["pipelines"].keys() == {"pages", "pages_training"}
-    assert api.get(asked, "bare").json() == {"pipelines": {}}
+    assert api.get(asked, "admin").json().keys() == {"pages", "pages_training"}
+    assert api.get(asked, "bare").json() == {}
 
 
 def test_who_may_trigger_what_only_watches_a_model_decides_nothing(api: Api) -> None:
     watching = "/api/dags/pages_monitoring/models/pages_model"
     assert api.get(watching).json()["may_change"] is False
-    body = {"reason": "a test", "request_id": "12345678", "to_version": None}
+    body = {"reason": "a test", "request_id": "12345678", "to_version": "previous"}
     refused = api.request("POST", f"{watching}/roll_back", json=body)
     assert (refused.status_code, "does not deploy model 'pages_model'" in refused.json()["detail"]) == (403, True)
     assert api.get("/api/dags/pages_training/models/pages_model").json()["may_change"] is True
@@ -74,9 +74,9 @@ def test_equal_contents_are_not_told_with_the_facts_of_another_dag(api: Api, twi
 
     validation, _ = twin("validate", "anomalies", {"statistics": (artifact,)})
     mine = api.get(f"{api.artifact_path('validate', 'anomalies')}/anomalies").json()
-    assert (mine["statistics"]["dag_id"], mine["validated_against"]["name"]) == ("pages", "schema")
+    assert (mine["statistics"]["dag_id"], mine["schema_name"]) == ("pages", "schema")
     report = api.get(f"{validation}/anomalies", "only:pages_other").json()
-    assert (report["statistics"]["dag_id"], report["validated_against"]) == ("pages_other", None)
+    assert (report["statistics"]["dag_id"], report["schema_name"]) == ("pages_other", None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_no_artifact_spoils_no_list(api: Api, value: Any) -> None:
     def kinds() -> list[str]:
         answer = api.get("/api/dags/pages_other/runs")
         assert answer.status_code == 200, answer.text
-        return [each["kind"] for run in answer.json()["runs"] for each in run["artifacts"]]
+        return [each["kind"] for run in answer.json()["entries"] for each in run["artifacts"]]
 
     before = kinds()
     of_the_task = {"dag_id": "pages_other", "run_id": api.other.run_id, "task_id": "examples", "key": "return_value"}

@@ -81,11 +81,11 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
         "why": "eval: AUC 0.51, at least 0.6 is asked for",
     }  # fmt: skip
     assert _stages(api, "pages_refused", refused.run_id)["refusals"] == [said]
-    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
+    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["entries"]
     assert (pipeline["last_run"]["state"], pipeline["last_run"]["refusals"]) == ("success", [said])
     assert _stages(api, "pages", api.pages.run_id)["refusals"] == []
     run_dag("pages_refused", {})
-    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["pipelines"]
+    (pipeline,) = api.get("/api/pipelines?name=pages_refused", "viewer").json()["entries"]
     assert pipeline["last_run"]["run_id"] != refused.run_id
     assert pipeline["last_run"]["refusals"] == [said], "of an artifact that was taken from the cache, too"
     deploy = _stages(api, "pages_refused", refused.run_id)["stages"][1]
@@ -97,7 +97,7 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
     assert [candidate["why"] for candidate in candidates] == [said["why"]] * 2
     assert candidates[0]["champion_version"] is None
     assert (candidates[1]["judged"]["run_id"], candidates[1]["judged"]["task_id"]) == (refused.run_id, "evaluate")
-    (model,) = api.get("/api/dags/pages_refused/models").json()["models"]
+    (model,) = api.get("/api/dags/pages_refused/models").json()["entries"]
     assert (model["last_decision"], model["last_refused"]) == (None, candidates[0])
     runs = api.get("/api/dags/pages_refused/overview").json()["runs"]
     assert [run["refusals"] for run in runs] == [[said], [said]]
@@ -106,19 +106,20 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
 
 def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api, run_dag: Any) -> None:
     path = "/api/dags/pages_refused/models/pages_candidate/performance"
-    assert api.get(path).json() == {"performance": None, "labels": []}
+    assert api.get(path).json() == {"artifact": None, "report": None, "labels": []}
     run = run_dag("pages_performance", {})
     waits = _stages(api, "pages_performance", run.run_id)["stages"][1]
     assert (waits["state"], waits["skipped"]) == ("skipped", "no version of model 'pages_candidate' serves yet")
-    result = api.get(path, "viewer").json()["performance"]
-    assert (result["artifact"]["dag_id"], result["artifact"]["run_id"]) == ("pages_performance", run.run_id)
-    assert (result["metric"], result["notes"], result["delay_s_p50"]) == ("auc", ["<b>nobody</b> knows"], None)
+    answer = api.get(path, "viewer").json()
+    result = answer["report"]
+    assert (answer["artifact"]["dag_id"], answer["artifact"]["run_id"]) == ("pages_performance", run.run_id)
+    assert (result["metric"], result["notes"], result["delay_s"]) == ("auc", ["<b>nobody</b> knows"], None)
     (version,) = result["versions"]
-    assert version["figures"] == {"auc": {"value": 0.7, "low": 0.6, "high": 0.8}}
-    assert (version["start"], version["rows"], version["labelled"]) == ("2026-01-01T00:00:00Z", 200, 150)
+    assert version["figures"] == {"auc": [0.7, 0.6, 0.8]}
+    assert (version["start"], version["rows"], version["labelled"]) == ("2026-01-01T00:00:00+00:00", 200, 150)
     assert [(each["labelled"], each["figures"]) for each in result["periods"]] == [(20, {})]
     assert result["ages"] == [{"from_s": 0, "to_s": None, "rows": 200, "labelled": 150}]
-    assert api.get(path, "only:pages_refused").json() == {"performance": None, "labels": []}
+    assert api.get(path, "only:pages_refused").json() == {"artifact": None, "report": None, "labels": []}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
     train, deploy = _stages(api, "pages_training", failed_train)["stages"]
     assert (train["state"], train["error"], train["artifacts"]) == ("failed", "rank 1 ended: <b>out of memory</b>", [])
     assert (deploy["state"], deploy["error"], deploy["model_name"]) == ("upstream_failed", None, "pages_model")
-    (pipeline,) = api.get("/api/pipelines?name=pages_training", "viewer").json()["pipelines"]
+    (pipeline,) = api.get("/api/pipelines?name=pages_training", "viewer").json()["entries"]
     run = pipeline["last_run"]
     assert (run["run_id"], run["state"]) == (failed_train, "failed")
     assert [(stage["task_id"], stage["state"], stage["ended"]) for stage in run["stages"]] == [
@@ -160,6 +161,7 @@ def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
         "task_id": "train",
         "map_index": -1,
         "iteration": -1,
+        "verdict": "failed",
         "why": "rank 1 ended: <b>out of memory</b>",
     }
 
@@ -246,7 +248,7 @@ def test_scripts_of_a_notebook_run_only_for_a_reader_who_asks_but_for_those_of_d
 
 def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
     query = "&".join(f"dag_id={dag_id}" for dag_id in dag_ids)
-    result: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()["pipelines"]
+    result: dict[str, Any] = api.get(f"/api/pipelines/activity?{query}", user).json()
     return result
 
 

@@ -62,7 +62,7 @@ class Asking:
 
     def newest(self, user: str) -> Any:
         """The newest validation, as the API tells it."""
-        result = self.api.get(f"{DAG}/validations", user).json()["validations"]
+        result = self.api.get(f"{DAG}/validations", user).json()["entries"]
         return next((each for each in result if each["address"]["task_id"] == "validate"), None)
 
     def respond(self, validation: Any, choice: str, user: str) -> int:
@@ -106,7 +106,7 @@ def test_an_answer_says_who_gave_it_and_why_and_the_run_goes_on(asking: Asking) 
     assert second["note"] == "seen <b>and</b> fine"
     result = asking.api.get(f"{DAG}/validations").json()
     assert result["total_entries"] == 4
-    after = next(each for each in result["validations"] if each["address"]["task_id"] == "after")
+    after = next(each for each in result["entries"] if each["address"]["task_id"] == "after")
     assert (after["errors"], after["warnings"], after["features"], after["question"]) == (0, 0, [], None)
 
 
@@ -126,7 +126,7 @@ def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> N
     assert column["values"] == [{"value": "€", "rows": 200}]
     assert report["rows"] == {"train": 600, "eval": 200}
     assert report["quarantined"] == {"train": 300, "eval": 100}
-    assert report["validated_against"] == {"name": "rows", "version": 1}
+    assert (report["schema_name"], report["schema_version"]) == ("rows", 1)
     assert (report["statistics"]["task_id"], report["has_proposal"]) == ("statistics", True)
 
 
@@ -244,7 +244,7 @@ def test_what_was_deleted_is_told_of(asking: Asking) -> None:
     folder = Path(uri.removeprefix("file://"))
     moved = folder.rename(folder.with_name("elsewhere"))
     try:
-        result = asking.api.get(f"{DAG}/validations").json()["validations"]
+        result = asking.api.get(f"{DAG}/validations").json()["entries"]
         (gone,) = [
             each
             for each in result

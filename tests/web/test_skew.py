@@ -51,12 +51,12 @@ def report_path(api: Api, runs: list[Any]) -> Any:
 
 def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: list[Any]) -> None:
     timeline = api.get(f"/api/dags/{DAG}/skew", "viewer").json()
-    assert (timeline["total_entries"], len(timeline["checks"])) == (5, 5)
-    assert [check["run_id"] for check in timeline["checks"]] == [run.run_id for run in runs]
-    assert [check["verdict"] for check in timeline["checks"]] == [
+    assert (timeline["total_entries"], len(timeline["entries"])) == (5, 5)
+    assert [check["run_id"] for check in timeline["entries"]] == [run.run_id for run in runs]
+    assert [check["verdict"] for check in timeline["entries"]] == [
         "stable", "drift", "drift", "pipeline_fault", "insufficient",
     ]  # fmt: skip
-    decisions = [check["decision"] for check in timeline["checks"]]
+    decisions = [check["decision"] for check in timeline["entries"]]
     assert [(each["outcome"], each["why"]) for each in decisions] == [
         ("refused", "verdict"),
         ("requested", None),
@@ -70,7 +70,7 @@ def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: 
     held = [(each["condition"], each["forbids"]) for each in decisions[3]["conditions"] if each["held"]]
     assert held == [("pipeline_fault", True)]
     assert decisions[1]["window_end"] == "2026-01-19T00:00:00+00:00"
-    drifted = timeline["checks"][1]
+    drifted = timeline["entries"][1]
     assert (drifted["rows_current"], drifted["rows_reference"], drifted["drifted"]) == (1200, 800, ["size"])
     assert (drifted["window_start"], drifted["window_end"]) == ("2026-01-12T00:00:00Z", "2026-01-19T00:00:00Z")
     assert timeline["source"]["model"] is None
@@ -87,18 +87,18 @@ def test_a_feature_stands_beside_the_comparisons_in_their_order(api: Api, runs: 
     above = [score > threshold for score, threshold in zip(size["scores"][:3], size["thresholds"][:3], strict=True)]
     assert above == [False, True, True]
     newest = api.get(f"/api/dags/{DAG}/skew?limit=2&offset=1").json()
-    assert [check["run_id"] for check in newest["checks"]] == [run.run_id for run in runs[2:4]]
+    assert [check["run_id"] for check in newest["entries"]] == [run.run_id for run in runs[2:4]]
     assert {feature["name"]: feature for feature in newest["features"]}["size"]["scores"] == size["scores"][2:4]
 
 
 def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> None:
-    points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["points"]
+    points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["entries"]
     assert [point["drifted"] for point in points[:3]] == [False, True, True]
     assert points[0]["p_value"] > 0.01 > points[1]["p_value"]
     assert points[1]["cause"] == "covariate_shift"
     assert (points[1]["measure"], "population_stability_index" in points[1]["scores"]) == ("distance", True)
     assert "in the reference" in points[1]["summary"]
-    unknown = api.get(f"/api/dags/{DAG}/skew/feature?feature=no_such").json()["points"]
+    unknown = api.get(f"/api/dags/{DAG}/skew/feature?feature=no_such").json()["entries"]
     assert {point["state"] for point in unknown} == {"not_compared"}
 
 
@@ -112,10 +112,10 @@ def test_a_deleted_report_leaves_its_scores_and_says_so(api: Api, runs: list[Any
     folder.rename(away)
     skew_reports._digests.clear()
     try:
-        points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["points"]
+        points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["entries"]
         assert [point["state"] for point in points[:4]] == ["compared", "compared", "deleted", "compared"]
         assert "was deleted" in points[2]["detail"]
-        assert api.get(f"/api/dags/{DAG}/skew").json()["checks"][2]["verdict"] == "drift"
+        assert api.get(f"/api/dags/{DAG}/skew").json()["entries"][2]["verdict"] == "drift"
         assert api.get(f"{report_path(2)}/skew").status_code == 410
     finally:
         away.rename(folder)
@@ -187,7 +187,7 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
         "iteration": -1,
     }
     assert "input 'reference': expected an artifact" in failure["message"]
-    assert len(result["checks"]) == len(runs)
+    assert len(result["entries"]) == len(runs)
     run = run_dag(DAG, {})  # The window is not there: the comparison does not get its turn.
     monkeypatch.setattr("airflow_hops.web.skew.routes._MOST", 1)
     result = api.get(f"/api/dags/{DAG}/skew").json()
@@ -195,12 +195,12 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     assert (failure["task"]["run_id"], failure["task"]["task_id"]) == (run.run_id, "drift")
     assert (failure["message"], result["total_failures"]) == ("it did not run, since a task before it failed", 2)
     result = api.get(f"/api/dags/{DAG}/skew", "taskless").json()
-    assert (len(result["checks"]), result["failures"], result["total_failures"]) == (len(runs), [], None)
+    assert (len(result["entries"]), result["failures"], result["total_failures"]) == (len(runs), [], None)
 
 
 def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> None:
     watched = api.get("/api/dags/pages_training/skew").json()
-    assert (watched["checks"], watched["total_entries"]) == ([], 0)
+    assert (watched["entries"], watched["total_entries"]) == ([], 0)
     assert [(each["dag_id"], each["model"]) for each in watched["sources"]] == [("pages_monitoring", "pages_model")]
     assert api.get("/api/dags/pages_training/skew", "only:pages_training").json()["sources"] == []
     assert api.get("/api/dags/pages/skew").json()["sources"] == []

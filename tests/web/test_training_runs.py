@@ -99,7 +99,7 @@ def test_one_run_has_its_best_values_and_its_curves(api: Api, runs: Any) -> None
         "count": 2,
     }
     assert run["params"]["note"] == HOSTILE
-    (curve,) = api.get(f"{path}/curves?metric=auc").json()["curves"]
+    (curve,) = api.get(f"{path}/curves?metric=auc").json()
     assert (curve["steps"], curve["values"]) == ([1, 2], [0.5, 0.65])
 
 

@@ -28,7 +28,8 @@ class JsonFields:
         more: Fields that this version does not know.
     """
 
-    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False)
+    # The web API leaves it out: pydantic reads the metadata.
+    more: Mapping[str, Any] = field(default_factory=dict, kw_only=True, hash=False, metadata={"exclude": True})
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:

@@ -18,59 +18,25 @@ from airflow_hops.extensions.experiments.core.studies import StudyFolder, record
 from airflow_hops.extensions.experiments.hooks import check_runs, ended_without_record, task_states
 from airflow_hops.web.access import READS_ARTIFACTS, READS_LOGS, READS_RUNS, TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import Instance, hook_of, pipeline_of, reaching, task_instance
-from airflow_hops.web.types import Facts, Json, Limit, Model, Number, Offset, Page
+from airflow_hops.web.types import Json, Limit, Model, Number, Offset, Page
 
 router = APIRouter(prefix="/api/dags/{dag_id}/studies", tags=["studies"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 log = logging.getLogger(__name__)
 _CURVES = 100
 
 
-class BestTrial(Model):
-    """The best trial of a study so far."""
+@dataclass(frozen=True, kw_only=True)
+class StudyEntry(StudyRecord):
+    """A study, without credentials in its parameters.
 
-    number: int
-    values: list[Number]
-    params: Facts
+    Attributes:
+        task_state: State of the searching task instance; None if Airflow has none. The study of a killed job stays
+            ``running`` until a retry resumes it.
+    """
 
-
-class StudyEntry(Model):
-    """A study."""
-
-    name: str
-    task_id: str
     map_index: int
     iteration: int
-    run_id: str
-    """DAG run that currently works on it, or did so last."""
-    state: str
     task_state: str | None
-    """State of the searching task instance; null if Airflow has none. The study of a killed job stays ``running`` until
-    a retry resumes it.
-    """
-    program: str
-    metrics: list[str]
-    directions: list[str]
-    sampler: str
-    pruner: str
-    trials: int
-    """Planned number of trials of this run."""
-    parallel: int
-    started: str
-    ended: str | None
-    counts: dict[str, int]
-    """Number of trials by state."""
-    done: int
-    """Number of this run's trials that have ended, as counted by the search."""
-    best: BestTrial | None
-    error: str | None
-
-
-class StudyPage(Page):
-    """Studies, newest first."""
-
-    studies: list[StudyEntry]
-    damaged: list[str]
-    """Errors of unreadable studies."""
 
 
 class StopRequest(Model):
@@ -100,17 +66,17 @@ class TrialColumns(Model):
     run_id: list[str]
 
 
+class StopBody(Model):
+    """The trials to stop."""
+
+    trial: Annotated[int, Field(ge=0, lt=2**31)] | None
+    """Number of a trial; null for the whole search."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyDetail(StudyEntry):
     """A study and its trials."""
 
-    space: Json
-    seed: int
-    choose: str | None
-    pareto: list[int]
-    """Trials on the Pareto front, for several metrics."""
-    importance: dict[str, Number]
-    """Share of each parameter in the variance of the first metric (fANOVA)."""
-    mlflow_run: str | None
     may_stop: bool
     stop_requests: list[StopRequest]
     columns: TrialColumns
@@ -125,14 +91,6 @@ class TrialCurve(Model):
     values: list[Number]
 
 
-class TrialCurves(Model):
-    """Intermediate values of the best trial, running ones, and the newest of the others."""
-
-    curves: list[TrialCurve]
-    left_out: int
-    """Number of further trials with intermediate values."""
-
-
 class TrialLog(Model):
     """The log of a failed trial."""
 
@@ -142,28 +100,13 @@ class TrialLog(Model):
     """Last lines of the log; null if there is none."""
 
 
-class StopBody(Model):
-    """The trials to stop."""
-
-    trial: Annotated[int, Field(ge=0, lt=2**31)] | None
-    """Number of a trial; null for the whole search."""
-
-
-@dataclass(frozen=True)
-class FoundStudy:
-    """A study of the route's task."""
-
-    folder: StudyFolder
-    record: StudyRecord
-
-
 def find_study(
     _: Annotated[None, READS_ARTIFACTS],
     dag_id: str,
     task_id: str,
     instance: Instance,
     study: Annotated[str, Query(max_length=500, description="The study's name: by default the DAG run's id")],
-) -> FoundStudy:
+) -> tuple[StudyFolder, StudyRecord]:
     """Returns the study of a route.
 
     Raises:
@@ -181,14 +124,14 @@ def find_study(
     # Names are sanitized for file systems, so two of them may share a folder.
     if record is None or (record.dag_id, record.task_id, record.name) != (dag_id, task, study):
         raise HTTPException(404, f"task {task!r} of DAG {dag_id!r} has no study {study!r}")
-    return FoundStudy(folder, record)
+    return folder, record
 
 
-OneStudy = Annotated[FoundStudy, Depends(find_study)]
+OneStudy = Annotated[tuple[StudyFolder, StudyRecord], Depends(find_study)]
 
 
 @router.get("")
-def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPage:
+def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> Page[StudyEntry]:
     """Lists the studies of a pipeline, newest first."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
@@ -201,16 +144,16 @@ def list_studies(dag_id: str, limit: Limit = 100, offset: Offset = 0) -> StudyPa
         damaged += [str(error) for error in errors]
     page = sorted(records, key=lambda each: each.started, reverse=True)[offset : offset + limit]
     studies = [StudyEntry(**_described(*each)) for each in zip(page, task_states(page), strict=True)]
-    return StudyPage(studies=studies, total_entries=len(records), damaged=damaged)
+    return Page[StudyEntry](entries=studies, total_entries=len(records), problems=damaged)
 
 
 @router.get("/{task_id}/{instance}")
 def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
     """Returns a study with all its trials."""
-    with reaching(found.folder.store):
-        trials = found.folder.trials()
-        requests = found.folder.stop_requests(found.record.run_id)
-    record = found.record
+    folder, record = found
+    with reaching(folder.store):
+        trials = folder.trials()
+        requests = folder.stop_requests(record.run_id)
     metrics = len(record.metrics)
     shown = [masked(trial.params) for trial in trials]
     names = dict.fromkeys(name for params in shown for name in params)
@@ -228,24 +171,17 @@ def get_study(user: GetUserDep, dag_id: str, found: OneStudy) -> StudyDetail:
 
 
 @router.get("/{task_id}/{instance}/curves")
-def list_trial_curves(found: OneStudy) -> TrialCurves:
-    """Lists the intermediate values of a study's trials."""
-    with reaching(found.folder.store):
-        trials = [trial for trial in found.folder.trials() if trial.intermediate]
-    trials.sort(key=lambda each: (each.number != found.record.best, each.state != "running", -each.number))
-    shown = trials[:_CURVES]
-    return TrialCurves(
-        curves=[
-            TrialCurve(
-                number=trial.number,
-                state=trial.state,
-                steps=[point[0] for point in trial.intermediate],
-                values=[point[1] for point in trial.intermediate],
-            )
-            for trial in shown
-        ],
-        left_out=len(trials) - len(shown),
-    )
+def list_trial_curves(found: OneStudy) -> Page[TrialCurve]:
+    """Lists the intermediate values of the best trial, of running ones, and of the newest of the others."""
+    folder, record = found
+    with reaching(folder.store):
+        trials = [trial for trial in folder.trials() if trial.intermediate]
+    trials.sort(key=lambda each: (each.number != record.best, each.state != "running", -each.number))
+    curves = []
+    for trial in trials[:_CURVES]:
+        steps, values = map(list, zip(*trial.intermediate, strict=True))
+        curves.append(TrialCurve(number=trial.number, state=trial.state, steps=steps, values=values))
+    return Page[TrialCurve](entries=curves, total_entries=len(trials))
 
 
 @router.get("/{task_id}/{instance}/log", dependencies=[READS_LOGS])
@@ -255,10 +191,11 @@ def get_trial_log(found: OneStudy, trial: Annotated[int, Query(ge=0, lt=2**31, d
     Raises:
         HTTPException: 404, the trial does not exist.
     """
-    with reaching(found.folder.store):
-        known, text = found.folder.trial(trial), found.folder.log(trial)
+    folder, record = found
+    with reaching(folder.store):
+        known, text = folder.trial(trial), folder.log(trial)
     if known is None:
-        raise HTTPException(404, f"study {found.record.name!r} has no trial {trial}")
+        raise HTTPException(404, f"study {record.name!r} has no trial {trial}")
     return TrialLog(number=trial, reason=known.reason, text=text)
 
 
@@ -269,21 +206,21 @@ def stop_study(user: GetUserDep, found: OneStudy, body: StopBody) -> StopRequest
     Raises:
         HTTPException: 409, the search or its task is not running.
     """
-    by, record = user.get_name(), found.record
-    with reaching(found.folder.store):
+    by, trial, (folder, record) = user.get_name(), body.trial, found
+    with reaching(folder.store):
         try:
-            check_runs(found.folder, record, ended_without_record(record), body.trial)
+            check_runs(folder, record, ended_without_record(record), trial)
         except BadInput as error:
             raise HTTPException(409, str(error)) from error
-        found.folder.request_stop(body.trial, by)
-    what = "the search" if body.trial is None else f"trial {body.trial}"
+        folder.request_stop(trial, by)
+    what = "the search" if trial is None else f"trial {trial}"
     log.info("%s of study %r of DAG %r: stop requested by %r", what, record.name, record.dag_id, by)
-    return StopRequest(trial=body.trial, by=by)
+    return StopRequest(trial=trial, by=by)
 
 
 def _described(record: StudyRecord, task_state: str | None) -> dict[str, Any]:
-    """Returns the fields of a :class:`StudyEntry`, and those of the record."""
+    """Returns the fields of a :class:`StudyEntry`."""
     task = Producer.of_task(record.dag_id, record.run_id, record.task_id)
-    best = {"number": record.best, "values": record.best_values, "params": record.best_params}
-    own = {"task_state": task_state, **{name: getattr(task, name) for name in ("task_id", "map_index", "iteration")}}
-    return {**record.to_dict(), **own, "best": None if record.best is None else best}
+    own = {name: getattr(task, name) for name in ("task_id", "map_index", "iteration")}
+    shown = {"best_params": masked(record.best_params), "space": masked(record.space)}
+    return {**vars(record), **own, **shown, "task_state": task_state}

@@ -39,14 +39,6 @@ class BacktestEntry(Model):
     """Policy with the highest net gain at the report's price of a training."""
 
 
-class BacktestPage(Page):
-    """Back-tests, newest first."""
-
-    backtests: list[BacktestEntry]
-    damaged: list[str]
-    """Errors of unreadable reports."""
-
-
 class _Damaged(BadInput):
     """An unreadable report of which at most the replayed DAG is known."""
 
@@ -125,7 +117,9 @@ FoundBacktest = Annotated[Backtest, Depends(find_backtest)]
 
 
 @router.get("")
-def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, offset: Offset = 0) -> BacktestPage:
+def list_model_backtests(
+    user: GetUserDep, served: Served, limit: Limit = 50, offset: Offset = 0
+) -> Page[BacktestEntry]:
     """Lists back-tests of a model, newest first; the total includes those that the user may not read."""
     store, may_read = served.hook.store, MayRead(user, DagAccessEntity.XCOM)
 
@@ -142,9 +136,9 @@ def list_model_backtests(user: GetUserDep, served: Served, limit: Limit = 50, of
         listed = backtest_ids(store, served.name)
         result = list(threads.map(read, listed[offset : offset + limit]))
     shown = [each[1] for each in result if each and not _is_hidden(each[0], may_read)]
-    return BacktestPage(
-        backtests=[each for each in shown if isinstance(each, BacktestEntry)],
-        damaged=[each for each in shown if isinstance(each, str)],
+    return Page[BacktestEntry](
+        entries=[each for each in shown if isinstance(each, BacktestEntry)],
+        problems=[each for each in shown if isinstance(each, str)],
         total_entries=len(listed),
     )
 

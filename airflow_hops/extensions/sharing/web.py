@@ -7,20 +7,22 @@ read a DAG, as lists across DAGs do. All of them read the store of the connectio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.params import Path as PathParameter
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.store.leases import Watch
-from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetRef
+from airflow_hops.extensions.sharing.core.entries import Dataset, DatasetEntry, DatasetRef
 from airflow_hops.extensions.sharing.core.records import Catalogue, Daemon, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.search import search
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import ReadableDags
 from airflow_hops.web.artifacts.lookup import hook_of, reaching
-from airflow_hops.web.types import Facts, Json, Model, Number
+from airflow_hops.web.types import Json, Model, Number
 
 router = APIRouter(tags=["sharing"])
 
@@ -30,61 +32,18 @@ _watches: dict[str, Watch[Daemon | None]] = {}
 Search = Annotated[str, Query(alias="search", max_length=500, description="Words and conditions, as rows>1000")]
 
 
-class SharingDaemonState(Model):
-    """The daemon; times in seconds since 1970."""
+@dataclass(frozen=True, kw_only=True)
+class SharedDataset(DatasetEntry):
+    """A data set of a catalogue.
+
+    Attributes:
+        is_fetched: Whether its files are in the store.
+    """
 
     organisation: str
-    host: str
-    listen: str
-    announced: str
-    seeding: str
-    is_alive: bool
-    at: float
-    error: str | None
-
-
-class SharingPeer(Model):
-    """A peer in a transfer; rates in bytes per second."""
-
-    organisation: str
-    address: str
-    down_bytes_s: float
-    up_bytes_s: float
-    progress: float
-
-
-class SharingTransfer(Model):
-    """The state of a transfer."""
-
-    state: str
-    done_bytes: int
-    down_bytes_s: float
-    up_bytes_s: float
-    uploaded_bytes: int
-    peers: list[SharingPeer]
-    dropped: list[str]
-    error: str | None
-
-
-class SharedDataset(Model):
-    """A data set of a catalogue."""
-
-    organisation: str
-    name: str
-    version: int
-    licence: str
-    description: str
-    kind: str
-    created_at: str
-    rows: int
-    size_bytes: int
-    files: int
     is_own: bool
     is_fetched: bool
-    """Whether its files are in the store."""
-    features: dict[str, Facts]
-    """Type and statistics of the first features, by ``table.column``."""
-    transfer: SharingTransfer | None
+    transfer: Transfer | None
 
 
 class SharingOrganisation(Model):
@@ -109,7 +68,9 @@ class SharingOrganisation(Model):
 class SharingState(Model):
     """Everything that is shared; without a daemon, as it last reported."""
 
-    daemon: SharingDaemonState | None
+    daemon: Daemon | None
+    is_alive: bool
+    """Whether the daemon runs."""
     datasets: list[SharedDataset]
     organisations: list[SharingOrganisation]
 
@@ -144,12 +105,14 @@ def get_sharing(readable: ReadableDags, text: Search = "") -> SharingState:
         fetched = {each.ref for each in others if each.ref in asked and records.fetched(each.ref)}
     watch = _watches.setdefault(hook.store.root, Watch(daemon))
     watch.see(daemon)
+    datasets: list[Any] = [
+        _dataset(each, transfers.get(each.entry.info_hash), is_own=each in own, is_fetched=each.ref in fetched)
+        for each in search([*own, *others], text)
+    ]
     return SharingState(
-        daemon=SharingDaemonState.of(daemon, is_alive=not watch.is_dead) if daemon else None,
-        datasets=[
-            _dataset(each, transfers.get(each.entry.info_hash), is_own=each in own, is_fetched=each.ref in fetched)
-            for each in search([*own, *others], text)
-        ],
+        daemon=daemon and daemon.to_dict(),  # type: ignore[arg-type]  # checked by its fields' types
+        is_alive=daemon is not None and not watch.is_dead,
+        datasets=datasets,
         organisations=[_organisation(each, list(transfers.values())) for each in catalogues],
     )
 
@@ -212,15 +175,11 @@ def _public(*segments: str, media_type: str) -> Response:
     return Response(content, media_type=media_type)
 
 
-def _dataset(dataset: Dataset, transfer: Transfer | None, *, is_own: bool, is_fetched: bool) -> SharedDataset:
-    return SharedDataset.of(
-        dataset.entry,
-        organisation=dataset.organisation,
-        is_own=is_own,
-        is_fetched=is_fetched,
-        features={name: dict(of) for name, of in dataset.entry.features.items()},
-        transfer=transfer and SharingTransfer.of(transfer, peers=[SharingPeer.of(peer) for peer in transfer.peers]),
-    )
+def _dataset(dataset: Dataset, transfer: Transfer | None, *, is_own: bool, is_fetched: bool) -> dict[str, Any]:
+    """Returns a :class:`SharedDataset`, whose fields' types pydantic checks."""
+    own = {"organisation": dataset.organisation, "is_own": is_own, "is_fetched": is_fetched}
+    features = masked(dataset.entry.features)
+    return {**dataset.entry.to_dict(), **own, "features": features, "transfer": transfer and transfer.to_dict()}
 
 
 def _organisation(catalogue: Catalogue, transfers: Sequence[Transfer]) -> SharingOrganisation:

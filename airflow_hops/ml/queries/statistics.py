@@ -37,7 +37,7 @@ def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``datasets``: each with ``name``, ``rows``, ``weighted_rows`` (null without weights), ``features`` (their
-        number) and ``slices``, each with ``key`` and ``rows``.
+        number) and ``slices``: rows by key.
     """
     results = []
     for name in _names(place, params["artifact"]):
@@ -48,7 +48,7 @@ def datasets(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
                 "rows": int(whole.num_examples),
                 "weighted_rows": whole.weighted_num_examples or None,
                 "features": len(whole.features),
-                "slices": [{"key": each.name, "rows": int(each.num_examples)} for each in slices],
+                "slices": {each.name: int(each.num_examples) for each in slices},
             }
         )
     return {"datasets": results}

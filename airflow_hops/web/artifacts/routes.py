@@ -16,7 +16,7 @@ from airflow_hops.airflow_internals.database import (
     create_session,
     instance_columns,
 )
-from airflow_hops.core.contract.artifacts import Artifact, Manifest, total_rows
+from airflow_hops.core.contract.artifacts import Artifact, FileEntry, Manifest, RowCounts, total_rows
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
 from airflow_hops.web.artifacts.lookup import (
@@ -44,14 +44,6 @@ class ArtifactAddress(TaskAddress):
     kind: str
 
 
-class Rows(Model):
-    """Rows that a step read, wrote and rejected; the last by reason."""
-
-    rows_in: int
-    rows_out: int
-    rejected: dict[str, int]
-
-
 class ArtifactSummary(ArtifactAddress):
     """Summary of an artifact without opening it. The address is that of the task that returned it."""
 
@@ -59,9 +51,9 @@ class ArtifactSummary(ArtifactAddress):
     cached: bool
     """Whether it comes from an earlier run."""
     metrics: dict[str, Number]
-    rows: dict[str, Rows]
+    rows: dict[str, RowCounts]
     """Rows by table, split or window."""
-    total_rows: Rows | None
+    total_rows: RowCounts | None
     """Total, each row counted once; null if rows were not counted."""
     properties: Facts
 
@@ -90,25 +82,6 @@ class RunSummary(Model):
     artifacts: list[ArtifactSummary]
 
 
-class RunPage(Page):
-    """Runs, newest first."""
-
-    runs: list[RunSummary]
-
-
-class RunArtifacts(Model):
-    """The artifacts of a run, in the order of the pipeline's tasks."""
-
-    artifacts: list[ArtifactEntry]
-
-
-class FileSummary(Model):
-    """A file of an artifact."""
-
-    path: str
-    size_bytes: int
-
-
 class InputArtifact(Model):
     """An input of an artifact. For one of a DAG that the user may not read, only the kind is set."""
 
@@ -124,7 +97,7 @@ class ArtifactDetail(ArtifactEntry):
     uri: str
     maker: ArtifactAddress
     try_number: int
-    files: list[FileSummary]
+    files: list[FileEntry]
     inputs: dict[str, list[InputArtifact]]
 
 
@@ -134,8 +107,8 @@ def list_runs(
     with_kind: Annotated[str | None, Query(alias="with", pattern=_KIND_PATTERN, max_length=64)] = None,
     limit: Limit = 50,
     offset: Offset = 0,
-) -> RunPage:
-    """Lists runs of a pipeline and the results of their tasks; ``with`` selects those with an artifact of a kind."""
+) -> Page[RunSummary]:
+    """Lists runs of a pipeline, newest first, and their artifacts; ``with`` selects those with one of a kind."""
     with create_session() as session:
         pipeline_of(session, dag_id)
         wanted = select(DagRun).where(DagRun.dag_id == dag_id)
@@ -164,12 +137,12 @@ def list_runs(
             )
             for run in runs
         ]
-    return RunPage(total_entries=total, runs=results)
+    return Page[RunSummary](total_entries=total, entries=results)
 
 
 @router.get("/runs/{run_id}/artifacts", dependencies=[READS_RUNS, READS_ARTIFACTS])
-def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
-    """Lists the artifacts of a run, including those of failed and waiting tasks."""
+def list_run_artifacts(dag_id: str, run_id: str) -> list[ArtifactEntry]:
+    """Lists the artifacts of a run in the order of the pipeline's tasks, including those of failed and waiting ones."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         run_of(session, dag_id, run_id)
@@ -200,8 +173,7 @@ def list_run_artifacts(dag_id: str, run_id: str) -> RunArtifacts:
 
     with reading_threads() as readers:
         entries = [result for result in readers.map(entry, [*held, *silent]) if result is not None]
-    by_task = sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.iteration, e.map_index))
-    return RunArtifacts(artifacts=by_task)
+    return sorted(entries, key=lambda e: (order.get(e.task_id, len(order)), e.iteration, e.map_index))
 
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}")
@@ -213,7 +185,7 @@ def get_artifact(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath, 
         **{**_present(address, found.artifact, manifest).model_dump(), "maker": address_of(manifest)},
         uri=found.artifact.uri,
         try_number=manifest.producer.try_number,
-        files=[FileSummary(path=file.path, size_bytes=file.size_bytes) for file in manifest.files],
+        files=list(manifest.files),
         inputs={role: [_input(found, user, each) for each in values] for role, values in manifest.inputs.items()},
     )
 
@@ -229,14 +201,13 @@ def returned_address(returned: ReturnedArtifact) -> ArtifactAddress:
 
 
 def _summary(address: ArtifactAddress, artifact: Artifact) -> ArtifactSummary:
-    total = total_rows(artifact.rows, artifact.properties)
     return ArtifactSummary(
         **address.model_dump(),
         fingerprint=artifact.fingerprint,
         cached=artifact.cached,
         metrics=dict(artifact.metrics),
-        rows={name: Rows.of(counts) for name, counts in artifact.rows.items()},
-        total_rows=None if total is None else Rows.of(total),
+        rows=dict(artifact.rows),
+        total_rows=total_rows(artifact.rows, artifact.properties),
         properties=dict(artifact.properties),
     )
 

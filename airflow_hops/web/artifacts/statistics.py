@@ -22,13 +22,6 @@ Slice = Annotated[str | None, Query(max_length=1000, description="Key of a slice
 Weighted = Annotated[bool, Query(description="Whether to return weights instead of counts")]
 
 
-class SliceRows(Model):
-    """A slice of a data set."""
-
-    key: str
-    rows: int
-
-
 class StatisticsDataset(Model):
     """A data set with statistics."""
 
@@ -36,7 +29,8 @@ class StatisticsDataset(Model):
     rows: int
     weighted_rows: Number
     features: int
-    slices: list[SliceRows]
+    slices: dict[str, int]
+    """Rows by the key of a slice."""
 
 
 class StatisticsDatasets(Model):
@@ -228,16 +222,11 @@ class SplitRows(Model):
     columns: list[ColumnType]
 
 
-class RowSplits(Model):
-    """Rows of an artifact by split; empty if it has no Parquet files."""
-
-    splits: dict[str, SplitRows]
-
-
 @router.get("/splits")
-def list_splits(found: TaskArtifact) -> RowSplits:
-    """Lists the splits of an artifact with their rows."""
-    return RowSplits(**ask(found.hook, "examples/splits", {"artifact": found.artifact.to_dict()}))
+def list_splits(found: TaskArtifact) -> dict[str, SplitRows]:
+    """Returns the rows of an artifact by split; none if it has no Parquet files."""
+    splits = ask(found.hook, "examples/splits", {"artifact": found.artifact.to_dict()})["splits"]
+    return {name: SplitRows(**rows) for name, rows in splits.items()}
 
 
 @router.get(

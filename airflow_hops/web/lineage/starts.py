@@ -36,35 +36,22 @@ class DeployedVersion(Model):
     """Null if unknown, or if the user may not read the DAG that made it."""
 
 
-class DeployedVersions(Model):
-    """Deployed versions of a pipeline's models, newest first."""
-
-    versions: list[DeployedVersion]
-
-
-class KeyPart(Model):
-    """A part of a cache key."""
-
-    name: str
-    value: str | None
-    """SHA-256 (hex); null if this artifact's key lacks the part."""
-    newest: str | None
-    """Value for the task's newest artifact."""
-
-
 class Reproduction(Model):
     """Cache key parts of an artifact, and those that have changed."""
 
     cache_key: str | None
     """Null if the task is not cached."""
-    parts: list[KeyPart]
+    parts: dict[str, str]
+    """SHA-256 (hex) by part of the key."""
+    newest: dict[str, str]
+    """The same of the task's newest artifact."""
     newest_run: str | None
     """Run that made the newest artifact; null if unknown."""
 
 
 @router.get("/versions")
-def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
-    """Lists the deployed versions of the pipeline's models, and their deployments."""
+def list_deployed_versions(user: GetUserDep, dag_id: str) -> list[DeployedVersion]:
+    """Lists the deployed versions of the pipeline's models, newest first, and their deployments."""
     with create_session() as session:
         pipeline = pipeline_of(session, dag_id)
         versions: list[DeployedVersion] = []
@@ -75,10 +62,9 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
             for event in record.history:
                 if event.event in ("deployed", "canary"):
                     first.setdefault(event.version, event)
-            results = []
             for number in sorted(first, reverse=True):
                 began = record.began(number)
-                results.append(
+                versions.append(
                     DeployedVersion(
                         model=model,
                         version=number,
@@ -88,8 +74,7 @@ def list_deployed_versions(user: GetUserDep, dag_id: str) -> DeployedVersions:
                         deployment=_deployment(session, user, model, number, began.made_by if began else {}),
                     )
                 )
-            versions += results
-    return DeployedVersions(versions=versions)
+    return versions
 
 
 @router.get("/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/reproduction")
@@ -97,7 +82,7 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
     """Returns the parts of an artifact's cache key, compared with those of the task's newest artifact."""
     parts = dict(found.manifest.cache_key_parts)
     if not parts:
-        return Reproduction(cache_key=None, parts=[], newest_run=None)
+        return Reproduction(cache_key=None, parts={}, newest={}, newest_run=None)
     producer = found.manifest.producer
     with reaching(found.store):
         try:
@@ -106,12 +91,7 @@ def get_reproduction(found: TaskArtifact) -> Reproduction:
         except (FileNotFoundError, ValueError):
             latest = {}
     newest = latest.get("parts") or {}
-    names = sorted({*parts, *newest})
-    return Reproduction(
-        cache_key=cache_key(parts),
-        parts=[KeyPart(name=name, value=parts.get(name), newest=newest.get(name)) for name in names],
-        newest_run=latest.get("run_id"),
-    )
+    return Reproduction(cache_key=cache_key(parts), parts=parts, newest=newest, newest_run=latest.get("run_id"))
 
 
 def _deployment(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, Body, HTTPException
 from pydantic import Field, StringConstraints
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
@@ -22,50 +22,21 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.web.access import TRIGGERS_RUNS
 from airflow_hops.web.models.card import keep_cards_of
 from airflow_hops.web.models.records import Decided, ServedModelOf
-from airflow_hops.web.models.routes import candidates_of, judged
+from airflow_hops.web.models.routes import candidates_of, evaluated, judged
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}", tags=["models"], dependencies=[TRIGGERS_RUNS])
 log = logging.getLogger(__name__)
 
 Version = Annotated[int, Field(ge=1, lt=2**31)]
-
-
-class DecisionRequest(Model):
-    """Base of all decision requests."""
-
-    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
-    """Reason, for the record."""
-    request_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$")]
-    """Id that the client chooses; a repeated request is not executed again."""
-
-
-class PromoteRequest(DecisionRequest):
-    """Gives all traffic to a version, which becomes the champion."""
-
-    version: Version | None
-    """Null for the challenger."""
-
-
-class TrafficRequest(DecisionRequest):
-    """Sets the shares of champion and challenger."""
-
-    percents: dict[Version, Annotated[int, Field(ge=0, le=100)]]
-    """Whole percents by version; they sum to 100."""
-
-
-class RollbackRequest(DecisionRequest):
-    """Returns to a version."""
-
-    to_version: Version | None
-    """Null removes the canary, or, if there is none, restores the former champion."""
-
-
-class ReplaceRequest(DecisionRequest):
-    """Gives all traffic to a candidate, even a refused one."""
-
-    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """Fingerprint of one of the model's candidates."""
+Percent = Annotated[int, Field(ge=0, le=100)]
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000), Body()]
+"""Reason, for the record."""
+RequestId = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9-]{8,64}$"),
+    Body(description="Id that the client chooses; a repeated request is not executed again"),
+]
 
 
 class Outcome(Model):
@@ -84,20 +55,43 @@ class Outcome(Model):
 
 
 @router.post("/promote")
-def promote_model_version(user: GetUserDep, served: Decided, body: PromoteRequest) -> Outcome:
+def promote_model_version(
+    user: GetUserDep,
+    served: Decided,
+    reason: Reason,
+    request_id: RequestId,
+    version: Annotated[Version | Literal["challenger"], Body()],
+) -> Outcome:
     """Gives all traffic to a version and makes it the champion."""
-    return _decide(user, served, body, "promote", {"version": body.version})
+    chosen = None if version == "challenger" else version
+    return _decide(user, served, reason, request_id, "promote", {"version": chosen})
 
 
 @router.post("/traffic")
-def set_model_traffic(user: GetUserDep, served: Decided, body: TrafficRequest) -> Outcome:
+def set_model_traffic(
+    user: GetUserDep,
+    served: Decided,
+    reason: Reason,
+    request_id: RequestId,
+    percents: Annotated[dict[Version, Percent], Body(description="Whole percents by version; they sum to 100")],
+) -> Outcome:
     """Sets the shares of champion and challenger."""
-    percents = {str(version): percent for version, percent in body.percents.items()}
-    return _decide(user, served, body, "set_traffic", {"percents": percents})
+    shares = {str(version): percent for version, percent in percents.items()}
+    return _decide(user, served, reason, request_id, "set_traffic", {"percents": shares})
 
 
 @router.post("/replace")
-def replace_model_champion(user: GetUserDep, served: Decided, body: ReplaceRequest) -> Outcome:
+def replace_model_champion(
+    user: GetUserDep,
+    served: Decided,
+    reason: Reason,
+    request_id: RequestId,
+    fingerprint: Annotated[
+        str,
+        StringConstraints(pattern=r"^[0-9a-f]{64}$"),
+        Body(description="Fingerprint of one of the model's candidates"),
+    ],
+) -> Outcome:
     """Makes a candidate the champion deliberately, even one that was refused or has other inputs.
 
     Raises:
@@ -105,21 +99,31 @@ def replace_model_champion(user: GetUserDep, served: Decided, body: ReplaceReque
     """
     model = (served.hops_conn_id, served.name)
     with create_session() as session:
-        candidates = candidates_of(judged(session, user, [model])[model], None)
-    candidate = next((each for each in candidates if each.fingerprint == body.fingerprint), None)
+        candidates = candidates_of(evaluated(judged(session, user, [model])[model]), None)
+    candidate = next((each for each in candidates if each.fingerprint == fingerprint), None)
     if candidate is None:
-        raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {body.fingerprint}")
-    return _decide(user, served, body, "replace_champion", {"model": candidate.uri})
+        raise HTTPException(404, f"no candidate of model {served.name!r} has the fingerprint {fingerprint}")
+    return _decide(user, served, reason, request_id, "replace_champion", {"model": candidate.uri})
 
 
 @router.post("/roll_back")
-def roll_back_model(user: GetUserDep, served: Decided, body: RollbackRequest) -> Outcome:
+def roll_back_model(
+    user: GetUserDep,
+    served: Decided,
+    reason: Reason,
+    request_id: RequestId,
+    to_version: Annotated[
+        Version | Literal["previous"],
+        Body(description="The previous one removes the canary, or, if there is none, restores the former champion"),
+    ],
+) -> Outcome:
     """Takes the canary out of service, or restores a former champion."""
-    return _decide(user, served, body, "roll_back", {"to_version": body.to_version})
+    chosen = None if to_version == "previous" else to_version
+    return _decide(user, served, reason, request_id, "roll_back", {"to_version": chosen})
 
 
 def _decide(
-    user: GetUserDep, served: ServedModelOf, body: DecisionRequest, function: str, params: Mapping[str, Any]
+    user: GetUserDep, served: ServedModelOf, reason: str, request_id: str, function: str, params: Mapping[str, Any]
 ) -> Outcome:
     """Runs the step of a decision; HTTPException with 422 if it is impossible, 502 if a service does not answer."""
     who = user.get_name()
@@ -129,11 +133,11 @@ def _decide(
         entry=f"airflow_hops.ml.stages.deploy.traffic:{function}",
         params={
             "model_name": served.name,
-            "reason": body.reason,
-            "by": {"dag_id": served.dag_id, "user": who, "request_id": body.request_id},
+            "reason": reason,
+            "by": {"dag_id": served.dag_id, "user": who, "request_id": request_id},
             **params,
         },
-        producer=Producer(served.dag_id, f"web__{body.request_id}", function),
+        producer=Producer(served.dag_id, f"web__{request_id}", function),
         services=model_server_services(served.server_conn_id) if served.server_conn_id != served.hops_conn_id else {},
     )
     try:

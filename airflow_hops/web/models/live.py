@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlencode
@@ -25,31 +25,17 @@ _TIMEOUT_S = 3.0
 """Short, since a page waits for the answer and asks again."""
 
 
-@dataclass(frozen=True)
-class QueriedServer:
-    """REST client of a model server; only the server of this package has counts by version."""
+def server_of(conn_id: str) -> tuple[RestClient, ServerAddress]:
+    """Returns client and address of the server of a connection of type ``model_server`` or ``hops``.
 
-    client: RestClient
-    kind: str
-    is_bundled: bool
-
-    @classmethod
-    def of(cls, conn_id: str) -> QueriedServer:
-        """Returns the server of a connection of type ``model_server`` or ``hops``.
-
-        Raises:
-            HopsError: the connection cannot be read, or has no REST port.
-        """
-        try:
-            address = ModelServerHook(conn_id).address
-            return cls(_client(address), address.kind, address.is_bundled)
-        except HopsError as error:
-            raise HopsError(f"connection {conn_id!r}: {error}") from error
-
-    @property
-    def url(self) -> str:
-        """Address of the server."""
-        return self.client.address
+    Raises:
+        HopsError: the connection cannot be read, or has no REST port.
+    """
+    try:
+        address = ModelServerHook(conn_id).address
+        return _client(address), address
+    except HopsError as error:
+        raise HopsError(f"connection {conn_id!r}: {error}") from error
 
 
 @cache  # reading certificates takes longer than a request
@@ -64,9 +50,9 @@ class LiveVersion(Model):
     """A version on the server. Counts begin with the server's start."""
 
     version: int
-    state: str
-    """TensorFlow Serving's state: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``."""
-    error: str
+    state: str = ""
+    """TensorFlow Serving's state: ``START``, ``LOADING``, ``AVAILABLE``, ``UNLOADING``, ``END``; empty if unknown."""
+    error: str = ""
     traffic_percent: Number = None
     """Current share of requests that name no version; null if the server does not report it."""
     requests: int = 0
@@ -145,12 +131,6 @@ class LogLine(Model):
     message: str
 
 
-class LogTail(Model):
-    """The newest log lines about a model, oldest first."""
-
-    lines: list[LogLine]
-
-
 @router.get("/live", dependencies=[READS_ARTIFACTS])
 def get_live_model(
     served: Served,
@@ -158,14 +138,14 @@ def get_live_model(
 ) -> LiveModel:
     """Returns the model server's view of a model; if the server does not answer, ``problem`` says so."""
     try:
-        server = QueriedServer.of(served.server_conn_id)
+        client, server = server_of(served.server_conn_id)
     except HopsError as error:
         return LiveModel(address=None, kind=None, problem=str(error), since=None, versions=[], series=None)
-    facts = {"address": server.url, "kind": server.kind}
+    facts = {"address": client.address, "kind": server.kind}
     try:
-        states = {each.version: each for each in server.client.status(served.name)}
-        stats = server.client.stats() if server.is_bundled else {}
-        series = _series(server, served.name, minutes) if server.is_bundled else None
+        states = {each.version: each for each in client.status(served.name)}
+        stats = client.stats() if server.is_bundled else {}
+        series = _series(client, served.name, minutes) if server.is_bundled else None
     except (HopsError, LookupError, TypeError) as error:  # something else may listen there
         return LiveModel(**facts, problem=str(error), since=None, versions=[], series=None)
     counted = {int(v): result for v, result in stats.get("models", {}).get(served.name, {}).get("versions", {}).items()}
@@ -183,28 +163,28 @@ def tail_model_logs(
     version: Annotated[int, Query(ge=0, description="Only lines of this version; 0 for all")] = 0,
     level: Annotated[Literal["INFO", "WARNING", "ERROR"], Query(description="Lowest level of the lines")] = "INFO",
     lines: Annotated[int, Query(ge=1, le=1000)] = 200,
-) -> LogTail:
-    """Returns the newest lines of the model server's log about this model."""
-    server = QueriedServer.of(served.server_conn_id)
+) -> list[LogLine]:
+    """Returns the newest lines of the model server's log about this model, oldest first."""
+    client, server = server_of(served.server_conn_id)
     if not server.is_bundled:
         raise BadInput(
-            f"{server.url} is a {server.kind}, which does not provide its log over HTTP: it writes the log to "
+            f"{client.address} is a {server.kind}, which does not provide its log over HTTP: it writes the log to "
             "standard error"
         )
     wanted: dict[str, str | int | float] = {"model": served.name, "version": version, "level": level, "lines": lines}
     try:
-        result = server.client.call("GET", f"/v1/logs?{urlencode(wanted)}")["lines"]
+        result = client.call("GET", f"/v1/logs?{urlencode(wanted)}")["lines"]
     except ModelServerError as error:
         if error.code.name != "NOT_FOUND":
             raise
-        raise HTTPException(404, f"the model server at {server.url} does not provide its log ({error})") from error
-    return LogTail(lines=[LogLine(**{**line, "version": line["version"] or None}) for line in result])
+        raise HTTPException(404, f"the model server at {client.address} does not provide its log ({error})") from error
+    return [LogLine(**{**line, "version": line["version"] or None}) for line in result]
 
 
-def _series(server: QueriedServer, model_name: str, minutes: float) -> Series:
+def _series(client: RestClient, model_name: str, minutes: float) -> Series:
     since_s = time.time() - 60 * minutes
     wanted = urlencode({"model": model_name, "since": since_s})
-    result = server.client.call("GET", f"/v1/stats/series?{wanted}")
+    result = client.call("GET", f"/v1/stats/series?{wanted}")
     versions = result["models"].get(model_name, {"versions": {}})["versions"]
     batching = result["batching"]
     if batching is not None:

@@ -15,7 +15,7 @@ import posixpath
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, Body, HTTPException
 from fastapi.params import Path as PathParameter
 from pydantic import AwareDatetime, Field, StringConstraints
 
@@ -34,22 +34,17 @@ _RESERVED = ("mlflow.", "hops.")
 
 TagName = Annotated[str, StringConstraints(pattern=r"^\w[\w ./:-]*$", max_length=250)]
 """A name that MLflow accepts with any of its stores."""
+Note = Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)]
+DecisionNote = Annotated[Note, Body(embed=True, description="Replaces the current note; empty removes it")]
 
 
 class NoteRequest(Model):
     """Note and tags of a run or a version."""
 
-    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)] | None
+    note: Note | None
     """Null leaves it unchanged."""
     tags: Annotated[dict[TagName, Annotated[str, Field(max_length=5000)] | None], Field(max_length=50)]
     """Values by name; null removes a tag, and other tags stay."""
-
-
-class DecisionNoteRequest(Model):
-    """A note on a decision."""
-
-    note: Annotated[str, StringConstraints(strip_whitespace=True, max_length=5000)]
-    """Replaces the current note; empty removes it."""
 
 
 def is_own_tag(name: str) -> bool:
@@ -89,7 +84,7 @@ def annotate_decision(
     served: Decided,
     version: Annotated[int, PathParameter(ge=1, lt=2**31)],
     decided_at: AwareDatetime,
-    body: DecisionNoteRequest,
+    note: DecisionNote,
 ) -> None:
     """Sets the note on a decision about a version.
 
@@ -100,7 +95,7 @@ def annotate_decision(
     history = read_model_record(served.hook.store, served.name).history
     if (version, decided_at) not in {(event.version, datetime.fromisoformat(event.at)) for event in history}:
         raise HTTPException(404, f"{served.name} v{version}: no decision was made at {decided_at.isoformat()}")
-    tags = {f"{DECISION_NOTE}.{_in_utc(decided_at)}": _signed(body.note, user)}
+    tags = {f"{DECISION_NOTE}.{_in_utc(decided_at)}": _signed(note, user)}
     about = {"model_name": served.name, "version": version}
     ask(served.hook, "registry/annotate_version", {**about, "note": None, "tags": tags})
     keep_cards_of(served, version)
@@ -108,10 +103,10 @@ def annotate_decision(
 
 
 @router.post("/training-runs/{mlflow_run_id}/decision-note", status_code=204)
-def annotate_refusal(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, body: DecisionNoteRequest) -> None:
+def annotate_refusal(user: GetUserDep, dag_id: str, mlflow_run_id: RunId, note: DecisionNote) -> None:
     """Sets the note on the refusal of the candidate that a run trained."""
     about = {"experiment": dag_id, "run_id": mlflow_run_id, "note": None}
-    ask(tracking_hook(dag_id), "registry/annotate_run", {**about, "tags": {DECISION_NOTE: _signed(body.note, user)}})
+    ask(tracking_hook(dag_id), "registry/annotate_run", {**about, "tags": {DECISION_NOTE: _signed(note, user)}})
     log.info("note on the refusal of MLflow's run %s by %r", mlflow_run_id, user.get_name())
 
 

@@ -14,13 +14,14 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationProperties, EvaluationReport
 from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.rollout.decision import Finding
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
 from airflow_hops.web.artifacts.tasks import returned_by_runs
 from airflow_hops.web.queries import ask
-from airflow_hops.web.types import Json, Model, Number, Time
+from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
 
@@ -164,17 +165,6 @@ class AskedCounts(Model):
     """Requests refused as the client's mistake."""
     latency_ms_p50: Number
     latency_ms_p99: Number
-
-
-class Finding(Model):
-    """A comparison of a canary with the stable version."""
-
-    what: str
-    """``errors``, ``refusals``, ``latency_p50``, ``latency_p99``, ``predictions``, ``labels``."""
-    verdict: str
-    """``ok``, ``doubt``, ``bad`` or ``not_judged``."""
-    text: str
-    numbers: dict[str, Json]
 
 
 class Decision(Model):

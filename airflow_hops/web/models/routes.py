@@ -38,63 +38,52 @@ _VERDICTS = 50
 """Number of verdicts per evaluating task that are searched for candidates."""
 
 
-class RefusedCandidate(Model):
-    """A trained model that was not deployed."""
-
-    at: Time
-    why: str
-    judged: ArtifactAddress
-    """Artifact with the verdict."""
-    metrics: dict[str, Number]
-    fingerprint: str
-    """Fingerprint of the model artifact; empty if a user's own evaluation does not report it."""
-    champion_version: int | None
-    """Version that it was compared with, if any."""
-
-
 class Candidate(Model):
-    """An evaluated model that may replace the champion."""
+    """An evaluated model."""
 
     at: Time
+    refused: bool
     why: str
     """Reason of a refusal; empty if it was blessed."""
     judged: ArtifactAddress
     """The evaluation."""
+    metrics: dict[str, Number]
     fingerprint: str
+    """Fingerprint of the model artifact; empty if a user's own evaluation does not report it."""
     uri: str
-    """URI of the model artifact."""
+    """URI of the model artifact; empty as its fingerprint."""
+    champion_version: int | None
+    """Version that it was compared with, if any."""
 
 
-def refused_of(evaluations: Iterable[ReturnedArtifact]) -> list[RefusedCandidate]:
-    """Returns the candidates that evaluations refused, in their order."""
+def evaluated(evaluations: Iterable[ReturnedArtifact]) -> list[Candidate]:
+    """Returns the models that evaluations judged, in their order."""
     results = []
     for each in evaluations:
-        if verdict_against(each.artifact) is not None:
-            candidate, champion = compared_models(each.artifact)
-            version = champion.version if champion else None
-            results.append(
-                RefusedCandidate(
-                    at=each.at,
-                    why=why_refused(each.artifact),
-                    judged=returned_address(each),
-                    metrics=dict(each.artifact.metrics),
-                    fingerprint=candidate.fingerprint,
-                    champion_version=version if isinstance(version, int) else None,
-                )
+        model, champion = compared_models(each.artifact)
+        version = champion.version if champion else None
+        refused = verdict_against(each.artifact) is not None
+        results.append(
+            Candidate(
+                at=each.at,
+                refused=refused,
+                why=why_refused(each.artifact) if refused else "",
+                judged=returned_address(each),
+                metrics=dict(each.artifact.metrics),
+                fingerprint=model.fingerprint,
+                uri=model.uri,
+                champion_version=version if isinstance(version, int) else None,
             )
+        )
     return results
 
 
-def candidates_of(evaluations: Iterable[ReturnedArtifact], champion: str | None) -> list[Candidate]:
+def candidates_of(evaluated: Iterable[Candidate], champion: str | None) -> list[Candidate]:
     """Returns the evaluated models except the champion, each once, newest first."""
     results: dict[str, Candidate] = {}
-    for each in evaluations:
-        model, _ = compared_models(each.artifact)
-        if model.uri and model.fingerprint not in ("", champion, *results):
-            why = "" if verdict_against(each.artifact) is None else why_refused(each.artifact)
-            results[model.fingerprint] = Candidate(
-                at=each.at, why=why, judged=returned_address(each), fingerprint=model.fingerprint, uri=model.uri
-            )
+    for each in evaluated:
+        if each.uri and each.fingerprint not in ("", champion):
+            results.setdefault(each.fingerprint, each)
     return list(results.values())
 
 
@@ -128,16 +117,10 @@ class ModelSummary(ServedModel):
 
     rollout: Rollout | None
     last_decision: Decision | None
-    last_refused: RefusedCandidate | None
+    last_refused: Candidate | None
     """The newest refused candidate among the last fifty evaluations of each task."""
     versions: int
     """Number of versions that were deployed."""
-
-
-class ModelPage(Page):
-    """Models of a pipeline, those that it deploys first."""
-
-    models: list[ModelSummary]
 
 
 class RegisteredVersion(Model):
@@ -177,7 +160,7 @@ class ModelDetail(Model):
     """All versions that were ever deployed, newest first."""
     decisions: list[Decision]
     """Newest first."""
-    refused: list[RefusedCandidate]
+    refused: list[Candidate]
     """Candidates that were not deployed, newest first."""
     candidates: list[Candidate]
     """Evaluated models that may replace the champion, newest first."""
@@ -185,17 +168,9 @@ class ModelDetail(Model):
     """Whether the pipeline deploys the model, and the user may promote, set traffic and roll back."""
 
 
-class ModelVersions(Page):
-    """All versions, newest first."""
-
-    versions: list[RegisteredVersion]
-    registry_problem: str | None
-    """Reason why MLflow's part is unknown."""
-
-
 @router.get("", dependencies=[READS_ARTIFACTS])
-def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
-    """Lists the models of a pipeline."""
+def list_models(user: GetUserDep, dag_id: str) -> Page[ModelSummary]:
+    """Lists the models of a pipeline, those that it deploys first."""
     readable = MayRead(user, DagAccessEntity.XCOM)
     with create_session() as session:
         named = pipeline_of(session, dag_id).models()
@@ -209,11 +184,11 @@ def list_models(user: GetUserDep, dag_id: str) -> ModelPage:
                 of,
                 rollout=rollout_of(record),
                 last_decision=next(iter(decisions_of(record, readable)), None),
-                last_refused=next(iter(refused_of(evaluations[model])), None),
+                last_refused=next((each for each in evaluated(evaluations[model]) if each.refused), None),
                 versions=len({event.version for event in record.history}),
             )
         )
-    return ModelPage(total_entries=len(models), models=models)
+    return Page[ModelSummary](total_entries=len(models), entries=models)
 
 
 @router.get("/{model}", dependencies=[READS_ARTIFACTS])
@@ -223,7 +198,7 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
     champion, challenger = shares_of(record)
     with create_session() as session:
         model = (served.hops_conn_id, served.name)
-        evaluations = judged(session, user, [model])[model]
+        candidates = evaluated(judged(session, user, [model])[model])
     return ModelDetail(
         name=served.name,
         champion=champion,
@@ -232,15 +207,15 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
         rollout=rollout_of(record),
         deployed=sorted({event.version for event in record.history}, reverse=True),
         decisions=decisions_of(record, MayRead(user, DagAccessEntity.XCOM)),
-        refused=refused_of(evaluations),
-        candidates=candidates_of(evaluations, champion.fingerprint if champion else None),
+        refused=[each for each in candidates if each.refused],
+        candidates=candidates_of(candidates, champion.fingerprint if champion else None),
         may_change=served.is_decided_here and may_change(user, served.dag_id),
     )
 
 
 @router.get("/{model}/versions", dependencies=[READS_ARTIFACTS])
-def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
-    """Lists the versions of a model from MLflow and its record."""
+def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVersion]:
+    """Lists the versions of a model, newest first, from its record and MLflow, which may be a problem."""
     record = read_model_record(served.hook.store, served.name)
     registered, problem = registered_versions(served)
     readable = MayRead(user, DagAccessEntity.XCOM)
@@ -273,7 +248,8 @@ def list_model_versions(user: GetUserDep, served: Served) -> ModelVersions:
                 last_event=last.get(version),
             )
         )
-    return ModelVersions(total_entries=len(versions), versions=versions, registry_problem=problem)
+    problems = [problem] if problem else []
+    return Page[RegisteredVersion](total_entries=len(versions), entries=versions, problems=problems)
 
 
 def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable: Container[str]) -> RunAddress | None:

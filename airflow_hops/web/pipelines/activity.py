@@ -15,7 +15,7 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.web.access import ReadableDags, may_read_results
 from airflow_hops.web.artifacts.tasks import last_returned, read_pipelines, together
-from airflow_hops.web.models.live import QueriedServer
+from airflow_hops.web.models.live import LiveVersion, server_of
 from airflow_hops.web.pipelines.routes import SkewPoint, skew_points
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
@@ -25,16 +25,6 @@ _CHECKS = 24
 _STEP_S = 60.0
 
 DagIds = Annotated[list[str], Query(min_length=1, max_length=100, description="The pipelines' DAGs")]
-
-
-class LiveShare(Model):
-    """A version on the server."""
-
-    version: int
-    traffic_percent: Number = None
-    requests: int = 0
-    errors: int = 0
-    """Counts since the server's start."""
 
 
 class Requests(Model):
@@ -53,7 +43,7 @@ class Traffic(Model):
 
     problem: str | None
     """Reason why the other fields are unknown."""
-    versions: list[LiveShare]
+    versions: list[LiveVersion]
     requests: Requests | None
     """Null if the server keeps no series."""
 
@@ -67,15 +57,9 @@ class Activity(Model):
     """The newest checks, oldest first."""
 
 
-class Activities(Model):
-    """Activities by DAG, without DAGs whose results the user may not read."""
-
-    pipelines: dict[str, Activity]
-
-
 @router.get("/activity")
-def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> Activities:
-    """Returns the activity of the models that pipelines serve."""
+def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> dict[str, Activity]:
+    """Returns the activity of the models that pipelines serve, by DAG; of DAGs whose results the user may read."""
     allowed = may_read_results(user)
     with create_session() as session:
         known = read_pipelines(session, list(readable))
@@ -93,15 +77,15 @@ def list_activity(user: GetUserDep, readable: ReadableDags, dag_id: DagIds) -> A
     for name, pipeline in shown.items():
         traffic = _traffic(servers[conn_ids[name]], models[name][1]) if name in models else None
         activities[name] = Activity(traffic=traffic, skew=skew_points(pipeline, reports)[-_CHECKS:])
-    return Activities(pipelines=activities)
+    return activities
 
 
 def _ask(conn_id: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | str:
     try:
-        server = QueriedServer.of(conn_id)
+        client, server = server_of(conn_id)
         if not server.is_bundled:
-            return f"{server.url} is a {server.kind}, which keeps no counts per version"
-        return server.client.stats(), server.client.call("GET", "/v1/stats/series")
+            return f"{client.address} is a {server.kind}, which keeps no counts per version"
+        return client.stats(), client.call("GET", "/v1/stats/series")
     except HopsError as error:
         return str(error)
 
@@ -111,7 +95,7 @@ def _traffic(said: tuple[Mapping[str, Any], Mapping[str, Any]] | str, model_name
         return Traffic(problem=said, versions=[], requests=None)
     stats, series = said
     counted = (stats.get("models") or {}).get(model_name, {}).get("versions", {})
-    versions = [LiveShare(**{**result, "version": int(version)}) for version, result in counted.items()]
+    versions = [LiveVersion(**{**result, "version": int(version)}) for version, result in counted.items()]
     ordered = sorted(versions, key=lambda each: each.version)
     return Traffic(problem=None, versions=ordered, requests=_requests(series, model_name))
 

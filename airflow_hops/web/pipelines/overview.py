@@ -37,14 +37,6 @@ _NOTHING_TO_LEARN = "verdict"
 """``why`` of a refusal because there was no reason to retrain."""
 
 
-class StartingAsset(Model):
-    """An asset whose updates start a DAG."""
-
-    name: str
-    updated_by: list[str]
-    """Pipelines that update it, among those that the user may read."""
-
-
 class Schedule(Model):
     """The schedule of a DAG."""
 
@@ -55,7 +47,8 @@ class Schedule(Model):
     description: str | None
     next_run: Time | None
     """Null if no run is planned; a paused DAG does not start it."""
-    assets: list[StartingAsset]
+    assets: dict[str, list[str]]
+    """Assets whose updates start it, with the pipelines that update them, among those that the user may read."""
 
 
 class AskedQuestion(Model):
@@ -213,5 +206,5 @@ def _schedule(seen: Seen, dag: DagModel, pipeline: PipelineDag) -> Schedule:
         summary=dag.timetable_summary,
         description=dag.timetable_description,
         next_run=dag.next_dagrun_create_after,
-        assets=[StartingAsset(name=name, updated_by=sorted(dag_ids)) for name, dag_ids in updating.items()],
+        assets={name: sorted(dag_ids) for name, dag_ids in updating.items()},
     )

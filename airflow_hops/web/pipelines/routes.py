@@ -18,25 +18,11 @@ from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import DagModel, DagRun, create_session
 from airflow_hops.core.contract.skew import INSUFFICIENT, SkewProperties
 from airflow_hops.web.access import ReadableDags, may_read_results
-from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned, read_pipelines, together
 from airflow_hops.web.models.records import ServedModel, served_models
 from airflow_hops.web.runs.states import LastRun, last_runs
+from airflow_hops.web.skew.routes import SkewCheck, check_of
 from airflow_hops.web.types import Limit, Model, Offset, Page, Time, whole
-
-
-class SkewState(Model):
-    """The last verdict of a pipeline's monitoring."""
-
-    verdict: str
-    version: int | None
-    """Version whose training data the requests were compared with."""
-    drifted: list[str]
-    """Those that matter most first."""
-    lost: list[str]
-    causes: dict[str, str]
-    at: Time
-    report: ArtifactAddress
 
 
 class SkewPoint(Model):
@@ -60,14 +46,6 @@ class LastRetraining(Model):
     """Reason that the monitoring gave."""
     triggered_by: str | None
     """User who triggered it, if any."""
-
-
-def skew_state(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> SkewState | None:
-    """Returns the newest verdict about one of the pipeline's models; the reports must be newest first."""
-    for report in _about(pipeline, reports):
-        of = SkewProperties.of(report.artifact)
-        return SkewState.of(of, version=of.reference.version, at=report.at, report=returned_address(report))
-    return None
 
 
 def skew_points(pipeline: PipelineDag, reports: Iterable[ReturnedArtifact]) -> list[SkewPoint]:
@@ -132,14 +110,9 @@ class PipelineSummary(Model):
     """DAGs that watch its model, among those that the user may read."""
     last_run: LastRun | None
     model: ServedModel | None
-    skew: SkewState | None
+    skew: SkewCheck | None
+    """The newest check of one of its models."""
     retraining: LastRetraining | None
-
-
-class PipelinePage(Page):
-    """Pipelines by name."""
-
-    pipelines: list[PipelineSummary]
 
 
 @router.get("/pipelines")
@@ -149,14 +122,14 @@ def list_pipelines(
     name: Annotated[str, Query(description="Part of the DAG's id", max_length=250)] = "",
     limit: Limit = 50,
     offset: Offset = 0,
-) -> PipelinePage:
-    """Lists the pipelines that the user may read."""
+) -> Page[PipelineSummary]:
+    """Lists the pipelines that the user may read, by name."""
     allowed = may_read_results(user)
     with create_session() as session:
         seen = Seen.by(session, readable)
         leaders = [pipeline for pipeline in seen.leaders() if name.lower() in pipeline.dag_id.lower()]
         summaries = summaries_of(session, seen, leaders[offset : offset + limit], allowed)
-    return PipelinePage(total_entries=len(leaders), pipelines=summaries)
+    return Page[PipelineSummary](total_entries=len(leaders), entries=summaries)
 
 
 @dataclass(frozen=True)
@@ -222,7 +195,7 @@ def summaries_of(
             ],
             last_run=newest.get(pipeline.dag_id),
             model=served[models[pipeline.dag_id]][0] if pipeline.dag_id in models else None,
-            skew=skew_state(pipeline, reports) if pipeline.dag_id in allowed else None,
+            skew=next(map(check_of, _about(pipeline, reports)), None) if pipeline.dag_id in allowed else None,
             retraining=trained.get(pipeline.dag_id),
         )
         for pipeline in shown

@@ -17,7 +17,7 @@ from airflow_hops.airflow_internals.database import (
     map_index_of,
 )
 from airflow_hops.core.contract.artifacts import Producer
-from airflow_hops.hooks.progress import TaskProgress
+from airflow_hops.hooks.progress import ProgressPoint, TaskProgress
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS
 from airflow_hops.web.artifacts.lookup import (
     TaskArtifact,
@@ -46,22 +46,11 @@ class Instance(Model):
     state: str | None
 
 
-class ProgressReport(Model):
-    """A progress report of a step."""
-
-    at: float
-    """Seconds since the epoch."""
-    progress: Number
-    """Share that is done, 0 to 1; null if the report has only metrics."""
-    text: str
-    metrics: dict[str, Number]
-
-
 class TaskResult(InstanceFacts):
     """A task instance; for a mapped task or a task in a loop as a whole, only ``instances`` is set."""
 
     instances: list[Instance]
-    progress: list[ProgressReport]
+    progress: list[ProgressPoint]
     """Progress of the last try, unless it succeeded."""
 
 
@@ -99,7 +88,7 @@ def get_task_result(of: TaskInstancePath) -> TaskResult:
         with reaching(store):
             reported = TaskProgress.read(store, of)
         reported = reported if reported is not None and reported.try_number == one.try_number else None
-    made = list_run_artifacts(of.dag_id, of.run_id).artifacts if one is not None and one.state in _ENDED else []
+    made = list_run_artifacts(of.dag_id, of.run_id) if one is not None and one.state in _ENDED else []
     return TaskResult(
         **_facts(task, one, reported),
         operator=task.operator if task else str(next(iter(instances.values())).operator),
@@ -108,7 +97,7 @@ def get_task_result(of: TaskInstancePath) -> TaskResult:
             for each, instance in instances.items()
             if one is None
         ],
-        progress=[ProgressReport(**vars(point)) for point in reported.points] if reported else [],
+        progress=[vars(point) for point in reported.points] if reported else [],  # type: ignore[misc]
         skipped=skipped if one is not None and str(one.state) == "skipped" else None,
         artifacts=[each for each in made if each.producer == of],
     )
@@ -170,14 +159,6 @@ def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
 _UNFINISHED = {"running", "deferred", "up_for_retry", "up_for_reschedule", "restarting"}
 
 
-class StageProgress(Model):
-    """The progress of a running stage."""
-
-    share: Number
-    """0 to 1; null if unknown."""
-    text: str
-
-
 class StageRun(InstanceFacts):
     """An instance of one of the pipeline's tasks."""
 
@@ -186,7 +167,8 @@ class StageRun(InstanceFacts):
     iteration: int
     map_label: str | None
     """Label of a mapped instance, if the DAG file sets one."""
-    progress: StageProgress | None
+    progress: ProgressPoint | None
+    """The last report of a running stage."""
 
 
 class RunStages(RunState):
@@ -209,7 +191,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
             instances.setdefault(by.task_id, []).append((by, each))
         skipped = skip_reasons(session, dag_id, run_id)
     made: dict[Producer, list[ArtifactEntry]] = {}
-    for entry in list_run_artifacts(dag_id, run_id).artifacts:
+    for entry in list_run_artifacts(dag_id, run_id):
         made.setdefault(entry.producer, []).append(entry)
     stages = []
     for task in pipeline.tasks:
@@ -226,7 +208,7 @@ def list_run_stages(dag_id: str, run_id: str) -> RunStages:
                     iteration=by.iteration,
                     map_label=_label(by, each),
                     operator=task.operator,
-                    progress=StageProgress(share=last.progress, text=last.text) if last else None,
+                    progress=last and vars(last),  # type: ignore[arg-type]
                     skipped=skipped.get(by) if str(each.state) == "skipped" else None,
                     artifacts=made.get(by, []),
                 )

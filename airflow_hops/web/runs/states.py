@@ -69,24 +69,15 @@ class StageState(Model):
     """Number of instances that have ended in any state."""
 
 
-class RunFailure(Model):
-    """The first failed task of a run."""
+class TaskVerdict(Model):
+    """A task of a run that failed, or refused its model without failing."""
 
     task_id: str
     map_index: int
     iteration: int
+    verdict: Literal["failed", "not blessed", "rolled back"]
     why: str | None
-    """Error message of the task; null if it left none."""
-
-
-class Refusal(Model):
-    """A task of a run that refused its model without failing."""
-
-    task_id: str
-    map_index: int
-    iteration: int
-    verdict: Literal["not blessed", "rolled back"]
-    why: str
+    """Error message of the task, null if it left none; or reasons of the refusal."""
 
 
 class RunState(Model):
@@ -100,7 +91,7 @@ class RunState(Model):
     ended_at: Time | None
     duration_s: Number
     """Duration so far if it has not ended."""
-    refusals: list[Refusal]
+    refusals: list[TaskVerdict]
 
     @staticmethod
     def facts(run: DagRun, returned: Iterable[ReturnedArtifact]) -> dict[str, Any]:
@@ -122,7 +113,8 @@ class LastRun(RunState):
 
     stages: list[StageState]
     """In the order of the DAG file, without other packages' tasks."""
-    failure: RunFailure | None
+    failure: TaskVerdict | None
+    """The first failed task."""
 
 
 def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 1) -> dict[str, list[LastRun]]:
@@ -157,10 +149,10 @@ def last_runs(session: Session, pipelines: Collection[PipelineDag], last: int = 
     return results
 
 
-def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[Refusal]:
+def refusals_in(returned: Iterable[ReturnedArtifact]) -> list[TaskVerdict]:
     """Returns the refusals among the artifacts that a run's tasks returned, in their order."""
     return [
-        Refusal.of(each, verdict=verdict, why=why_refused(each.artifact))
+        TaskVerdict.of(each, verdict=verdict, why=why_refused(each.artifact))
         for each in returned
         if (verdict := verdict_against(each.artifact)) is not None
     ]
@@ -245,7 +237,7 @@ def _stage(task_id: str, stage: str | None, counts: Mapping[str, int]) -> StageS
 
 def _failures(
     session: Session, runs: Collection[DagRun], pipelines: Mapping[str, PipelineDag]
-) -> dict[tuple[str, str], RunFailure]:
+) -> dict[tuple[str, str], TaskVerdict]:
     named = [(run.dag_id, run.run_id) for run in runs]
     failed = session.execute(
         select(*instance_columns(TaskInstance), TaskInstance.try_number)
@@ -260,4 +252,7 @@ def _failures(
 
     with reading_threads() as readers:
         reasons = list(readers.map(why, first.values()))
-    return {run: RunFailure.of(row, why=reason) for (run, row), reason in zip(first.items(), reasons, strict=True)}
+    return {
+        run: TaskVerdict.of(row, verdict="failed", why=reason)
+        for (run, row), reason in zip(first.items(), reasons, strict=True)
+    }

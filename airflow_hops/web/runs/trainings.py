@@ -17,8 +17,9 @@ from airflow_hops.airflow_internals.database import DagRun, create_session
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
+from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.queries import ask, ask_bytes
-from airflow_hops.web.types import Model, Number, TaskAddress
+from airflow_hops.web.types import Model, Number
 
 router = APIRouter(
     prefix="/api/dags/{dag_id}/training-runs", tags=["training runs"], dependencies=[READS_RUNS, READS_ARTIFACTS]
@@ -58,18 +59,14 @@ class TrainingRun(Model):
     task_id: str | None
     map_index: int
     iteration: int
-
-
-class ListedRun(TrainingRun):
-    """A run with the model versions registered from it."""
-
-    versions: list[RunModelVersion]
+    versions: list[RunModelVersion] = []
+    """Model versions registered from it; of children, none."""
 
 
 class TrainingRunPage(Model):
     """A page of runs; ``next_page_token`` requests the next one."""
 
-    runs: list[ListedRun]
+    runs: list[TrainingRun]
     next_page_token: str | None
 
 
@@ -97,7 +94,7 @@ class RunDataset(Model):
     rows: int | None
 
 
-class TrainingRunDetail(ListedRun):
+class TrainingRunDetail(TrainingRun):
     """MLflow's data on a run."""
 
     figures: dict[str, MetricFigures]
@@ -118,12 +115,6 @@ class MetricCurve(Model):
     values: list[Number]
     times: list[int]
     """Milliseconds since the epoch."""
-
-
-class MetricCurves(Model):
-    """Metrics of runs."""
-
-    curves: list[MetricCurve]
 
 
 @router.get("")
@@ -152,7 +143,7 @@ def list_training_runs(
     params = {"filter": search, "order_by": order_by, "max_results": limit, "page_token": page_token or None}
     result = ask(tracking_hook(dag_id), "runs/search", {"experiment": dag_id, **params})
     runs = _with_dag_runs(dag_id, result["runs"])
-    return TrainingRunPage(runs=[ListedRun(**run) for run in runs], next_page_token=result["next_page_token"])
+    return TrainingRunPage(runs=[TrainingRun(**run) for run in runs], next_page_token=result["next_page_token"])
 
 
 @router.get("/{mlflow_run_id}")
@@ -169,10 +160,10 @@ def list_curves(
     dag_id: str,
     mlflow_run_id: RunId,
     metric: Annotated[list[str] | None, Query(max_length=50, description="Metrics; all by default")] = None,
-) -> MetricCurves:
+) -> list[MetricCurve]:
     """Lists the metrics of a run over time."""
     params = {"experiment": dag_id, "run_id": mlflow_run_id, "metrics": metric}
-    return MetricCurves(**ask(tracking_hook(dag_id), "runs/curves", params))
+    return [MetricCurve(**each) for each in ask(tracking_hook(dag_id), "runs/curves", params)["curves"]]
 
 
 def tracking_hook(dag_id: str) -> RuntimeHook:
@@ -208,12 +199,6 @@ def _position(tags: Mapping[str, str], name: str) -> int:
     return int(index) if index.isdecimal() else -1
 
 
-class DataProducer(TaskAddress):
-    """The task instance that made an artifact, and its kind."""
-
-    kind: str
-
-
 class RunData(Model):
     """An artifact that a run read."""
 
@@ -223,7 +208,7 @@ class RunData(Model):
     window: list[str | None] | None
     rows: dict[str, int]
     """Rows by split or table."""
-    made_by: DataProducer | None
+    made_by: ArtifactAddress | None
     """Null if it is gone, or belongs to another pipeline."""
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, Body, Depends, HTTPException
 from pydantic import Field, StringConstraints
 from sqlalchemy import select
 
@@ -37,7 +37,8 @@ router = APIRouter(
 log = logging.getLogger(__name__)
 
 Choice = Literal["approved", "edited", "rejected"]
-Text = Annotated[str, Field(max_length=4 << 20, description="A schema as protobuf text")]
+Text = Annotated[str, StringConstraints(max_length=4 << 20)]
+"""A schema as protobuf text."""
 
 
 class ProposalDecision(Model):
@@ -82,12 +83,6 @@ class SchemaCheck(Model):
     """Changes compared with the schema that the data was validated against."""
     anomalies: list[RemainingAnomaly] | None
     """Anomalies that TFDV would still find; null if the statistics are gone or the user may not read them."""
-
-
-class CheckRequest(Model):
-    """A schema to check."""
-
-    text: Text
 
 
 class ProposalRequest(Model):
@@ -201,9 +196,9 @@ def review_proposal(proposal: TaskProposal) -> ProposalReview:
 
 
 @router.post("/check", dependencies=[CHANGES_OR_ANSWERS])
-def check_proposal(proposal: TaskProposal, body: CheckRequest) -> SchemaCheck:
+def check_proposal(proposal: TaskProposal, text: Annotated[Text, Body(embed=True)]) -> SchemaCheck:
     """Returns the changes of an edited schema, and the anomalies that the data would have under it."""
-    return SchemaCheck.model_validate(proposal.check(body.text))
+    return SchemaCheck.model_validate(proposal.check(text))
 
 
 @router.post("", dependencies=[TRIGGERS_RUNS])

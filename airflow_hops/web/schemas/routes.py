@@ -10,30 +10,24 @@ from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.properties import SchemaProperties
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.schema_history import SCHEMA_FILE, has_schema, is_edited, schema_history, schema_text
+from airflow_hops.core.store.schema_history import (
+    SCHEMA_FILE,
+    SchemaVersion,
+    has_schema,
+    is_edited,
+    schema_history,
+    schema_text,
+)
 from airflow_hops.web.access import READS_ARTIFACTS, ReadableDags
 from airflow_hops.web.artifacts.lookup import FoundArtifact, FrozenSchema, hook_of, pipeline_of, reaching
 from airflow_hops.web.artifacts.tasks import read_pipelines, together
 from airflow_hops.web.queries import ask
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.types import Model, Number
 
 router = APIRouter(prefix="/api/dags/{dag_id}/schemas", tags=["schema"])
 _PLAIN: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 Version = Annotated[int | None, Query(ge=1, description="A version; by default the current schema")]
-
-
-class SchemaVersionEntry(Model):
-    """A version of a frozen schema."""
-
-    version: int
-    recorded_at: Time
-    approved_by: str
-    """Empty for a version that was inferred, imported or edited by hand."""
-    note: str
-    run_id: str | None
-    in_force: bool
-    fingerprint: str
 
 
 class SchemaSummary(Model):
@@ -44,7 +38,7 @@ class SchemaSummary(Model):
     label: str | None
     key: str | None
     time: str | None
-    versions: list[SchemaVersionEntry]
+    versions: list[SchemaVersion]
     """Oldest first."""
     is_edited: bool
     """Whether its file was edited by hand; until the next run adopts the edit, no version is in force."""
@@ -209,7 +203,7 @@ def _summary(store: ArtifactStore, dag_id: str, name: str) -> SchemaSummary | No
         of,
         name=name,
         features=len(of.features or ()),
-        versions=schema_history(store, uri),
+        versions=[vars(each) for each in schema_history(store, uri)],
         is_edited=is_edited(store, uri),
     )
 

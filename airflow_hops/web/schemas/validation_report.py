@@ -64,13 +64,6 @@ class MeasuredDistance(Model):
     threshold: Number
 
 
-class ValidatedSchema(Model):
-    """The frozen schema that data was validated against."""
-
-    name: str
-    version: int | None
-
-
 class ValidationReport(Model):
     """A validation in full."""
 
@@ -82,7 +75,9 @@ class ValidationReport(Model):
     """Quarantined rows by split."""
     statistics: ArtifactAddress | None
     """The validated statistics; null if they were deleted, or the user may not read the DAG that made them."""
-    validated_against: ValidatedSchema | None
+    schema_name: str | None
+    """Frozen schema that the data was validated against; null if it is not in this store."""
+    schema_version: int | None
     has_proposal: bool
 
 
@@ -114,12 +109,14 @@ def get_validation_report(found: TaskArtifact, user: GetUserDep, dag_id: str) ->
         "statistics": statistics[0].to_dict() if statistics else None,
         "schema": text_of(found, schema[0]) if schema else None,
     }
+    name, version = _validated_against(found)
     return ValidationReport(
         **ask(found.hook, "validation/anomalies", params),
         rows=report["rows"],
         quarantined={split: rows.rows_rejected for split, rows in found.artifact.rows.items() if report["quarantined"]},
         statistics=address_of(statistics[1]) if statistics else None,
-        validated_against=_validated_against(found),
+        schema_name=name,
+        schema_version=version,
         has_proposal=found.has(PROPOSED_FILE),
     )
 
@@ -164,15 +161,15 @@ def text_of(found: FoundArtifact, schema: Artifact) -> str:
             raise HTTPException(410, f"{SCHEMA_FILE} of {schema.uri} was deleted") from None
 
 
-def _validated_against(result: FoundArtifact) -> ValidatedSchema | None:
-    """Returns the frozen schema of the validation, if it is in this store."""
+def _validated_against(result: FoundArtifact) -> tuple[str | None, int | None]:
+    """Returns name and version of the frozen schema of the validation, if it is in this store."""
     schema = schema_of(result.manifest)
     parts = schema.uri.split("/") if schema else []
     if schema is None or len(parts) < 4 or parts[-3] != "_frozen":
-        return None
+        return None, None
     try:
         versions = schema_history(result.store, schema.uri)
     except (HopsError, FileNotFoundError):
         versions = []
     matching = [each.version for each in versions if each.fingerprint == schema.fingerprint]
-    return ValidatedSchema(name=parts[-2], version=max(matching, default=None))
+    return parts[-2], max(matching, default=None)

@@ -135,10 +135,9 @@ class ValidationEntry(Model):
     question: Question | None
 
 
-class ValidationPage(Page):
+class ValidationPage(Page[ValidationEntry]):
     """Validations, newest run first."""
 
-    validations: list[ValidationEntry]
     asks: bool
     """Whether the user may see questions."""
 
@@ -166,7 +165,7 @@ def list_validations(user: GetUserDep, dag_id: str, limit: Limit = 30, offset: O
         address = ArtifactAddress.of(instance, kind=KIND)
         artifact = returned.get(address.producer)
         entries.append(_entry(user, store, instance, address, artifact, asked.get(instance.id)))
-    return ValidationPage(total_entries=total, validations=entries, asks=asks)
+    return ValidationPage(total_entries=total, entries=entries, asks=asks)
 
 
 def schema_of(manifest: Manifest) -> Artifact | None:

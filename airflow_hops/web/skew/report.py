@@ -57,6 +57,7 @@ router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/
 class FeatureFigures(Model):
     """Results of a comparison for a feature."""
 
+    name: str
     measure: str | None = None
     score: Number = None
     threshold: Number = None
@@ -75,13 +76,6 @@ class FeatureFigures(Model):
     effect_signed: Number = None
     """Change of the mean prediction; null for multiclass models, and in reports of earlier versions."""
     scores: dict[str, Number] = {}
-
-
-class ReportFeature(FeatureFigures):
-    """A feature of a comparison."""
-
-    name: str
-    measure: str
 
 
 class RowFeature(Model):
@@ -125,7 +119,7 @@ class SkewComparison(Model):
     """Type of the model's label, to which effects and predictions refer; null if none were computed."""
     notes: list[str]
     """Notes on skipped work, with reasons."""
-    features: list[ReportFeature]
+    features: list[FeatureFigures]
     """Drifted features first, those that matter most before others."""
     row_skew: RowComparison | None
 
@@ -148,7 +142,7 @@ class RowExample(Model):
     serving: Json
 
 
-class FeatureComparison(ReportFeature):
+class FeatureComparison(FeatureFigures):
     """A feature of a comparison, with both histograms."""
 
     histogram: list[Bucket]
@@ -201,7 +195,7 @@ def describe_comparison(report: dict[str, Any], features: bool = True) -> SkewCo
         prediction_current=attribution.get("prediction_current"),
         problem=attribution.get("problem"),
         notes=report.get("notes") or [],
-        features=[ReportFeature(name=name, **_figures(skew)) for name, skew in _in_order(report)],
+        features=[FeatureFigures(name=name, **_figures(skew)) for name, skew in _in_order(report)],
         row_skew=RowComparison(
             identifiers=rows["identifiers"],
             pairs=rows["pairs"],
@@ -221,7 +215,7 @@ def _in_order(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _figures(skew: dict[str, Any]) -> dict[str, Any]:
-    return {name: skew.get(name) for name in ReportFeature.model_fields if name != "name"}
+    return {name: skew.get(name) for name in FeatureFigures.model_fields if name != "name"}
 
 
 def _row_feature(name: str, skew: dict[str, Any]) -> RowFeature:

@@ -153,12 +153,11 @@ class VersionEvent(Model):
     run: RunAddress | None
 
 
-class SkewTimeline(Page):
+class SkewTimeline(Page[SkewCheck]):
     """The newest comparisons of a task, oldest first."""
 
     sources: list[SkewSource]
     source: SkewSource | None
-    checks: list[SkewCheck]
     features: list[FeatureTimeline]
     events: list[VersionEvent]
     failures: list[MonitorFailure]
@@ -173,13 +172,6 @@ class FeaturePoint(FeatureFigures):
     fingerprint: str
     """Fingerprint of the comparison."""
     state: Literal["compared", "not_compared", "deleted", "unreachable"]
-
-
-class FeatureHistory(Page):
-    """A feature in the newest comparisons of a task, oldest first."""
-
-    feature: str
-    points: list[FeaturePoint]
 
 
 @dataclass(frozen=True)
@@ -211,7 +203,7 @@ def get_skew_timeline(
         chosen = _chosen(tasks, source)
         if chosen is None:
             return SkewTimeline(
-                total_entries=0, sources=[], source=None, checks=[], features=[], events=[], failures=[]
+                total_entries=0, entries=[], sources=[], source=None, features=[], events=[], failures=[]
             )
         total, result = _returned(session, chosen, limit, offset)
         visible = MayRead(user, DagAccessEntity.XCOM)
@@ -226,7 +218,7 @@ def get_skew_timeline(
         total_entries=total,
         sources=[task.described() for task in tasks],
         source=chosen.described(),
-        checks=[_check(each, decided.get(each.task)) for each in result],
+        entries=[check_of(each, decided.get(each.task)) for each in result],
         features=[
             FeatureTimeline(
                 name=name,
@@ -250,17 +242,17 @@ def get_feature_history(
     source: Source = None,
     limit: Checks = 50,
     offset: Offset = 0,
-) -> FeatureHistory:
-    """Returns the same comparisons for one feature: p-values, missing values, other measures."""
+) -> Page[FeaturePoint]:
+    """Returns the same comparisons for one feature, oldest first: p-values, missing values, other measures."""
     with create_session() as session:
         chosen = _chosen(_tasks(session, user, dag_id, readable), source)
         if chosen is None:
-            return FeatureHistory(total_entries=0, feature=feature, points=[])
+            return Page[FeaturePoint](total_entries=0, entries=[])
         total, result = _returned(session, chosen, limit, offset)
     store = hook_of(chosen.task.hops_conn_id).store
     with reading_threads() as readers:
         points = list(readers.map(lambda each: _point(store, each, feature), result))
-    return FeatureHistory(total_entries=total, feature=feature, points=points)
+    return Page[FeaturePoint](total_entries=total, entries=points)
 
 
 def _tasks(session: Session, user: GetUserDep, dag_id: str, readable: Iterable[str]) -> list[_Task]:
@@ -292,7 +284,8 @@ def _returned(session: Session, task: _Task, limit: int, offset: int) -> tuple[i
     return total, [each for each in reversed(newest) if each.artifact.kind == "skew"]
 
 
-def _check(returned: ReturnedArtifact, decision: RetrainingDecision | None) -> SkewCheck:
+def check_of(returned: ReturnedArtifact, decision: RetrainingDecision | None = None) -> SkewCheck:
+    """Returns a comparison from its artifact."""
     artifact, of = returned.artifact, SkewProperties.of(returned.artifact)
     window = (of.windows or {}).get("current") or (of.window_start, of.window_end)
     return SkewCheck.of(
@@ -343,8 +336,8 @@ def _point(store: ArtifactStore, returned: ReturnedArtifact, feature: str) -> Fe
         said = digest(store, returned.artifact)["features"].get(feature)
     except HTTPException as error:
         state: Literal["deleted", "unreachable"] = "deleted" if error.status_code == 410 else "unreachable"
-        return FeaturePoint(fingerprint=fingerprint, state=state, detail=str(error.detail))
+        return FeaturePoint(name=feature, fingerprint=fingerprint, state=state, detail=str(error.detail))
     if said is None:
-        return FeaturePoint(fingerprint=fingerprint, state="not_compared")
+        return FeaturePoint(name=feature, fingerprint=fingerprint, state="not_compared")
     retained = {name: value for name, value in said.items() if name in FeaturePoint.model_fields}
-    return FeaturePoint(**{**retained, "fingerprint": fingerprint, "state": "compared"})
+    return FeaturePoint(**{**retained, "name": feature, "fingerprint": fingerprint, "state": "compared"})

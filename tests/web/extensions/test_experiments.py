@@ -35,22 +35,22 @@ def studies(api: Api) -> Iterator[dict[str, StudyFolder]]:
 
 def test_studies_are_listed_the_newest_first(api: Api, studies: Any) -> None:
     answer = api.get(STUDIES, params={"limit": 2}).json()
-    assert (answer["total_entries"], [each["name"] for each in answer["studies"]]) == (3, ["goes on", "two:a"])
-    running = answer["studies"][0]
+    assert (answer["total_entries"], [each["name"] for each in answer["entries"]]) == (3, ["goes on", "two:a"])
+    running = answer["entries"][0]
     assert (running["state"], running["task_state"], running["trials"]) == ("running", None, 50)
     trials = {each.number: each for each in studies["goes on"].trials()}
-    assert running["best"]["values"] == [max(each.values[0] for each in trials.values() if each.values)]
-    assert running["best"]["params"] == trials[running["best"]["number"]].params
+    assert running["best_values"] == [max(each.values[0] for each in trials.values() if each.values)]
+    assert running["best_params"] == trials[running["best"]].params
     assert running["counts"] == {"complete": 22, "pruned": 4, "failed": 2, "running": 2}
-    assert api.get("/api/dags/pages_other/studies").json() == {"studies": [], "total_entries": 0, "damaged": []}
+    assert api.get("/api/dags/pages_other/studies").json() == {"entries": [], "total_entries": 0, "problems": []}
 
 
 def test_a_damaged_study_is_named_and_the_others_are_listed(api: Api, studies: Any) -> None:
     folder = studies["done"]
     api.store.write_text(f"{folder.uri}/study.json", '{"name": ')
     answer = api.get(STUDIES).json()
-    assert [each["name"] for each in answer["studies"]] == ["goes on", "two:a"]
-    (said,) = answer["damaged"]
+    assert [each["name"] for each in answer["entries"]] == ["goes on", "two:a"]
+    (said,) = answer["problems"]
     assert said.startswith(f"{folder.uri}/study.json: not the record of a study")
 
 
@@ -65,13 +65,13 @@ def test_a_study_has_its_trials_as_columns(api: Api, studies: Any) -> None:
     assert list(zip(*columns["values"], strict=True))[3] == tuple(trials[3].values)
     assert columns["reason"][12].startswith("ValueError: loss is nan")
     assert (study["importance"]["lr"], study["space"]["lr"]["type"]) == (0.71, "log_uniform")
-    assert set(study["pareto"]) < set(columns["number"]) and study["best"]["number"] in study["pareto"]
+    assert set(study["pareto"]) < set(columns["number"]) and study["best"] in study["pareto"]
 
 
 def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
     folder = write_study(api.store, "pages", "killed", 3, task_id="examples", state="running", run_id=api.pages.run_id)
     try:
-        (study,) = [each for each in api.get(STUDIES).json()["studies"] if each["task_id"] == "examples"]
+        (study,) = [each for each in api.get(STUDIES).json()["entries"] if each["task_id"] == "examples"]
         assert (study["state"], study["task_state"]) == ("running", "success")
         assert _state(folder.read()) == "killed (its task is success)"
         path, params = f"{STUDIES}/examples/-1/stop", {"study": "killed"}
@@ -88,10 +88,10 @@ def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
 def test_intermediate_values_are_of_the_best_the_running_and_the_newest_trials(api: Api, studies: Any) -> None:
     answer = api.get(f"{ONE}/curves", params={"study": "goes on"}).json()
     best = studies["goes on"].read().best
-    numbers = [each["number"] for each in answer["curves"]]
-    assert (numbers[:4], answer["left_out"]) == ([best, 29, 28, 27], 0)
+    numbers = [each["number"] for each in answer["entries"]]
+    assert (numbers[:4], answer["total_entries"]) == ([best, 29, 28, 27], len(numbers))
     assert 12 not in numbers
-    pruned = next(each for each in answer["curves"] if each["state"] == "pruned")
+    pruned = next(each for each in answer["entries"] if each["state"] == "pruned")
     assert pruned["steps"] == [0, 1, 2, 3] and len(pruned["values"]) == 4
 
 

@@ -92,8 +92,8 @@ def test_statistics_are_those_of_each_window_as_loaded_last(api: Api, runs: Any,
     run_dag(DAG, configuration(day=2, mean=6.0))
     run_dag(DAG, configuration(day=3, mean=9.0))
     page = api.get(f"{PATH}/statistics").json()
-    (history,) = page["features"]
-    assert (history["view"], history["feature"], page["problem"]) == ("delays", "mean_delay", None)
+    (history,) = page["entries"]
+    assert (history["view"], history["feature"], page["problems"]) == ("delays", "mean_delay", [])
     assert [window["mean"] for window in history["windows"]] == [5, 6, 9]
     assert [window["start"][:10] for window in history["windows"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
     newest = history["windows"][-1]
@@ -101,8 +101,8 @@ def test_statistics_are_those_of_each_window_as_loaded_last(api: Api, runs: Any,
 
     run_dag(DAG, configuration(day=4, statistics={"window": 7}))
     page = api.get(f"{PATH}/statistics").json()
-    assert (len(page["features"][0]["windows"]), page["unread"]) == (3, 1)
-    assert "feature_statistics.json" in page["problem"]
+    assert (len(page["entries"][0]["windows"]), len(page["problems"])) == (3, 1)
+    assert "feature_statistics.json" in page["problems"][0]
 
 
 def test_rights_are_those_of_the_dag(api: Api, runs: Any) -> None:

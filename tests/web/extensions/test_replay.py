@@ -39,13 +39,13 @@ def folders(api: Api, report: BacktestReport) -> Iterator[dict[str, str]]:
 
 def test_back_tests_are_listed_the_newest_first(api: Api, folders: Any, report: BacktestReport) -> None:
     answer = api.get(PATH, params={"limit": 1}).json()
-    (newest,) = answer["backtests"]
+    (newest,) = answer["entries"]
     assert (newest["id"], newest["chosen"], answer["total_entries"]) == (NEW, report.chosen, 2)
-    older = api.get(PATH, params={"limit": 1, "offset": 1}).json()["backtests"]
-    assert api.get(PATH).json() == {"backtests": [newest, *older], "damaged": [], "total_entries": 2}
+    older = api.get(PATH, params={"limit": 1, "offset": 1}).json()["entries"]
+    assert api.get(PATH).json() == {"entries": [newest, *older], "problems": [], "total_entries": 2}
     assert older[0]["id"] == OLD
     remove_backtest(api.store, folders[NEW])
-    assert api.get(PATH).json()["backtests"] == older, "what was removed is not told from what was kept"
+    assert api.get(PATH).json()["entries"] == older, "what was removed is not told from what was kept"
 
 
 def test_a_back_test_is_what_its_file_says(api: Api, folders: Any, report: BacktestReport) -> None:
@@ -63,7 +63,7 @@ def test_one_that_replays_a_dag_which_the_user_may_not_read_is_hidden(
 ) -> None:
     write_backtest(api.store, NEW, replace(report, dag_id="pages_other", by={"dag_id": "pages", "run_id": "r"}))
     user = f"only:{DAG}"
-    assert [each["id"] for each in api.get(PATH, user).json()["backtests"]] == [OLD]
+    assert [each["id"] for each in api.get(PATH, user).json()["entries"]] == [OLD]
     for path in (f"{PATH}/{NEW}", f"{PATH}/{NEW}/policy", f"{PATH}/{NEW}/report.html"):
         assert api.get(path, user).status_code == 404
     by = {each: api.get(f"{PATH}/{NEW}", f"{user},pages_other{each}").json()["by"] for each in ("", ",pages")}
@@ -97,14 +97,14 @@ def test_a_damaged_report_is_named_and_the_others_are_listed(
     text = content if isinstance(content, str) else json.dumps({**report.to_dict(), **content})
     api.store.write_text(f"{folders[NEW]}/backtest.json", text)
     answer = api.get(PATH).json()
-    assert [each["id"] for each in answer["backtests"]] == [OLD]
-    (said,) = answer["damaged"]
+    assert [each["id"] for each in answer["entries"]] == [OLD]
+    (said,) = answer["problems"]
     assert f"{folders[NEW]}/backtest.json" in said and says in said
     assert api.get(f"{PATH}/{NEW}").status_code == 502
     if isinstance(content, dict):
         other = json.dumps({**report.to_dict(), **content, "dag_id": "pages_other"})
         api.store.write_text(f"{folders[NEW]}/backtest.json", other)
-        assert api.get(PATH, f"only:{DAG}").json()["damaged"] == []
+        assert api.get(PATH, f"only:{DAG}").json()["problems"] == []
         assert api.get(f"{PATH}/{NEW}", f"only:{DAG}").status_code == 404
 
 

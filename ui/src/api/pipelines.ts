@@ -24,7 +24,7 @@ export function usePipelines({ live = false }: { live?: boolean } = {}) {
     { params: { query: { limit: ALL } } },
     {
       staleTime: live ? BUSY_MS : IDLE_MS,
-      refetchInterval: ({ state }) => (live ? (state.data?.pipelines.some(isBusy) ? BUSY_MS : IDLE_MS) : false),
+      refetchInterval: ({ state }) => (live ? (state.data?.entries.some(isBusy) ? BUSY_MS : IDLE_MS) : false),
     },
   );
 }

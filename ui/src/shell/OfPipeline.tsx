@@ -31,7 +31,7 @@ function Choose() {
   };
   return (
     <QueryView query={pipelines}>
-      {({ pipelines: all }) => {
+      {({ entries: all }) => {
         const [first, ...others] = all;
         if (first === undefined) {
           return <HowToStart />;

@@ -9,7 +9,7 @@ import { overviewPath, type PagePath, pagePath } from "src/routes";
 export function PipelineMenu({ dagId, page }: { dagId: string | null; page: PagePath }) {
   const { data } = usePipelines();
   const navigate = useNavigate();
-  const ids = data?.pipelines.map((pipeline) => pipeline.dag_id) ?? [];
+  const ids = data?.entries.map((pipeline) => pipeline.dag_id) ?? [];
   const current = dagId ?? (ids.length === 1 ? ids[0] : undefined);
   return (
     <Menu.Root>

@@ -49,7 +49,7 @@ function Views({ dagId, onFollow }: { dagId: string; onFollow: () => void }) {
         <>
           {views.length === 0 && <Text color="fg.muted">None yet.</Text>}
           {views.map((view) => (
-            <Entry key={view.id} dagId={dagId} view={view} attempt={attempt} onFollow={onFollow} />
+            <Entry key={view.id} dagId={dagId} view={view} mayChange={may_save} attempt={attempt} onFollow={onFollow} />
           ))}
           {may_save ? (
             <SaveForm dagId={dagId} attempt={attempt} />
@@ -70,11 +70,13 @@ type Attempt = (change: () => Promise<unknown>) => Promise<boolean>;
 function Entry({
   dagId,
   view,
+  mayChange,
   attempt,
   onFollow,
 }: {
   dagId: string;
   view: View;
+  mayChange: boolean;
   attempt: Attempt;
   onFollow: () => void;
 }) {
@@ -119,7 +121,7 @@ function Entry({
       <Text color="fg.muted" flexShrink={0} fontSize="xs">
         {view.page} · {view.shared ? `shared by ${view.by}` : "yours"}
       </Text>
-      {view.may_change && (
+      {mayChange && (
         <>
           <IconButton size="2xs" variant="ghost" aria-label={`Rename ${view.name}`} onClick={() => setName(view.name)}>
             <LuPencil />

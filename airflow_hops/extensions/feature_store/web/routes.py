@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter, HTTPException
 
@@ -24,7 +26,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, open_returned, pipeline_of
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import PipelineDag, ReturnedArtifact, last_returned
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.types import Model, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 
@@ -40,36 +42,16 @@ class FeatureUse(Model):
     features: list[str]
 
 
-class FeatureViewEntry(Model):
-    """A feature view."""
+@dataclass(frozen=True, kw_only=True)
+class FeatureViewEntry(ViewDefinition):
+    """A feature view.
 
-    name: str
-    kind: str
-    join_keys: list[str]
-    features: dict[str, str]
-    """Types by feature."""
-    ttl_s: float | None
-    owner: str
-    description: str
-    tags: dict[str, str]
-    source: str
-    online: bool
+    Attributes:
+        loaded_until: End of the newest window that the pipeline loaded into the online store.
+    """
+
     loaded_until: Time | None
-    """End of the newest window that the pipeline loaded into the online store."""
     used_by: list[FeatureUse]
-
-
-class AuditedFeature(Model):
-    """The audit of one column."""
-
-    column: str
-    view: str
-    feature: str
-    rows: int
-    differing: int
-    causes: dict[str, int]
-    p_value: Number
-    alarm: bool
 
 
 class AuditEntry(ArtifactAddress):
@@ -80,7 +62,7 @@ class AuditEntry(ArtifactAddress):
     model: str | None
     """Served model; null for a training set."""
     rows: int
-    columns: list[AuditedFeature] | None
+    columns: list[AuditedColumn] | None
     problem: str | None
     """Reason why the columns are missing."""
 
@@ -129,18 +111,17 @@ def get_feature_store(user: GetUserDep, dag_id: str) -> FeatureStorePage:
     return FeatureStorePage(
         project=definitions.project,
         definitions=returned_address(applied[0]),
-        views=[_view(view, loaded, uses.get(view.name, [])) for view in definitions.views],
+        views=[_view(view, loaded, uses.get(view.name, [])) for view in definitions.views],  # type: ignore[misc]
         services={name: list(references) for name, references in definitions.services.items()},
         audits=audits,
     )
 
 
-def _view(view: ViewDefinition, loaded: list[ReturnedArtifact], used_by: list[FeatureUse]) -> FeatureViewEntry:
+def _view(view: ViewDefinition, loaded: list[ReturnedArtifact], used_by: list[FeatureUse]) -> dict[str, Any]:
+    """Returns a :class:`FeatureViewEntry`, whose fields' types pydantic checks."""
     windows = [MaterializationProperties.of(each.artifact) for each in loaded]
     ends = [of.window[1] for of in windows if of.window and of.window[1] and view.name in of.views]
-    return FeatureViewEntry.of(
-        view, join_keys=list(view.join_keys), loaded_until=max(ends, default=None), used_by=used_by
-    )
+    return {**view.to_dict(), "loaded_until": max(ends, default=None), "used_by": used_by}
 
 
 def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, list[FeatureUse]]:
@@ -169,7 +150,7 @@ def _audit(user: GetUserDep, returned: ReturnedArtifact) -> AuditEntry:
     columns, problem = None, None
     try:
         audit = FeatureAudit.from_dict(open_returned(user, returned).read_json(AUDIT_NAME))
-        columns = [_column(column) for column in audit.columns]
+        columns = audit.to_dict()["columns"]
     except TypeError as error:
         problem = f"{AUDIT_NAME}: {error}"
     except HTTPException as error:
@@ -183,7 +164,3 @@ def _audit(user: GetUserDep, returned: ReturnedArtifact) -> AuditEntry:
         columns=columns,
         problem=problem,
     )
-
-
-def _column(column: AuditedColumn) -> AuditedFeature:
-    return AuditedFeature.of(column, causes=dict(column.causes))

@@ -16,7 +16,7 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.artifacts.lookup import open_returned, pipeline_of
 from airflow_hops.web.artifacts.tasks import last_returned
-from airflow_hops.web.types import Model, Number, Time
+from airflow_hops.web.types import Model, Number, Page, Time
 
 router = APIRouter(prefix="/api/dags/{dag_id}/features", tags=["features"], dependencies=[READS_RUNS, READS_ARTIFACTS])
 
@@ -46,18 +46,8 @@ class StoredFeatureHistory(Model):
     windows: list[StoredFeatureWindow]
 
 
-class StoredFeatureStatistics(Model):
-    """Statistics of all features."""
-
-    features: list[StoredFeatureHistory]
-    unread: int
-    """Number of materializations whose statistics cannot be read."""
-    problem: str | None
-    """Reason for the newest of them."""
-
-
 @router.get("/statistics")
-def get_feature_statistics(user: GetUserDep, dag_id: str) -> StoredFeatureStatistics:
+def get_feature_statistics(user: GetUserDep, dag_id: str) -> Page[StoredFeatureHistory]:
     """Returns the statistics of the windows that were loaded last; of a window loaded again, those of the last time."""
     with create_session() as session:
         pipeline_of(session, dag_id)
@@ -86,15 +76,12 @@ def get_feature_statistics(user: GetUserDep, dag_id: str) -> StoredFeatureStatis
             problems.append(f"{each.artifact.uri}/{STATISTICS_NAME}: {error}")
         else:
             seen |= again
-    return StoredFeatureStatistics(
-        features=[
-            StoredFeatureHistory(
-                view=view,
-                feature=feature,
-                windows=sorted(windows.values(), key=lambda window: (window.start, window.end)),
-            )
-            for (view, feature), windows in sorted(series.items())
-        ],
-        unread=len(problems),
-        problem=next(iter(problems), None),
-    )
+    features = [
+        StoredFeatureHistory(
+            view=view,
+            feature=feature,
+            windows=sorted(windows.values(), key=lambda window: (window.start, window.end)),
+        )
+        for (view, feature), windows in sorted(series.items())
+    ]
+    return Page[StoredFeatureHistory](entries=features, total_entries=len(features), problems=problems)

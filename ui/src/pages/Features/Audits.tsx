@@ -10,7 +10,7 @@ import { formatNumber, formatPercent, formatPValue, plural } from "src/format";
 import { airflowTaskPath, instanceOf } from "src/routes";
 
 type Audit = Schemas["AuditEntry"];
-type Row = Schemas["AuditedFeature"];
+type Row = Schemas["AuditedColumn"];
 
 const COLUMNS: Column<Row>[] = [
   { key: "column", label: "Column", fixed: true, render: ({ column }) => column, value: ({ column }) => column },

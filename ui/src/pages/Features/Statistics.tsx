@@ -102,7 +102,7 @@ export function Statistics() {
   );
 }
 
-function Features({ page: { features, unread, problem } }: { page: Schemas["StoredFeatureStatistics"] }) {
+function Features({ page: { entries: features, problems } }: { page: Schemas["Page_StoredFeatureHistory_"] }) {
   const [search] = useQueryParam("search");
   const rows = useMemo(() => {
     const wanted = search.toLowerCase();
@@ -116,9 +116,9 @@ function Features({ page: { features, unread, problem } }: { page: Schemas["Stor
           ? `Rows of the offline store in ${plural(windows, "window")} that MaterializeOperator loaded`
           : "No statistics yet: MaterializeOperator computes them for each window that it loads."}
       </Text>
-      {problem !== null && (
+      {problems.length > 0 && (
         <Text fontSize="sm">
-          Statistics of {plural(unread, "window")} cannot be read: {problem}
+          Statistics of {plural(problems.length, "window")} cannot be read: {problems[0]}
         </Text>
       )}
       {rows.length > 0 && (

@@ -28,35 +28,36 @@ export function Reproduce({ address }: { address: ArtifactRef }) {
         Reproduce
       </Heading>
       <QueryView query={query}>
-        {({ parts, cache_key: key, newest_run: newest }) => {
+        {({ parts, newest, cache_key: key, newest_run: run }) => {
           if (key === null) {
             return <Text color="fg.muted">Its task always runs: it depends on more than its inputs.</Text>;
           }
-          const changed = parts.filter((part) => part.newest !== null && part.newest !== part.value);
+          const names = Object.keys({ ...parts, ...newest }).toSorted();
+          const changed = names.filter((name) => name in newest && newest[name] !== parts[name]);
           return (
             <>
               <Text color="fg.muted">
                 {changed.length === 0
                   ? "Nothing has changed up to the task's newest artifact: another run would reuse it from the cache."
-                  : `Changed since, in run ${newest}: ${changed.map(({ name }) => name).join(", ")}.`}
+                  : `Changed since, in run ${run}: ${changed.join(", ")}.`}
               </Text>
               <Table.Root size="sm" aria-label="Parts of the cache key">
                 <Table.Body>
-                  {parts.map((part) => (
-                    <Table.Row key={part.name}>
+                  {names.map((name) => (
+                    <Table.Row key={name}>
                       <Table.Cell px={0} py={1}>
-                        <Text>{part.name}</Text>
+                        <Text>{name}</Text>
                         <Text fontSize="xs" color="fg.muted">
-                          {meaning(part.name)}
+                          {meaning(name)}
                         </Text>
                       </Table.Cell>
                       <Table.Cell px={0} py={1} textAlign="end">
-                        <Box fontFamily="mono" fontSize="xs" title={part.value ?? undefined}>
-                          {part.value?.slice(0, 12) ?? "none"}
+                        <Box fontFamily="mono" fontSize="xs" title={parts[name]}>
+                          {parts[name]?.slice(0, 12) ?? "none"}
                         </Box>
-                        {changed.includes(part) && (
-                          <Badge size="xs" colorPalette="warning" title={part.newest ?? undefined}>
-                            now {part.newest?.slice(0, 8)}
+                        {changed.includes(name) && (
+                          <Badge size="xs" colorPalette="warning" title={newest[name]}>
+                            now {newest[name]?.slice(0, 8)}
                           </Badge>
                         )}
                       </Table.Cell>

@@ -16,15 +16,14 @@ export function useStart(dagId: string) {
   const named = parseArtifact(query.get("artifact") ?? "");
   const path = { dag_id: dagId };
   const versions = api.useQuery("get", "/api/dags/{dag_id}/versions", { params: { path } }, { staleTime: 10_000 });
-  const isDeployed = (versions.data?.versions ?? []).some(({ deployment }) => deployment !== null);
+  const isDeployed = (versions.data ?? []).some(({ deployment }) => deployment !== null);
   const runs = api.useQuery(
     "get",
     "/api/dags/{dag_id}/runs",
     { params: { path, query: { limit: 20 } } },
     { enabled: named === null && versions.isSuccess && !isDeployed },
   );
-  const start = (found: Schemas["DeployedVersions"]): Start => {
-    const all = found.versions;
+  const start = (all: Schemas["DeployedVersion"][]): Start => {
     const version = query.get("version");
     const model = query.get("model");
     if (named) {
@@ -36,7 +35,7 @@ export function useStart(dagId: string) {
     }
     const serving = all.find(({ role, deployment }) => role === "champion" && deployment !== null);
     const deployed = serving ?? all.find(({ deployment }) => deployment !== null);
-    const newest = runs.data?.runs.find(({ artifacts }) => artifacts.length > 0)?.artifacts.at(-1) ?? null;
+    const newest = runs.data?.entries.find(({ artifacts }) => artifacts.length > 0)?.artifacts.at(-1) ?? null;
     return { versions: all, artifact: deployed?.deployment ?? newest, unknown: null };
   };
   return { versions, start, isLoading: runs.isLoading };

@@ -32,7 +32,7 @@ function OfDecision({
   newest: boolean;
 }) {
   const { data, error } = useVersions(dagId, name);
-  const version = data?.versions.find((each) => each.version === decision.version);
+  const version = data?.entries.find((each) => each.version === decision.version);
   const note = noteOnDecision(version?.tags ?? {}, decision.at);
   const { version: number, at: decided_at } = decision;
   const path = { dag_id: dagId, model: name, version: number, decided_at };
@@ -41,8 +41,8 @@ function OfDecision({
       params: { path },
       body: { note: text },
     });
-  if (error || data?.registry_problem) {
-    return newest && <NotKnown why={error ? String(error) : data?.registry_problem} />;
+  if (error || data?.problems.length) {
+    return newest && <NotKnown why={error ? String(error) : data?.problems[0]} />;
   }
   // In a rollout, what is new is said of its newest decision.
   const shown = version && (note || newest);

@@ -15,7 +15,16 @@ import { useTimezone } from "src/host";
 import { CalibrationChart } from "src/pages/Models/CalibrationChart";
 import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
 import { FiguresTable } from "src/pages/Models/FiguresTable";
-import { calibrationOf, classesOf, directionsOf, inUnits, namesOf, residualsOf } from "src/pages/Models/figures";
+import {
+  calibrationOf,
+  classesOf,
+  directionsOf,
+  inUnits,
+  namesOf,
+  residualsOf,
+  type Split,
+  splitsOf,
+} from "src/pages/Models/figures";
 import {
   cardAddress,
   type ModelDetail,
@@ -30,8 +39,8 @@ import { metricLabel } from "src/pages/Models/words";
 import { type ArtifactRef, airflowTaskPath, formatArtifact, parseArtifact } from "src/routes";
 
 type Evaluation = Schemas["Evaluation"];
-type OfLabel = Schemas["LabelEvaluation"] & Pick<Evaluation, "champion_version">;
-type Split = Schemas["SplitEvaluation"];
+type Report = Schemas["EvaluationReport"];
+type OfLabel = Pick<Report, "problem" | "label" | "rule">;
 
 const CHOICES = 12;
 
@@ -116,8 +125,8 @@ function RefusedChoice({
 
 function VersionNotes({ dagId, detail, version }: { dagId: string; detail: ModelDetail; version: number }) {
   const { data } = useVersions(dagId, detail.name);
-  const found = data?.versions.find((each) => each.version === version);
-  if (!found || data?.registry_problem) {
+  const found = data?.entries.find((each) => each.version === version);
+  if (!found || data?.problems.length) {
     return null;
   }
   const path = { dag_id: dagId, model: detail.name, version };
@@ -140,34 +149,40 @@ function OfCandidate({ judged }: { judged: ArtifactRef }) {
   return <QueryView query={evaluation}>{(found) => <Found evaluation={found} version={null} />}</QueryView>;
 }
 
-function Found({ evaluation: whole, version }: { evaluation: Evaluation; version: Evaluated }) {
+function Found({ evaluation, version }: { evaluation: Evaluation; version: Evaluated }) {
   const [query, change] = useQuery();
-  const further = whole.more_labels.find(({ label }) => label === query.get("label"));
-  const evaluation: OfLabel = { ...(further ?? whole), champion_version: whole.champion_version };
-  const split = evaluation.splits.find(({ name }) => name === query.get("split")) ?? evaluation.splits[0];
+  const { report } = evaluation;
+  const label = query.get("label") ?? "";
+  const further = report.more_labels?.[label];
+  const shown = further ? { ...further, label } : report;
+  const labels = [report.label ?? "", ...Object.keys(report.more_labels ?? {})];
+  const champion = report.champion?.version ?? null;
+  const metric = String(shown.rule.metric);
+  const splits = splitsOf(shown);
+  const split = splits.find(({ name }) => name === query.get("split")) ?? splits[0];
   if (!split) {
     return <Empty title="This evaluation has no split" />;
   }
-  const features = Object.keys(split.slices);
+  const features = Object.keys(split.slices ?? {});
   const by = features.find((each) => each === query.get("by")) ?? features[0];
   return (
     <Stack gap={4}>
-      <Blessing evaluation={whole} version={version} />
+      <Blessing evaluation={evaluation} version={version} />
       <HStack gap={3} wrap="wrap">
-        {whole.more_labels.length > 0 && (
+        {labels.length > 1 && (
           <Segments
             size="xs"
             label="Label"
-            value={evaluation.label ?? ""}
-            items={[whole, ...whole.more_labels].map(({ label }) => [label ?? "", label ?? "label"])}
-            onChange={(value) => change({ label: value === whole.label ? null : value, slice: null })}
+            value={shown.label ?? ""}
+            items={labels.map((each) => [each, each || "label"])}
+            onChange={(value) => change({ label: value === report.label ? null : value, slice: null })}
           />
         )}
         <Segments
           size="xs"
           label="Split"
           value={split.name}
-          items={evaluation.splits.map(({ name, rows }) => [name, `${name} · ${formatCount(rows)} rows`])}
+          items={splits.map(({ name, rows }) => [name, `${name} · ${formatCount(rows)} rows`])}
           onChange={(value) => change({ split: value })}
         />
       </HStack>
@@ -179,11 +194,11 @@ function Found({ evaluation: whole, version }: { evaluation: Evaluation; version
           <FiguresTable
             split={split}
             version={version}
-            champion={evaluation.champion_version}
-            metric={evaluation.metric}
-            higher={directionsOf(evaluation.rule)}
+            champion={champion}
+            metric={metric}
+            higher={directionsOf(shown.rule)}
           />
-          <Units evaluation={evaluation} split={split} />
+          <Units evaluation={shown} split={split} />
         </Box>
         {by !== undefined && (
           <Box flex="3" minW={0} width="full">
@@ -200,17 +215,17 @@ function Found({ evaluation: whole, version }: { evaluation: Evaluation; version
               />
             </HStack>
             <SliceTable
-              key={`${evaluation.label} ${split.name} ${by}`}
+              key={`${shown.label} ${split.name} ${by}`}
               feature={by}
               split={split}
               version={version}
-              champion={evaluation.champion_version}
-              metric={evaluation.metric}
+              champion={champion}
+              metric={metric}
             />
           </Box>
         )}
       </Flex>
-      <Pictures evaluation={evaluation} split={split} version={version} />
+      <Pictures evaluation={shown} champion={champion} split={split} version={version} />
     </Stack>
   );
 }
@@ -227,8 +242,17 @@ function Units({ evaluation: { problem, label }, split }: { evaluation: OfLabel;
 }
 
 /** What the problem has beside figures: calibration, residuals of numbers, classes and what they are taken for. */
-function Pictures({ evaluation, split, version }: { evaluation: OfLabel; split: Split; version: Evaluated }) {
-  const { problem, label, champion_version } = evaluation;
+function Pictures({
+  evaluation: { problem, label },
+  champion: champion_version,
+  split,
+  version,
+}: {
+  evaluation: OfLabel;
+  champion: number | null;
+  split: Split;
+  version: Evaluated;
+}) {
   const { candidate, champion } = split;
   const other: [Evaluated, typeof champion][] = champion_version === null ? [] : [[champion_version, champion]];
   return (
@@ -275,16 +299,17 @@ function Panel({ title, children }: { title: string; children: ReactNode }) {
 }
 
 function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Evaluated }) {
-  const { blessed, reasons, artifact, champion_version } = evaluation;
+  const { artifact, report } = evaluation;
+  const { blessed, reasons, champion } = report;
   return (
     <Box borderStartWidth={4} borderColor={blessed ? "success.solid" : "failed.solid"} ps={3}>
       <HStack gap={2} wrap="wrap" fontSize="sm">
         <StateBadge state={blessed ? "blessed" : "not blessed"} size="sm" />
         <VersionBadge version={version} />
         <Text>
-          {champion_version === null
+          {champion?.version == null
             ? "there was no champion to compare it with"
-            : `compared with version ${champion_version}, the champion at the time, on the same rows`}
+            : `compared with version ${champion.version}, the champion at the time, on the same rows`}
           {" · "}
           <AppLink to={airflowTaskPath(artifact)} title={artifact.run_id}>
             {artifact.dag_id}.{artifact.task_id}
@@ -292,7 +317,7 @@ function Blessing({ evaluation, version }: { evaluation: Evaluation; version: Ev
         </Text>
       </HStack>
       <List.Root ps={4} mt={1} fontSize="sm" color="fg.muted">
-        {reasons.map((reason) => (
+        {reasons?.map((reason) => (
           <List.Item key={reason} {...(reason.startsWith("warning: ") && { color: "fg", fontWeight: "semibold" })}>
             {reason}
           </List.Item>

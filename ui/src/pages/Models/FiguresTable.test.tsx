@@ -10,6 +10,7 @@ const SPLIT = {
   candidate: { rows: 100, auc: 0.75, auc_low: 0.7, auc_high: 0.8, f1: 0.512, log_loss: 0.5, reason: null },
   champion: { rows: 100, auc: 0.7, auc_low: 0.65, auc_high: 0.75, f1: 0.5, log_loss: 0.5, reason: null },
   gain: null,
+  value: null,
   slices: {},
 };
 

@@ -1,7 +1,14 @@
 import { Table, Text } from "@chakra-ui/react";
-import type { Schemas } from "src/api/client";
 import { formatNumber } from "src/format";
-import { type Directions, direction, type Figures, namesOf, numberOf, toneOf } from "src/pages/Models/figures";
+import {
+  type Directions,
+  direction,
+  type Figures,
+  namesOf,
+  numberOf,
+  type Split,
+  toneOf,
+} from "src/pages/Models/figures";
 import { type Evaluated, VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
@@ -13,7 +20,7 @@ export function FiguresTable({
   metric,
   higher,
 }: {
-  split: Schemas["SplitEvaluation"];
+  split: Split;
   version: Evaluated;
   champion: number | null;
   metric: string;
@@ -75,7 +82,7 @@ function Value({ figures, name }: { figures: Figures | null; name: string }) {
   );
 }
 
-function Difference({ split, name, higher }: { split: Schemas["SplitEvaluation"]; name: string; higher?: Directions }) {
+function Difference({ split, name, higher }: { split: Split; name: string; higher?: Directions }) {
   const candidate = numberOf(split.candidate, name);
   const champion = numberOf(split.champion, name);
   const gain = split.gain?.metric === name ? split.gain : null;

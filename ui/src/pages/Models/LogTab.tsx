@@ -34,7 +34,7 @@ export function LogTab({ dagId, detail }: { dagId: string; detail: ModelDetail }
   );
   return (
     <Box>
-      <FilterBar summary={log.data && plural(log.data.lines.length, "line")}>
+      <FilterBar summary={log.data && plural(log.data.length, "line")}>
         <Choice
           quiet
           size="sm"
@@ -55,7 +55,7 @@ export function LogTab({ dagId, detail }: { dagId: string; detail: ModelDetail }
         />
         <Toggle label="Follow" checked={follow} onChange={setFollow} />
       </FilterBar>
-      <QueryView query={log}>{({ lines }) => <Lines lines={lines} follow={follow} />}</QueryView>
+      <QueryView query={log}>{(lines) => <Lines lines={lines} follow={follow} />}</QueryView>
     </Box>
   );
 }

@@ -35,7 +35,7 @@ export function ModelsPage() {
   const models = api.useQuery("get", "/api/dags/{dag_id}/models", { params: { path: { dag_id: dagId } } });
   return (
     <QueryView query={models}>
-      {({ models: found }) =>
+      {({ entries: found }) =>
         found.length === 0 ? (
           <Empty title="This pipeline serves no model">
             A model is served by <Code>DeployModelOperator(task_id="deploy", model=…, model_name="…")</Code>; once a DAG

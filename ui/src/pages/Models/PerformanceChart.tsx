@@ -3,16 +3,17 @@ import { Chart } from "src/components/chart/Chart";
 import type { EChartsCoreOption } from "src/components/chart/echarts";
 import { type ChartTheme, useChartTheme } from "src/components/chart/theme";
 import { tooltipLines } from "src/components/chart/tooltip";
-import { formatNumber, formatPercent, formatTime, plural } from "src/format";
+import { formatPercent, formatTime, plural } from "src/format";
 import { useTimezone } from "src/host";
-import type { VersionFigures } from "src/pages/Models/queries";
+import { intervalInWords } from "src/pages/Models/backtests/report";
+import type { VersionPerformance } from "src/pages/Models/queries";
 import { nameOf, versionPalette } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 
 type Point = [at: number, value: number | null];
 
 /** A metric of each version over time: measured with its interval, estimated dashed, and how complete labels are. */
-export function PerformanceChart({ periods, metric }: { periods: readonly VersionFigures[]; metric: string }) {
+export function PerformanceChart({ periods, metric }: { periods: readonly VersionPerformance[]; metric: string }) {
   const theme = useChartTheme();
   const zone = useTimezone();
   const option = useMemo(() => chartOption(periods, metric, theme, zone), [periods, metric, theme, zone]);
@@ -21,13 +22,13 @@ export function PerformanceChart({ periods, metric }: { periods: readonly Versio
 }
 
 function chartOption(
-  periods: readonly VersionFigures[],
+  periods: readonly VersionPerformance[],
   metric: string,
   theme: ChartTheme,
   zone: string,
 ): EChartsCoreOption {
   const versions = [...new Set(periods.map(({ version }) => version))];
-  const middle = ({ start, end }: VersionFigures) => (Date.parse(start) + Date.parse(end)) / 2;
+  const middle = ({ start, end }: VersionPerformance) => (Date.parse(start) + Date.parse(end)) / 2;
   // Bars stand below the points of the same time.
   const time = { type: "time", containShape: false, min: Math.min(...periods.map(({ start }) => Date.parse(start))) };
   const last = { max: Math.max(...periods.map(({ end }) => Date.parse(end))) };
@@ -62,20 +63,20 @@ function chartOption(
     series: versions.flatMap((version) => {
       const mine = periods.filter((each) => each.version === version);
       const color = theme.color(`${versionPalette(version)}.solid`);
-      const points = (value: (each: VersionFigures) => number | null | undefined): Point[] =>
+      const points = (value: (each: VersionPerformance) => number | null | undefined): Point[] =>
         mine.map((each) => [middle(each), value(each) ?? null]);
       const line = { type: "line", color, symbolSize: 5 };
       const band = { ...line, stack: `interval ${version}`, stackStrategy: "all", symbol: "none", silent: true };
-      const width = ({ figures: { [metric]: figure } }: VersionFigures) =>
-        figure && (figure.high ?? 0) - (figure.low ?? 0);
+      const width = ({ figures: { [metric]: figure } }: VersionPerformance) =>
+        figure && (figure[2] ?? 0) - (figure[1] ?? 0);
       return [
-        { ...band, data: points(({ figures }) => figures[metric]?.low), lineStyle: { opacity: 0 } },
+        { ...band, data: points(({ figures }) => figures[metric]?.[1]), lineStyle: { opacity: 0 } },
         { ...band, data: points(width), lineStyle: { opacity: 0 }, areaStyle: { color, opacity: 0.18 } },
-        { ...line, name: nameOf(version), data: points(({ figures }) => figures[metric]?.value) },
+        { ...line, name: nameOf(version), data: points(({ figures }) => figures[metric]?.[0]) },
         {
           ...line,
           name: estimateOf(version),
-          data: points(({ estimates }) => estimates[metric]?.value),
+          data: points(({ estimates }) => estimates[metric]?.[0]),
           symbol: "emptyCircle",
           lineStyle: { type: "dashed", width: 1.5 },
         },
@@ -97,9 +98,9 @@ const estimateOf = (version: number): string => `${nameOf(version)} estimated`;
 
 function tooltip(
   at: number | undefined,
-  periods: readonly VersionFigures[],
+  periods: readonly VersionPerformance[],
   metric: string,
-  middle: (each: VersionFigures) => number,
+  middle: (each: VersionPerformance) => number,
   theme: ChartTheme,
   zone: string,
 ): HTMLElement {
@@ -112,14 +113,8 @@ function tooltip(
         label: `${nameOf(version)} · ${plural(rows, "prediction")}`,
         value: `${formatPercent(labelled / rows)} labelled`,
       },
-      ...(found
-        ? [{ label: "measured", value: `${short(found.value)} (${short(found.low)} to ${short(found.high)})` }]
-        : []),
-      ...(guess
-        ? [{ label: "estimated", value: `${short(guess.value)} (${short(guess.low)} to ${short(guess.high)})` }]
-        : []),
+      ...(found ? [{ label: "measured", value: intervalInWords(found) }] : []),
+      ...(guess ? [{ label: "estimated", value: intervalInWords(guess) }] : []),
     ]),
   ]);
 }
-
-const short = (value: number | null) => formatNumber(value);

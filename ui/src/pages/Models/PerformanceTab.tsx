@@ -1,5 +1,6 @@
 import { HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
+import type { Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
 import { DataTable } from "src/components/DataTable";
 import { Empty } from "src/components/Empty";
@@ -10,8 +11,9 @@ import type { Column } from "src/components/table";
 import { formatCount, formatNumber, formatPercent, formatTime, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { useTimezone } from "src/host";
+import { intervalInWords } from "src/pages/Models/backtests/report";
 import { PerformanceChart } from "src/pages/Models/PerformanceChart";
-import { type Figure, type LivePerformance, usePerformance, type VersionFigures } from "src/pages/Models/queries";
+import { type PerformanceReport, usePerformance, type VersionPerformance } from "src/pages/Models/queries";
 import { VersionBadge } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
 import { airflowTaskPath } from "src/routes";
@@ -23,20 +25,28 @@ export function PerformanceTab({ dagId, model }: { dagId: string; model: string 
   const [label] = useQueryParam("label");
   return (
     <QueryView query={usePerformance(dagId, model, label)}>
-      {({ performance, labels }) =>
-        performance === null ? (
+      {({ artifact, report, labels }) =>
+        artifact === null || report === null ? (
           <Empty title="Live performance is not measured yet">
             Labels that come later are joined with captured predictions by a <code>PerformanceOperator</code>.
           </Empty>
         ) : (
-          <Measured of={performance} labels={labels} />
+          <Measured artifact={artifact} of={report} labels={labels} />
         )
       }
     </QueryView>
   );
 }
 
-function Measured({ of, labels }: { of: LivePerformance; labels: readonly string[] }) {
+function Measured({
+  artifact,
+  of,
+  labels,
+}: {
+  artifact: Schemas["ArtifactAddress"];
+  of: PerformanceReport;
+  labels: readonly string[];
+}) {
   const zone = useTimezone();
   const [, setLabel] = useQueryParam("label");
   const metrics = metricsOf(of);
@@ -64,8 +74,8 @@ function Measured({ of, labels }: { of: LivePerformance; labels: readonly string
         />
         <Text color="fg.muted">
           label {of.label}, looked at from {formatTime(of.as_of, zone)} ·{" "}
-          <AppLink to={airflowTaskPath(of.artifact)}>
-            {of.artifact.dag_id}.{of.artifact.task_id}
+          <AppLink to={airflowTaskPath(artifact)}>
+            {artifact.dag_id}.{artifact.task_id}
           </AppLink>
         </Text>
       </HStack>
@@ -86,21 +96,26 @@ function Measured({ of, labels }: { of: LivePerformance; labels: readonly string
 }
 
 /** The metrics that some version has, the problem's first metric first. */
-function metricsOf({ metric, versions }: LivePerformance): string[] {
+function metricsOf({ metric, versions }: PerformanceReport): string[] {
   const names = versions.flatMap(({ figures, estimates }) => [...Object.keys(figures), ...Object.keys(estimates)]);
   return [...new Set([metric, ...names])];
 }
 
-function columnsFor(metric: string): Column<VersionFigures>[] {
+function columnsFor(metric: string): Column<VersionPerformance>[] {
   const label = metricLabel(metric);
-  const figure = (key: string, heading: string, help: string, pick: (row: VersionFigures) => Figure | undefined) => ({
+  const figure = (
+    key: string,
+    heading: string,
+    help: string,
+    pick: (row: VersionPerformance) => number[] | undefined,
+  ) => ({
     key,
     label: heading,
     help,
     width: key === "drop" ? 225 : 195,
     align: "end" as const,
-    value: (row: VersionFigures) => pick(row)?.value,
-    render: (row: VersionFigures) => inWords(pick(row), key === "drop" ? 3 : 4),
+    value: (row: VersionPerformance) => pick(row)?.[0],
+    render: (row: VersionPerformance) => intervalInWords(pick(row), key === "drop" ? 3 : 4),
   });
   return [
     {
@@ -126,26 +141,22 @@ function columnsFor(metric: string): Column<VersionFigures>[] {
       render: ({ labelled, rows }) => formatPercent(labelled / rows),
     },
     figure("measured", `${label}, measured`, "With labels; 95% interval", (row) => row.figures[metric]),
-    figure("training", "At training", "On the held-out split of its training", (row) => row.baseline[metric]),
-    figure("drop", "Worse by", "Than at training; above 0 is worse", (row) => row.drop[metric]),
+    figure("training", "At training", "On the held-out split of its training", (row) => row.baseline?.[metric]),
+    figure("drop", "Worse by", "Than at training; above 0 is worse", (row) => row.drop?.[metric]),
     figure("estimated", "Estimated", "From calibrated probabilities, without labels", (row) => row.estimates[metric]),
   ];
 }
 
-function inWords(figure: Figure | undefined, digits: number): string {
-  const [value, low, high] = [figure?.value, figure?.low, figure?.high].map((each) => formatNumber(each, digits));
-  return figure ? `${value} (${low} to ${high})` : "–";
-}
-
 /** `Predictions with labels, by age: under 1 day 43%, …`, and how long labels take. */
-function completenessInWords({ ages, delay_s_p50: half, delay_s_p95: most, labels }: LivePerformance): string {
+function completenessInWords({ ages, delay_s, labels }: PerformanceReport): string {
+  const [half, most] = delay_s ?? [];
   const days = (seconds: number) => plural(Math.round((seconds / DAY_S) * 10) / 10, "day");
   const shares = ages.map(({ from_s, to_s, rows, labelled }) => {
     const age = to_s === null ? `over ${days(from_s)}` : `under ${days(to_s)}`;
     return `${age} ${formatPercent(labelled / rows)}`;
   });
   const delays =
-    half === null || most === null
+    half === undefined || most === undefined
       ? ""
       : ` Half of the labels that came did within ${hours(half)}, 95% within ${hours(most)}.`;
   const others = Object.entries(labels).filter(([name, count]) => count > 0 && name !== "given" && name !== "joined");

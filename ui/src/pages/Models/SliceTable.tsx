@@ -1,17 +1,14 @@
 import { chakra, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import type { Schemas } from "src/api/client";
 import { DataTable } from "src/components/DataTable";
 import { FilterBar, SearchInput } from "src/components/FilterBar";
 import type { Column } from "src/components/table";
 import { formatNumber, plural } from "src/format";
 import { useQueryParam } from "src/hooks/useQueryState";
 import { signed } from "src/pages/Models/FiguresTable";
-import { numberOf, toneOf } from "src/pages/Models/figures";
+import { numberOf, type Slice, type Split, toneOf } from "src/pages/Models/figures";
 import { type Evaluated, nameOf } from "src/pages/Models/versions";
 import { metricLabel } from "src/pages/Models/words";
-
-type Slice = Schemas["Slice"];
 
 interface Interval {
   low: number;
@@ -28,13 +25,13 @@ export function SliceTable({
   metric,
 }: {
   feature: string;
-  split: Schemas["SplitEvaluation"];
+  split: Split;
   version: Evaluated;
   champion: number | null;
   metric: string;
 }) {
   const [search] = useQueryParam("slice");
-  const all = split.slices[feature] ?? [];
+  const all = split.slices?.[feature] ?? [];
   const slices = all.filter(({ value }) => String(value).toLowerCase().includes(search.toLowerCase()));
   const columns = useMemo(
     () => columnsFor(feature, all, split, version, champion, metric),
@@ -63,7 +60,7 @@ export function SliceTable({
 function columnsFor(
   feature: string,
   slices: readonly Slice[],
-  split: Schemas["SplitEvaluation"],
+  split: Split,
   version: Evaluated,
   champion: number | null,
   metric: string,

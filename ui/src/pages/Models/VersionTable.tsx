@@ -34,12 +34,12 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
     <QueryView query={versions}>
       {(found) => (
         <Box>
-          {found.registry_problem && (
+          {found.problems.length > 0 && (
             <Text mb={2} fontSize="sm" color={WARNING}>
-              Details from MLflow are missing: {found.registry_problem}
+              Details from MLflow are missing: {found.problems.join("; ")}
             </Text>
           )}
-          <Found dagId={dagId} model={model} versions={found.versions} onServer={onServer} />
+          <Found dagId={dagId} model={model} versions={found.entries} onServer={onServer} />
         </Box>
       )}
     </QueryView>

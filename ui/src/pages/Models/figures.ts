@@ -3,7 +3,9 @@
 import type { Schemas } from "src/api/client";
 import { type Color, ERROR } from "src/components/colors";
 
-export type Figures = Schemas["SplitEvaluation"]["candidate"];
+export type Figures = Schemas["Figures"]["candidate"];
+export type Slice = Schemas["Figures"];
+export type Split = Schemas["Figures"] & { name: string };
 /** By metric, whether more of it is better. */
 export type Directions = Readonly<Record<string, boolean>>;
 
@@ -34,8 +36,12 @@ export function namesOf(figures: Figures): string[] {
   );
 }
 
+/** The splits of a label's evaluation, with their names. */
+export const splitsOf = ({ splits }: Pick<Schemas["LabelReport"], "splits">): Split[] =>
+  Object.entries(splits).map(([name, figures]) => ({ ...figures, name }));
+
 /** What an evaluation's rule says of its metrics. */
-export function directionsOf(rule: Schemas["Evaluation"]["rule"]): Directions {
+export function directionsOf(rule: Schemas["LabelReport"]["rule"]): Directions {
   const told = rule.higher_is_better as Directions | null | undefined;
   return { ...HIGHER, ...told };
 }

@@ -4,7 +4,7 @@ import type { Schemas } from "src/api/client";
 import type { Decision, ModelDetail } from "src/pages/Models/queries";
 import { type Group, groupDecisions } from "src/pages/Models/rollouts";
 
-export type RefusedCandidate = Schemas["RefusedCandidate"];
+export type RefusedCandidate = Schemas["Candidate"];
 type Retraining = Schemas["RetrainingDecision"];
 
 /** Something that was decided: a decision or a whole rollout, a refused candidate, or a word about a retraining. */

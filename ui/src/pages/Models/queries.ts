@@ -8,9 +8,6 @@ import { type ArtifactRef, pathOf } from "src/routes";
 export type LiveModel = Schemas["LiveModel"];
 export type ModelDetail = Schemas["ModelDetail"];
 export type Decision = Schemas["Decision"];
-export type Figure = Schemas["Figure"];
-export type VersionFigures = Schemas["VersionFigures"];
-export type LivePerformance = Schemas["LivePerformance"];
 
 /** Milliseconds between looks at the server: it adds a step every ten seconds. */
 export const LIVE_MS = 5_000;
@@ -77,6 +74,9 @@ export const usePerformance = (dagId: string, model: string, label: string) =>
   api.useQuery("get", "/api/dags/{dag_id}/models/{model}/performance", {
     params: { path: path(dagId, model), query: { label: label || undefined } },
   });
+
+export type PerformanceReport = NonNullable<NonNullable<ReturnType<typeof usePerformance>["data"]>["report"]>;
+export type VersionPerformance = PerformanceReport["versions"][number];
 
 /** The evaluation of a version. */
 export function useEvaluation(dagId: string, model: string, version: number) {

@@ -29,14 +29,14 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
       </Section>
     );
   }
-  const { verdict, at, report, version } = skew;
+  const { verdict, at, version } = skew;
   const drifted = verdict === "insufficient" ? [] : skew.drifted;
   const rows = checks.at(-1)?.rows;
   return (
     <Section title="Drift" more={<AppLink to={skewPath(dagId)}>All features</AppLink>}>
       <Stack gap={2} fontSize="sm">
         <HStack gap={2} wrap="wrap">
-          <AppLink to={skewPath(dagId, { artifact: report })} aria-label={`Skew: ${verdict}`}>
+          <AppLink to={skewPath(dagId, { artifact: skew })} aria-label={`Skew: ${verdict}`}>
             <StateBadge state={verdict} />
           </AppLink>
           <Text color="fg.muted">
@@ -46,7 +46,7 @@ export function DriftSection({ overview: { pipeline, models, skew: checks } }: {
           </Text>
         </HStack>
         <Text>{VERDICTS[verdict]}</Text>
-        {drifted.length > 0 && <Drifted dagId={dagId} names={drifted} report={report} />}
+        {drifted.length > 0 && <Drifted dagId={dagId} names={drifted} report={skew} />}
         {checks.length > 1 && (
           <HStack gap={3} wrap="wrap">
             <Sparkline

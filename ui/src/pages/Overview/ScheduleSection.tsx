@@ -45,10 +45,11 @@ function Starts({
 }: {
   schedule: Schemas["Schedule"];
 }) {
+  const starting = Object.entries(assets);
   return (
     <>
-      {assets.length === 0 ? (description ?? summary ?? "No schedule") : "Started by "}
-      {assets.map(({ name, updated_by }, index) => (
+      {starting.length === 0 ? (description ?? summary ?? "No schedule") : "Started by "}
+      {starting.map(([name, updated_by], index) => (
         <span key={name}>
           {index > 0 && ", "}
           <b>{name}</b>

@@ -24,7 +24,7 @@ export function PipelinesPage() {
   const pipelines = usePipelines({ live: true });
   return (
     <QueryView query={pipelines}>
-      {({ pipelines: rows }) => (rows.length === 0 ? <HowToStart /> : <PipelineTable rows={rows} />)}
+      {({ entries: rows }) => (rows.length === 0 ? <HowToStart /> : <PipelineTable rows={rows} />)}
     </QueryView>
   );
 }

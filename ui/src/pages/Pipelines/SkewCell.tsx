@@ -24,7 +24,7 @@ export function SkewCell({ pipeline, activity }: { pipeline: Pipeline; activity:
     <TwoLines
       first={
         <>
-          <AppLink to={skewPath(dag_id, { artifact: skew.report })} aria-label={`Skew: ${skew.verdict}`}>
+          <AppLink to={skewPath(dag_id, { artifact: skew })} aria-label={`Skew: ${skew.verdict}`}>
             <StateBadge state={skew.verdict} />
           </AppLink>
           <Text truncate>

@@ -5,7 +5,7 @@ import { ownTags } from "src/components/tags";
 import { shortRun } from "src/format";
 import { instanceLabel } from "src/routes";
 
-export type Run = Schemas["ListedRun"];
+export type Run = Schemas["TrainingRun"];
 
 /** What charts compare: a run, or a trial of a study. */
 export type Compared = Pick<

@@ -18,7 +18,7 @@ export function useCurves(dagId: string, runs: readonly Pick<Run, "run_id" | "st
       ),
     ),
     combine: (answers) => ({
-      curves: answers.flatMap(({ data }): Curve[] => data?.curves ?? []),
+      curves: answers.flatMap(({ data }): Curve[] => data ?? []),
       isPending: answers.some((each) => each.isPending),
       error: answers.find((each) => each.isError)?.error ?? null,
     }),

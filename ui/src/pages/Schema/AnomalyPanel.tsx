@@ -23,7 +23,7 @@ export function AnomalyPanel({
   onClose: () => void;
 }) {
   const { feature } = finding;
-  const { statistics, validated_against: schema } = report;
+  const { statistics, schema_name: schema, schema_version: version } = report;
   const measures = report.measures.filter((each) => each.feature === feature);
   return (
     <SidePanel label={`Anomalies of ${feature || "the data set"}`} title={feature || "The data set"} onClose={onClose}>
@@ -32,9 +32,7 @@ export function AnomalyPanel({
           <AppLink to={dataPath(statistics.dag_id, { artifacts: [statistics], feature })}>Data of this feature</AppLink>
         )}
         {schema && feature && (
-          <AppLink
-            to={pagePath("schema", dagId, { tab: "schema", schema: schema.name, version: schema.version, feature })}
-          >
+          <AppLink to={pagePath("schema", dagId, { tab: "schema", schema, version, feature })}>
             Schema of this feature
           </AppLink>
         )}

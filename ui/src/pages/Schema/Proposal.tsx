@@ -24,7 +24,7 @@ export function Proposal({ validation, report }: { validation: ValidationEntry; 
   if (report.anomalies.length === 0) {
     return null;
   }
-  const schema = report.validated_against;
+  const { schema_version: version } = report;
   return (
     <Box as="section" aria-label="Proposed schema" mt={6}>
       <Heading size="sm" mb={1}>
@@ -47,7 +47,7 @@ export function Proposal({ validation, report }: { validation: ValidationEntry; 
             {(comparison) => (
               <Comparison
                 comparison={comparison}
-                before={schema?.version ? `version ${schema.version}` : "the schema at that time"}
+                before={version ? `version ${version}` : "the schema at that time"}
                 after="proposed"
               />
             )}

@@ -49,7 +49,7 @@ function Content({
   const [query, change] = useQuery();
   const [tab, setTab] = useTab();
   const validations = useValidations(dagId);
-  const found = validations.data?.validations ?? [];
+  const found = validations.data?.entries ?? [];
   const states = found.map(({ task_state, question }) => `${task_state} ${question?.state}`).join();
   const seen = useRef(states);
   useEffect(() => {
@@ -109,7 +109,7 @@ function Content({
 
 function NoSchema({ elsewhere }: { elsewhere: readonly string[] }) {
   const dagId = useDagId();
-  const stages = usePipelines().data?.pipelines.find(({ dag_id }) => dag_id === dagId)?.stages;
+  const stages = usePipelines().data?.entries.find(({ dag_id }) => dag_id === dagId)?.stages;
   return (
     <Empty title={stages && !stages.includes("schema") ? "This pipeline has no schema" : "No schema yet"}>
       The first run of a <code>SchemaOperator</code> infers the schema from the statistics, and freezes it for all later

@@ -105,7 +105,7 @@ function Found({
 
 /** What was held against what. */
 function Context({ dagId, report }: { dagId: string; report: ValidationReport }) {
-  const { statistics, validated_against: schema } = report;
+  const { statistics, schema_name: schema, schema_version: version } = report;
   const rows = Object.entries(report.rows).map(([split, count]) => `${split} ${formatNumber(count)}`);
   return (
     <Text fontSize="sm" color="fg.muted" mb={3}>
@@ -119,9 +119,9 @@ function Context({ dagId, report }: { dagId: string; report: ValidationReport })
       {schema && (
         <>
           {" · validated against "}
-          <AppLink to={pagePath("schema", dagId, { schema: schema.name, version: schema.version })}>
-            {schema.name}
-            {schema.version === null ? "" : `, version ${schema.version}`}
+          <AppLink to={pagePath("schema", dagId, { schema, version })}>
+            {schema}
+            {version === null ? "" : `, version ${version}`}
           </AppLink>
         </>
       )}

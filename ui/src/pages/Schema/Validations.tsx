@@ -19,7 +19,7 @@ export function Validations({ dagId }: { dagId: string }) {
   const stays = useRef<ArtifactRef>(undefined);
   return (
     <QueryView query={validations}>
-      {({ validations: found, total_entries }) => {
+      {({ entries: found, total_entries }) => {
         if (total_entries === 0) {
           return <NothingYet />;
         }

@@ -43,7 +43,7 @@ export const useValidations = (dagId: string, page = 0) =>
     {
       placeholderData: keepPreviousData,
       refetchInterval: ({ state }) =>
-        state.data?.validations.some((each) => RUNNING.has(each.task_state ?? "") || each.run_state === "running")
+        state.data?.entries.some((each) => RUNNING.has(each.task_state ?? "") || each.run_state === "running")
           ? WHILE_IT_RUNS_MS
           : false,
     },

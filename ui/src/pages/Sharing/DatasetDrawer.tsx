@@ -141,7 +141,7 @@ function NotYet() {
 /** Its statistics, next to those of a data set of ours or of a pipeline's newest statistics. */
 function Statistics({ dataset }: { dataset: SharedDataset }) {
   const [chosen, setChosen] = useState(NOTHING);
-  const pipelines = usePipelines().data?.pipelines ?? [];
+  const pipelines = usePipelines().data?.entries ?? [];
   const all = api.useQuery("get", "/api/sharing", { params: { query: { search: "" } } }).data?.datasets ?? [];
   const others = all.filter((each) => fullName(each) !== fullName(dataset));
   const values = [

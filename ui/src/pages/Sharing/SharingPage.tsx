@@ -77,15 +77,15 @@ function Content({ data }: { data: State }) {
   );
 }
 
-function DaemonLine({ data: { daemon } }: { data: State }) {
+function DaemonLine({ data: { daemon, is_alive } }: { data: State }) {
   if (daemon === null) {
     return null;
   }
   return (
     <HStack wrap="wrap" gap={3} fontSize="sm">
       <Text fontWeight="semibold">{daemon.organisation}</Text>
-      <StateBadge state={daemon.is_alive ? "running" : "failed"}>
-        {daemon.is_alive ? "daemon runs" : "daemon does not report"}
+      <StateBadge state={is_alive ? "running" : "failed"}>
+        {is_alive ? "daemon runs" : "daemon does not report"}
       </StateBadge>
       <Text color="fg.muted">
         on {daemon.host}, listens at {daemon.listen}

@@ -69,7 +69,7 @@ export function usePipelineFeatures(dagId: string | null): { features: Features;
     { params: { path: { dag_id: dagId ?? "" }, query } },
     { enabled },
   );
-  const artifact = runs.data?.runs[0]?.artifacts.find(({ kind }) => kind === "statistics");
+  const artifact = runs.data?.entries[0]?.artifacts.find(({ kind }) => kind === "statistics");
   const path = pathOf(
     artifact ?? { dag_id: "", run_id: "", task_id: "", map_index: -1, iteration: -1, kind: "statistics" },
   );

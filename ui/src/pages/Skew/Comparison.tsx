@@ -75,7 +75,7 @@ function Found({ check, found, judged }: { check: ArtifactRef; found: Schemas["F
       )}
       <Histogram found={found} />
       <Figures>
-        <Figure label={measureName(found.measure)}>
+        <Figure label={measureName(found.measure ?? "")}>
           <b>{formatNumber(found.score)}</b>, threshold {formatNumber(found.threshold)}
         </Figure>
         <Figure label="Probability of such a score without a change">{formatPValue(found.p_value)}</Figure>

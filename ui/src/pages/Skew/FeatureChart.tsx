@@ -38,7 +38,7 @@ export function FeatureChart({
   limit: number;
   onChoose: (index: number) => void;
 }) {
-  const { checks, events, failures, source } = timeline;
+  const { entries: checks, events, failures, source } = timeline;
   const byData = knowsDataTime(checks);
   const [measured, setMeasured] = useQueryParam("measure", "score");
   const [axis, setAxis] = useQueryParam("time", byData ? "data" : "wall");
@@ -59,9 +59,10 @@ export function FeatureChart({
   const alpha = report.data?.alpha ?? null;
   const shown = MEASURED.find(({ value }) => value === measured)?.value ?? "score";
   const drifted = row.driftedCount ? `drifted in ${row.driftedCount} of ${checks.length}` : "has not drifted";
+  // While another feature's answer is awaited, the last one stays: its points are not of this one.
+  const said = history.isPlaceholderData ? undefined : history.data?.entries;
   const option = useMemo(() => {
-    const said = history.data?.feature === row.name ? history.data.points : [];
-    const byFingerprint = new Map(said.map((point) => [point.fingerprint, point]));
+    const byFingerprint = new Map((said ?? []).map((point) => [point.fingerprint, point]));
     const points = checks.map(({ fingerprint }) => byFingerprint.get(fingerprint));
     return chartOption({
       row,
@@ -76,7 +77,7 @@ export function FeatureChart({
       zone,
       theme,
     });
-  }, [row, checks, events, failures, shown, axis, alpha, chosen, zone, theme, history.data]);
+  }, [row, checks, events, failures, shown, axis, alpha, chosen, zone, theme, said]);
   return (
     <Box>
       <HStack gap={3} mb={1} wrap="wrap">

@@ -96,7 +96,7 @@ function makeColumns(
   checks: readonly Check[],
   chosen: number,
   zone: string,
-  found: ReadonlyMap<string, Schemas["ReportFeature"]>,
+  found: ReadonlyMap<string, Schemas["FeatureFigures"]>,
   onChoose: (row: FeatureRow, check: number) => void,
 ): Column<FeatureRow>[] {
   const times = timesOf(checks, "data").map((time) => formatTime(time, zone));

@@ -43,7 +43,7 @@ export function SkewPage() {
   return (
     <QueryView query={query} loading={<LoadingBox height="480px" />}>
       {(timeline) =>
-        timeline.checks.length === 0 ? (
+        timeline.entries.length === 0 ? (
           <NothingYet timeline={timeline} />
         ) : (
           <Loaded dagId={dagId} timeline={timeline} limit={limit} />
@@ -55,7 +55,7 @@ export function SkewPage() {
 
 function Loaded({ dagId, timeline, limit }: { dagId: string; timeline: Timeline; limit: number }) {
   const [query, change] = useQuery();
-  const { checks } = timeline;
+  const { entries: checks } = timeline;
   const rows = useMemo(() => featureRows(timeline), [timeline]);
   const feature = query.get("feature") ?? rows[0]?.name ?? null;
   const row = rows.find(({ name }) => name === feature) ?? null;
@@ -138,7 +138,7 @@ function TooOld({ limit }: { limit: number }) {
 
 /** Which task's comparisons are shown, and how many. */
 function Bar({ timeline, limit }: { timeline: Timeline; limit: number }) {
-  const { sources, source, checks, total_entries: total } = timeline;
+  const { sources, source, entries: checks, total_entries: total } = timeline;
   const [, change] = useQuery();
   return (
     <HStack gap={3} fontSize="sm" wrap="wrap">

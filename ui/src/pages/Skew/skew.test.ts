@@ -90,7 +90,7 @@ const check = (verdict: string, drifted: string[], hour: number, more: Partial<C
   }) as unknown as Check;
 
 const TIMELINE = {
-  checks: [
+  entries: [
     check("drift", ["temp"], 1),
     check("stable", [], 2),
     check("drift", ["temp"], 3),
@@ -114,7 +114,7 @@ describe("the timeline", () => {
   test("drifted features are first in their order, then those nearest to their thresholds", () => {
     const of = (name: string, score: number) => ({ name, scores: [score], thresholds: [0.05] });
     const features = [of("near", 0.04), of("far", 0.9), of("still", 0.01), of("rare", 0.02)];
-    const rows = featureRows({ checks: [check("drift", ["rare", "far"], 1)], features } as unknown as Timeline);
+    const rows = featureRows({ entries: [check("drift", ["rare", "far"], 1)], features } as unknown as Timeline);
     expect(rows.map(({ name, rank }) => [name, rank])).toEqual([
       ["rare", 0],
       ["far", 1],
@@ -124,7 +124,7 @@ describe("the timeline", () => {
   });
 
   test("what happened between two comparisons stands between their data", () => {
-    const { checks } = TIMELINE;
+    const { entries: checks } = TIMELINE;
     const at = (hours: number) => placeOf(new Date(hours * HOUR).toISOString(), checks, "data") / DAY;
     expect([0, 1, 2.5, 9].map(at)).toEqual([1, 1, 2.5, 5]);
     expect(placeOf(new Date(HOUR).toISOString(), checks, "wall")).toBe(HOUR);

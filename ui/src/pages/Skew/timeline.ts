@@ -41,7 +41,7 @@ export const newestOf = (checks: readonly Check[]): number =>
   checks.findLastIndex((check) => check.verdict !== "insufficient");
 
 /** The rows of a timeline: what matters most now comes first. */
-export function featureRows({ features, checks }: Timeline): FeatureRow[] {
+export function featureRows({ features, entries: checks }: Timeline): FeatureRow[] {
   const drifted = checks.map((check) => new Set(check.verdict === "insufficient" ? [] : check.drifted));
   const newest = newestOf(checks);
   const check = checks[newest];

@@ -125,7 +125,7 @@ export function effectInWords(effect: number, signed: number | null, problem: st
 
 /** A feature's change in a line: `another unit (Celsius to kelvin): median 280, 7 in the reference; raises …`. */
 export function changeInWords(
-  found: Pick<Schemas["ReportFeature"], "drifted" | "cause" | "detail" | "summary" | "effect" | "effect_signed">,
+  found: Pick<Schemas["FeatureFigures"], "drifted" | "cause" | "detail" | "summary" | "effect" | "effect_signed">,
   problem: string | null,
 ): string {
   const { cause, detail, summary, effect } = found;

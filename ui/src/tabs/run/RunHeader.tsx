@@ -60,10 +60,10 @@ export function RunHeader({
 }
 
 /** Which task refused a model, and why: the host says no more than that the run succeeded. */
-function Refused({ dagId, runId, refusal }: { dagId: string; runId: string; refusal: Schemas["Refusal"] }) {
+function Refused({ dagId, runId, refusal }: { dagId: string; runId: string; refusal: Schemas["TaskVerdict"] }) {
   const { task_id, verdict, why, ...position } = refusal;
   return (
-    <HStack gap={2} minWidth={0} maxWidth="xl" title={why}>
+    <HStack gap={2} minWidth={0} maxWidth="xl" title={why ?? undefined}>
       <StateBadge state="refused" size="sm">
         {verdict}
       </StateBadge>

@@ -97,7 +97,7 @@ function StateCell({ row: { stage } }: { row: StageRow }) {
   const { state, try_number, max_tries, progress, error } = stage;
   const tries = try_number > 1 ? `try ${try_number} of ${Math.max(max_tries + 1, try_number)}` : null;
   if (progress) {
-    const share = progress.share === null ? null : Math.round(progress.share * 100);
+    const share = progress.progress === null ? null : Math.round(progress.progress * 100);
     return (
       <TwoLines
         first={

@@ -7,17 +7,17 @@ import { StateBadge } from "src/components/StateBadge";
 import type { Column } from "src/components/table";
 import { formatNumber } from "src/format";
 import { ClassTable, ConfusionMatrix } from "src/pages/Models/ClassTables";
-import { classesOf, namesOf, numberOf } from "src/pages/Models/figures";
+import { classesOf, namesOf, numberOf, type Slice, type Split, splitsOf } from "src/pages/Models/figures";
 import { useCandidateEvaluation } from "src/pages/Models/queries";
 import { Numbers, Reasons } from "src/tabs/task/parts";
 
-type Row = Omit<Schemas["Slice"], "value"> & { split: string; slice: string | null; value: string };
+type Row = Omit<Slice, "value" | "slices"> & { split: string; slice: string | null; value: string };
 
 /** A split, or one of its slices, a row. */
-function rowsOf(splits: readonly Schemas["SplitEvaluation"][]): Row[] {
+function rowsOf(splits: readonly Split[]): Row[] {
   return splits.flatMap(({ name: split, slices, ...whole }) => [
     { ...whole, split, slice: null, value: "" },
-    ...Object.entries(slices).flatMap(([slice, all]) =>
+    ...Object.entries(slices ?? {}).flatMap(([slice, all]) =>
       all.map((each) => ({ ...each, split, slice, value: String(each.value) })),
     ),
   ]);
@@ -28,22 +28,23 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
   const query = useCandidateEvaluation(artifact);
   return (
     <QueryView query={query}>
-      {(report) => {
-        const whole = report.splits;
+      {({ report }) => {
+        const metric = String(report.rule.metric);
+        const champion = report.champion?.version;
+        const whole = splitsOf(report);
         return (
           <>
             <Numbers
               of={[
                 ["verdict", <StateBadge key="verdict" state={report.blessed ? "blessed" : "not blessed"} />],
                 ...whole.map(
-                  ({ name, candidate }) =>
-                    [`${report.metric} of ${name}`, formatNumber(numberOf(candidate, report.metric))] as const,
+                  ({ name, candidate }) => [`${metric} of ${name}`, formatNumber(numberOf(candidate, metric))] as const,
                 ),
-                ["champion", report.champion_version === null ? "none" : `v${report.champion_version}`],
+                ["champion", champion == null ? "none" : `v${champion}`],
               ]}
             />
-            <Reasons of={report.reasons} />
-            <Slices report={report} />
+            <Reasons of={report.reasons ?? []} />
+            <Slices splits={whole} metric={metric} />
             {whole
               .filter(({ candidate }) => classesOf(candidate).length > 0)
               .map(({ name, candidate, champion }) => (
@@ -62,7 +63,7 @@ export function EvaluationResult({ artifact }: { artifact: Schemas["ArtifactEntr
   );
 }
 
-function Slices({ report: { metric, splits } }: { report: Schemas["Evaluation"] }) {
+function Slices({ splits, metric }: { splits: readonly Split[]; metric: string }) {
   const rows = rowsOf(splits);
   const hasChampion = rows.some(({ champion }) => champion !== null);
   const others = namesOf(rows[0]?.candidate ?? {}).filter((name) => name !== metric);

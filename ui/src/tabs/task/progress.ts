@@ -3,7 +3,7 @@
 import type { Schemas } from "src/api/client";
 import type { Curve } from "src/pages/Runs/curves";
 
-type Report = Schemas["ProgressReport"];
+type Report = Schemas["ProgressPoint"];
 
 /** Seconds that are left if it goes on as it did between the first report and the last; null before that is known. */
 export function secondsLeft(reports: readonly Report[], now: number): number | null {

@@ -20,7 +20,7 @@ export function Dive() {
   const runs = api.useQuery("get", "/api/dags/{dag_id}/runs", {
     params: { path: { dag_id: dagId }, query: { limit: 100 } },
   });
-  const found = useMemo(() => sourcesOf(runs.data?.runs ?? []), [runs.data]);
+  const found = useMemo(() => sourcesOf(runs.data?.entries ?? []), [runs.data]);
   const named = artifacts[0];
   const first = firstSource(found);
   const ref =
@@ -60,7 +60,7 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
       </>
     );
   }
-  const all = splits.data.splits;
+  const all = splits.data;
   const split = chosen in all ? chosen : firstSplit(all);
   const content = all[split];
   return (

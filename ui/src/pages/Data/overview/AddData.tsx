@@ -41,7 +41,7 @@ function Choices({ onAdd }: { onAdd: Add }) {
   const own = useDagId();
   const pipelines = usePipelines();
   const [dagId, setDagId] = useState(own);
-  const all = pipelines.data?.pipelines ?? [];
+  const all = pipelines.data?.entries ?? [];
   const monitors = all.find((pipeline) => pipeline.dag_id === dagId)?.monitors.map((each) => each.dag_id) ?? [];
   const ids = new Set([own, ...all.map((pipeline) => pipeline.dag_id)]);
   return (
@@ -74,7 +74,7 @@ function Entries({
   return (
     <QueryView query={runs}>
       {(page) => {
-        const entries = page.runs.flatMap((run) => run.artifacts.map((artifact) => ({ run, artifact })));
+        const entries = page.entries.flatMap((run) => run.artifacts.map((artifact) => ({ run, artifact })));
         if (entries.length === 0) {
           return kind === "statistics" ? <Empty title={`${dagId} has no statistics yet`} /> : null;
         }

@@ -82,7 +82,7 @@ export function DatasetBar({
                     last={shown.length === 1}
                     onClick={() => toggle({ artifact: index, name: dataset.name, slice: null })}
                   />
-                  {dataset.slices.length > 0 && (
+                  {Object.keys(dataset.slices).length > 0 && (
                     <Slices
                       dataset={dataset}
                       taken={shown.filter((each) => each.artifact === index && each.name === dataset.name)}
@@ -191,13 +191,13 @@ function Slices({
     <Menu.Root closeOnSelect={false}>
       <Menu.Trigger asChild>
         <Button size="xs" variant="ghost" colorPalette="gray" px={1.5} aria-label={`Slices of ${dataset.name}`}>
-          {plural(dataset.slices.length, "slice")} <LuChevronDown />
+          {plural(Object.keys(dataset.slices).length, "slice")} <LuChevronDown />
         </Button>
       </Menu.Trigger>
       <Portal>
         <Menu.Positioner>
           <Menu.Content maxH="80" overflowY="auto">
-            {dataset.slices.map(({ key, rows }) => {
+            {Object.entries(dataset.slices).map(([key, rows]) => {
               const checked = taken.some(({ slice }) => slice === key);
               return (
                 <Menu.CheckboxItem

@@ -36,7 +36,7 @@ function Latest({ dagId, kinds }: { dagId: string; kinds: readonly string[] }) {
   const [kind, ...others] = kinds;
   const query = { with: kind, limit: 1 };
   const runs = api.useQuery("get", "/api/dags/{dag_id}/runs", { params: { path: { dag_id: dagId }, query } });
-  const last = runs.data?.runs[0]?.artifacts.find((artifact) => artifact.kind === kind);
+  const last = runs.data?.entries[0]?.artifacts.find((artifact) => artifact.kind === kind);
   const refs = useMemo(() => (last ? [refOf(last)] : []), [last]);
   useEffect(() => {
     if (last) {
@@ -55,7 +55,7 @@ function Latest({ dagId, kinds }: { dagId: string; kinds: readonly string[] }) {
 
 function NoStatistics({ dagId }: { dagId: string }) {
   const { data, isPending } = usePipelines();
-  const stages = data?.pipelines.find(({ dag_id }) => dag_id === dagId)?.stages;
+  const stages = data?.entries.find(({ dag_id }) => dag_id === dagId)?.stages;
   if (isPending) {
     return <LoadingRows rows={12} />;
   }

@@ -67,7 +67,7 @@ export function chooseDatasets(
 ): DatasetRef[] {
   const there = ({ artifact, name, slice }: DatasetRef) =>
     listings[artifact]?.datasets.some(
-      (each) => each.name === name && (slice === null || each.slices.some(({ key }) => key === slice)),
+      (each) => each.name === name && (slice === null || Object.hasOwn(each.slices, slice)),
     );
   const chosen = named.map(parseDataset).filter((each): each is DatasetRef => each !== null && there(each) === true);
   if (chosen.length) {

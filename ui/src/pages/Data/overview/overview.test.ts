@@ -98,7 +98,7 @@ describe("features of several data sets", () => {
 
 describe("data sets of the address", () => {
   const listing = (...names: string[]) =>
-    ({ datasets: names.map((name) => ({ name, slices: [{ key: "a:b" }] })) }) as unknown as Listing;
+    ({ datasets: names.map((name) => ({ name, slices: { "a:b": 1 } })) }) as unknown as Listing;
   const listings = [listing("train", "eval", "newest", "old"), undefined, listing("a b")];
 
   test("what it names, as far as it is there", () => {

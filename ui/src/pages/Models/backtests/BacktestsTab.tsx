@@ -22,7 +22,7 @@ export function BacktestsTab({ dagId, model }: { dagId: string; model: string })
   });
   return (
     <QueryView query={listed}>
-      {({ backtests, damaged, total_entries }) => {
+      {({ entries: backtests, problems: damaged, total_entries }) => {
         const opened = query.get("backtest") ?? backtests[0]?.id;
         const named = ({ made, chosen }: (typeof backtests)[number]) => `${formatTime(made, zone)} · ${chosen}`;
         const values = backtests.map((each) => ({ value: each.id, label: named(each) }));

@@ -119,7 +119,7 @@ export function retrainingAt(policy: Policy, at: string): Retraining | undefined
 }
 
 /** `0.7023 (0.6982 to 0.7064)`. */
-export function intervalInWords(interval: Interval | null | undefined, digits = 4): string {
+export function intervalInWords(interval: readonly number[] | null | undefined, digits = 4): string {
   const [value, low, high] = (interval ?? []).map((each) => formatNumber(each, digits));
   return value === undefined || value === "–" ? "–" : `${value} (${low} to ${high})`;
 }

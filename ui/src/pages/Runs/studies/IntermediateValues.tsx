@@ -11,7 +11,7 @@ import { Panel } from "src/pages/Runs/studies/Panel";
 import { addressOf, pollMs } from "src/pages/Runs/studies/queries";
 import type { StudyDetail } from "src/pages/Runs/studies/trials";
 
-type Curves = Schemas["TrialCurves"];
+type Curves = Schemas["TrialCurve"][];
 
 /** What trials reported while they ran, a line each; pruned ones end in a cross. */
 export function IntermediateValues({ dagId, study }: { dagId: string; study: StudyDetail }) {
@@ -20,15 +20,17 @@ export function IntermediateValues({ dagId, study }: { dagId: string; study: Stu
   });
   return (
     <QueryView query={query} loading={<LoadingBox />}>
-      {({ curves, left_out }) =>
+      {({ entries: curves, total_entries }) =>
         curves.length > 0 && (
           <Panel
             title="Intermediate values"
             note={`${study.metrics[0]} by step; pruned trials are orange and end in a cross, the best one is wide${
-              left_out > 0 ? `. ${plural(left_out, "more trial")}, the older ones, are not drawn` : ""
+              total_entries > curves.length
+                ? `. ${plural(total_entries - curves.length, "more trial")}, the older ones, are not drawn`
+                : ""
             }`}
           >
-            <Lines curves={curves} metric={study.metrics[0] ?? ""} best={study.best?.number} />
+            <Lines curves={curves} metric={study.metrics[0] ?? ""} best={study.best ?? undefined} />
           </Panel>
         )
       }
@@ -36,7 +38,7 @@ export function IntermediateValues({ dagId, study }: { dagId: string; study: Stu
   );
 }
 
-function Lines({ curves, metric, best }: { curves: Curves["curves"]; metric: string; best: number | undefined }) {
+function Lines({ curves, metric, best }: { curves: Curves; metric: string; best: number | undefined }) {
   const theme = useChartTheme();
   const option = useMemo<EChartsCoreOption>(() => {
     const looks: Record<string, { color: string | undefined; opacity: number }> = {

@@ -97,7 +97,7 @@ function Studies({ dagId, onOpen }: { dagId: string; onOpen: (study: Study) => v
   const query = useStudies(dagId, limit);
   return (
     <QueryView query={query}>
-      {({ studies, total_entries, damaged }) => (
+      {({ entries: studies, total_entries, problems: damaged }) => (
         <Stack gap={3}>
           <LinesAlert status="error" title={`${plural(damaged.length, "study")} cannot be read`} lines={damaged} />
           {studies.length > 0 ? (

@@ -27,7 +27,7 @@ export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: St
       <Text fontSize="sm" color="fg.muted">
         {study.program}, sampler {study.sampler}, pruner {study.pruner}, {study.parallel} at once, seed {study.seed}.
         Task{" "}
-        <AppLink to={airflowTaskPath({ dag_id: dagId, ...study })}>
+        <AppLink to={airflowTaskPath(study)}>
           {study.task_id}
           {instanceLabel(study)}
         </AppLink>{" "}
@@ -63,11 +63,11 @@ export function StudyHeader({ dagId, study, onStop }: { dagId: string; study: St
             {formatNumber(study.done)} of {plural(study.trials, "trial")}
           </Text>
           <Text color="fg.muted">{countsInWords(study)}</Text>
-          {study.best && (
+          {study.best !== null && (
             <Text marginInlineStart={{ md: "auto" }}>
-              Best: {bestInWords(study)}, trial {study.best.number}{" "}
+              Best: {bestInWords(study)}, trial {study.best}{" "}
               <Text as="span" color="fg.muted">
-                ({Object.entries(study.best.params).map(paramInWords).join(", ")})
+                ({Object.entries(study.best_params).map(paramInWords).join(", ")})
               </Text>
             </Text>
           )}
@@ -91,8 +91,8 @@ export const countsInWords = ({ counts }: Study): string =>
     .join(", ");
 
 /** The values of the best trial by their metrics' names. */
-export const bestInWords = ({ best, metrics }: Study): string =>
-  best === null ? "–" : metrics.map((name, metric) => `${name} ${formatNumber(best.values[metric])}`).join(", ");
+export const bestInWords = ({ best, best_values, metrics }: Study): string =>
+  best === null ? "–" : metrics.map((name, metric) => `${name} ${formatNumber(best_values[metric])}`).join(", ");
 
 const paramInWords = ([name, value]: [string, unknown]): string =>
   `${name} ${typeof value === "number" ? formatNumber(value) : inWords(value)}`;

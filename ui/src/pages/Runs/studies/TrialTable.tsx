@@ -95,7 +95,7 @@ function columnsOf(
       render: ({ number }) => (
         <HStack gap={1.5}>
           {number}
-          {number === study.best?.number && <LuTrophy aria-label="the best so far" />}
+          {number === study.best && <LuTrophy aria-label="the best so far" />}
           {front.has(number) && (
             <Text fontSize="xs" color="fg.muted">
               front

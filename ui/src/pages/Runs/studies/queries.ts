@@ -33,7 +33,7 @@ export const useStudies = (dagId: string, limit: number) =>
     { params: { path: { dag_id: dagId }, query: { limit } } },
     {
       placeholderData: keepPreviousData,
-      refetchInterval: ({ state }) => (state.data?.studies.some(isSearching) ? POLL_MS : IDLE_MS),
+      refetchInterval: ({ state }) => (state.data?.entries.some(isSearching) ? POLL_MS : IDLE_MS),
     },
   );
 
