@@ -8,7 +8,7 @@ import time
 import pyarrow.parquet as pq
 
 from airflow_hops.ml.readers.artifact_files import File, fetched, files_below, opened
-from airflow_hops.ml.spark.tasks import TaskSummary, run_tasks, task_pool
+from airflow_hops.ml.spark.pools import WorkSummary, run_parts, step_pool
 from airflow_hops.ml.step.context import StepContext
 
 
@@ -18,13 +18,13 @@ def read_snapshot(context: StepContext, way: str) -> float:
     ``streamed``: Arrow reads from the store's own stream. ``fetched``: each task fetches its file, as stages do.
     ``staged``: the driver fetches all files to a folder that the executors see.
     """
-    with task_pool(context) as pool:
+    with step_pool(context) as pool:
         began = time.monotonic()
         if way == "staged":
             files: list[File] = sorted(context.local("tables").glob("flights/*.parquet"))
         else:
             files = files_below(context.store, context.input("tables"), ["flights"])["flights"]
-        run_tasks(pool, _read_file, way, files, TaskSummary)
+        run_parts(pool, _read_file, way, files, WorkSummary)
         return round(time.monotonic() - began, 2)
 
 
@@ -32,4 +32,4 @@ def _read_file(way: str, file: File) -> str:
     with contextlib.nullcontext(opened(file)) if way == "streamed" else fetched(file) as source:
         for _ in pq.ParquetFile(source).iter_batches():
             pass
-    return TaskSummary().to_json()
+    return WorkSummary().to_json()

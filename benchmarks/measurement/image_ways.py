@@ -47,10 +47,10 @@ def own(folder: str) -> Work:
 
     from airflow_hops.extensions.images import ImageSource
     from airflow_hops.extensions.images.core.images import ImageSpec
+    from airflow_hops.extensions.images.ml.part import ImagePreparation, ImageSummary, prepare_part
     from airflow_hops.extensions.images.ml.plan import name_classes, plan_images
-    from airflow_hops.extensions.images.ml.task import ImagePreparation, ImageSummary, prepare_task
     from airflow_hops.ml.readers.artifact_files import OutputFolder
-    from airflow_hops.ml.spark.tasks import local_pool, run_tasks
+    from airflow_hops.ml.spark.pools import local_pool, run_parts
 
     def prepare() -> Mapping[str, Any]:
         with tempfile.TemporaryDirectory() as target, local_pool(len(os.sched_getaffinity(0))) as pool:
@@ -58,7 +58,7 @@ def own(folder: str) -> Work:
             preparation = ImagePreparation(
                 OutputFolder(target), ImageSpec(SIDE, SIDE, 3), name_classes(plan, None), "label"
             )
-            summaries = run_tasks(pool, prepare_task, preparation, plan.tasks, ImageSummary)
+            summaries = run_parts(pool, prepare_part, preparation, plan.parts, ImageSummary)
             return {"images": sum(sum(summary.files.values()) for summary in summaries)}
 
     return prepare

@@ -1,4 +1,4 @@
-"""Files of artifacts that tasks read and write: in a folder that they see, or in a store that they reach themselves."""
+"""Files of artifacts that a pool reads and writes: in a folder that it sees, or in a store that it reaches itself."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def files_below(store: ArtifactStore, artifact: Artifact, names: Sequence[str]) 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """Folder that tasks write files to.
+    """Folder that a pool writes files to.
 
     Attributes:
         path: A local folder, or the address of one in a remote store.
@@ -114,7 +114,7 @@ class OutputFolder:
     def writing(self, uploaded: list[Mapping[str, Any]]) -> Iterator[Path]:
         """Yields the local folder, or a temporary one whose files are uploaded at the end of the ``with`` block.
 
-        Their entries are added to ``uploaded``. Another try of a task writes the same files again.
+        Their entries are added to ``uploaded``. Another try of a part writes the same files again.
         """
         if self.store is None:
             yield Path(self.path)
@@ -141,11 +141,11 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class SentFolder:
-    """Small folder of the driver that tasks read.
+    """Small folder of the driver that a pool reads.
 
     Attributes:
         path: The folder on the driver's machine.
-        archive: The folder as a ZIP file, for executors on other hosts; empty if tasks see the folder.
+        archive: The folder as a ZIP file, for executors on other hosts; empty if the pool sees the folder.
     """
 
     path: str
@@ -153,7 +153,7 @@ class SentFolder:
 
     @classmethod
     def of(cls, folder: Path, *, packed: bool) -> SentFolder:
-        """Returns a folder for tasks that see it, or, ``packed``, for tasks that do not."""
+        """Returns a folder for a pool that sees it, or, ``packed``, for one that does not."""
         if not packed:
             return cls(str(folder))
         content = io.BytesIO()

@@ -1,1 +1,1 @@
-"""Spark of a step: its context, and tasks in its executors or in processes of this machine."""
+"""Spark of a step: its context, and pools of its executors or of processes of this machine."""

@@ -200,22 +200,22 @@ def environment_lock() -> str:
     return "\n".join(sorted(results, key=str.lower)) + "\n"
 
 
-class OrderedTasks:
-    """Thread that runs tasks in order; it starts with the first task, when all ranks are already forked."""
+class OrderedCalls:
+    """Thread that makes calls in order; it starts with the first one, when all ranks are already forked."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
         self._begun: deque[Future[None]] = deque()
 
-    def do(self, task: Callable[[], None]) -> None:
-        """Queues a task."""
-        self._begun.append(self._pool.submit(task))
+    def do(self, call: Callable[[], None]) -> None:
+        """Queues a call."""
+        self._begun.append(self._pool.submit(call))
 
     def finish(self) -> None:
-        """Waits until all tasks are done."""
+        """Waits until all calls are done."""
         wait(self._begun)
 
     def raise_error(self) -> None:
-        """Raises the error of a task that has failed since the last call."""
+        """Raises the error of a call that has failed since the last call."""
         while self._begun and self._begun[0].done():
             self._begun.popleft().result()

@@ -13,7 +13,7 @@ from airflow_hops.core.contract.artifacts import BadInput, RowCounts
 from airflow_hops.core.contract.sources import Source, SourceFile
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
-from airflow_hops.ml.spark.tasks import IN_PROCESS, local_pool
+from airflow_hops.ml.spark.pools import IN_PROCESS, local_pool
 from airflow_hops.ml.stages.ingest import Window, ingest_table, parts
 
 pytestmark = pytest.mark.runtime

@@ -22,9 +22,9 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.features.transform_graph import load_transform, trace_transform
 from airflow_hops.ml.readers.artifact_files import OutputFolder, SentFolder, example_files
-from airflow_hops.ml.spark.tasks import Pool
+from airflow_hops.ml.spark.pools import Pool
 from airflow_hops.ml.stages.transform import batches, stage
-from airflow_hops.ml.stages.transform.batches import TransformPlan, TransformSummary, plan_tasks, transform_task
+from airflow_hops.ml.stages.transform.batches import TransformPlan, TransformSummary, plan_parts, transform_part
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime
@@ -160,7 +160,7 @@ def run_task(
         )
         monkeypatch.setattr(batches, "BATCH_ROWS", tables[0].num_rows)
         (summary,) = [
-            TransformSummary(**json.loads(transform_task(plan, task))) for task in plan_tasks([("data", path)])
+            TransformSummary(**json.loads(transform_part(plan, part))) for part in plan_parts([("data", path)])
         ]
         return summary
 
@@ -347,7 +347,7 @@ def test_examples_that_do_not_fit_the_schema_are_named_before_spark_runs(
             tmp_path,
             specs,
             constants,
-            Pool(lambda work, tasks, report: pytest.fail("a task ran")),
+            Pool(lambda work, parts, report: pytest.fail("a part ran")),
             folder=OutputFolder(str(tmp_path)),
         )
     assert words in str(refused.value)

@@ -1,4 +1,4 @@
-"""Options of image preparation, for the operator, the step, Spark tasks and readers of the artifact."""
+"""Options of image preparation, for the operator, the step, the pool and readers of the artifact."""
 
 from __future__ import annotations
 

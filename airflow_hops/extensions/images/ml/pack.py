@@ -1,4 +1,4 @@
-"""Packs many small files into tar shards with an index, in parallel tasks."""
+"""Packs many small files into tar shards with an index, in parallel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_hops.core.contract.sources import FileSource, SourceFile
 from airflow_hops.core.store.source_files import check_unchanged, list_files, source_root
 from airflow_hops.extensions.images.ml.packed import INDEX, INDEX_SCHEMA, SHARDS
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary, remove_leftovers, run_tasks, task_pool, uploaded_files
+from airflow_hops.ml.spark.pools import StagedFiles, WorkSummary, remove_leftovers, run_parts, step_pool, uploaded_files
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 _MANY_FILES = 20
 """Number of files beyond which a sample is reported."""
 _READ_FILES, _READ_BYTES = 256, 32 << 20
-"""Maximum number and size of the files that a task reads at once."""
+"""Maximum number and size of the files that are read at once."""
 
 
 @dataclass(frozen=True)
 class PackPlan:
-    """Plan that every task gets: the file system, the source's folder in it, and the folder to write to."""
+    """Plan that every shard gets: the file system, the source's folder in it, and the folder to write to."""
 
     fs: Any
     root: str
@@ -44,15 +44,15 @@ class PackPlan:
 
 @dataclass(frozen=True)
 class Shard:
-    """Task: the files of a shard, in order."""
+    """Part: the files of a shard, in order."""
 
     number: int
     files: tuple[SourceFile, ...]
 
 
 @dataclass
-class PackSummary(TaskSummary):
-    """Summary of a task.
+class PackSummary(WorkSummary):
+    """Summary of a shard.
 
     Attributes:
         files: Number of packed files.
@@ -78,7 +78,7 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
         HopsError: a file changed while it was read, or Spark failed.
     """
     files = context.sources({"source": FileSource.from_value("source", source)})["source"]
-    with task_pool(context, "local[*]") as pool, context.output() as writer:
+    with step_pool(context, "local[*]") as pool, context.output() as writer:
         fs, listed = list_files(files)
         root = source_root(fs, files.uri)
         samples = Counter(sample_of(relative_path(root, file)) for file in listed)
@@ -93,7 +93,7 @@ def run(context: StepContext, *, source: Mapping[str, Any], shard_mb: int) -> Ar
                 largest,
             )
         plan = PackPlan(fs, root, pool.folder(context, writer))
-        summaries = run_tasks(pool, pack_shard, plan, shards, PackSummary, context.progress)
+        summaries = run_parts(pool, pack_shard, plan, shards, PackSummary, context.progress)
         check_unchanged(files, listed)
         for name in (SHARDS, INDEX):
             remove_leftovers(writer.path / name)
@@ -137,7 +137,7 @@ def sample_of(path: str) -> str:
 
 
 def pack_shard(plan: PackPlan, shard: Shard) -> str:
-    """Runs a task; returns its :class:`PackSummary` as JSON."""
+    """Packs a shard; returns its :class:`PackSummary` as JSON."""
     summary = PackSummary()
     name = f"{shard.number:05d}"
     with (

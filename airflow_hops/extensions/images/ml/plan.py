@@ -1,4 +1,4 @@
-"""Plans the preparation: the sources' files, their classes, and tasks of similar size."""
+"""Plans the preparation: the sources' files, their classes, and parts of similar size."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from airflow_hops.extensions.images.ml.idx import IdxFile, is_idx_file
 from airflow_hops.extensions.images.ml.packed import SHARDS, PackedFile, is_packed, read_index
 from airflow_hops.ml.readers.raw_file import explained
 
-TASK_ROWS = 8192
-"""Approximate images per task of Parquet or IDX."""
+PART_ROWS = 8192
+"""Approximate images per part of Parquet or IDX."""
 
-TASK_FILES, TASK_BYTES = 512, 64 << 20
-"""Maximum image files per task, and their maximum total bytes."""
+PART_FILES, PART_BYTES = 512, 64 << 20
+"""Maximum image files per part, and their maximum total bytes."""
 
 MAX_CLASSES = 100_000
 
@@ -42,12 +42,12 @@ class FolderFile:
 
 
 @dataclass(frozen=True)
-class ImageTask:
-    """Part of a source of one of four kinds, for one task.
+class ImagePart:
+    """Part of a source of one of four kinds.
 
     Attributes:
         source: Split whose source this is.
-        part: Number in the names of the written files.
+        number: Number in the names of the written files.
         fs: fsspec file system.
         files: Image files (folders).
         packed: Packed image files.
@@ -56,11 +56,11 @@ class ImageTask:
         first_row: Number of the first row in the file (Parquet and IDX).
         columns: Columns of image, label and key (Parquet).
         idx: File of images (IDX).
-        labels: Labels of the task's rows (IDX).
+        labels: Labels of the part's rows (IDX).
     """
 
     source: str
-    part: int
+    number: int
     fs: Any
     files: tuple[FolderFile, ...] = ()
     packed: tuple[PackedFile, ...] = ()
@@ -74,14 +74,14 @@ class ImageTask:
 
 @dataclass
 class ImagePlan:
-    """Tasks, and the names or numbers of the classes in the sources."""
+    """Parts, and the names or numbers of the classes in the sources."""
 
-    tasks: list[ImageTask] = field(default_factory=list)
+    parts: list[ImagePart] = field(default_factory=list)
     classes: set[str | int] = field(default_factory=set)
 
 
 def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
-    """Lists the files of all sources and divides them into tasks, the same ones on any cluster.
+    """Lists the files of all sources and divides them into parts, the same ones on any cluster.
 
     Raises:
         BadInput: a source has no images, or a file is damaged or of none of these kinds.
@@ -90,7 +90,7 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
     for split, source in sources.items():
         fs, listed = list_files(FileSource(source.uri, storage_options=source.storage_options))
         root = source_root(fs, source.uri)
-        before = len(plan.tasks)
+        before = len(plan.parts)
         if source.labels is not None or (len(listed) == 1 and is_idx_file(fs, listed[0].path)):
             parts = _of_idx(plan, fs, listed, source)
         elif all(file.path.endswith((".parquet", ".pq")) for file in listed):
@@ -99,9 +99,9 @@ def plan_images(sources: Mapping[str, ImageSource]) -> ImagePlan:
             parts = _of_packed(plan, fs, root)
         else:
             parts = _of_folder(plan, fs, listed, source)
-        for number, task in enumerate(parts):
-            plan.tasks.append(ImageTask(split, number, fs, **task))
-        if len(plan.tasks) == before:
+        for number, fields in enumerate(parts):
+            plan.parts.append(ImagePart(split, number, fs, **fields))
+        if len(plan.parts) == before:
             raise BadInput(f"sources[{split!r}]: {source.uri} holds no images")
     return plan
 
@@ -152,7 +152,7 @@ def _of_folder(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: I
     for one in files:
         chunk.append(one)
         size += one.size_bytes
-        if len(chunk) == TASK_FILES or size >= TASK_BYTES:
+        if len(chunk) == PART_FILES or size >= PART_BYTES:
             yield {"files": tuple(chunk)}
             chunk, size = [], 0
     if chunk:
@@ -166,7 +166,7 @@ def _of_packed(plan: ImagePlan, fs: Any, root: str) -> Iterator[dict[str, Any]]:
         chunk: list[PackedFile] = []
         for file in of_shard:
             chunk.append(file)
-            if len(chunk) == TASK_FILES or chunk[-1].offset - chunk[0].offset >= TASK_BYTES:
+            if len(chunk) == PART_FILES or chunk[-1].offset - chunk[0].offset >= PART_BYTES:
                 yield {"path": f"{root}/{SHARDS}/{shard}", "packed": tuple(chunk)}
                 chunk = []
         if chunk:
@@ -195,7 +195,7 @@ def _of_parquet(
                 groups.append(group)
                 rows += parquet.metadata.row_group(group).num_rows
                 at += parquet.metadata.row_group(group).num_rows
-                if rows and (rows >= TASK_ROWS or group == parquet.metadata.num_row_groups - 1):
+                if rows and (rows >= PART_ROWS or group == parquet.metadata.num_row_groups - 1):
                     yield {"path": file.path, "row_groups": tuple(groups), "first_row": first, "columns": columns}
                     groups, first, rows = [], at, 0
 
@@ -219,8 +219,8 @@ def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: Imag
         return
     labels = np.concatenate(list(label_file.read(0, label_file.rows, batch=1 << 20)))
     plan.classes |= {int(label) for label in np.unique(labels)}
-    for first in range(0, images.rows, TASK_ROWS):
-        part = labels[first : first + TASK_ROWS]
+    for first in range(0, images.rows, PART_ROWS):
+        part = labels[first : first + PART_ROWS]
         yield {"path": listed[0].path, "first_row": first, "idx": images, "labels": part.tobytes()}
 
 

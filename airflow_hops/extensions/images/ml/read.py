@@ -1,4 +1,4 @@
-"""Reads a task's images in batches of bounded size."""
+"""Reads a part's images in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
-from airflow_hops.extensions.images.ml.plan import ImageTask, class_of
+from airflow_hops.extensions.images.ml.plan import ImagePart, class_of
 from airflow_hops.ml.readers.raw_file import explained
 
 BATCH_IMAGES = 256
@@ -54,19 +54,19 @@ class ImageBatch:
         return len(self.keys) >= BATCH_IMAGES or self.size_bytes >= BATCH_BYTES
 
 
-def read_images(task: ImageTask) -> Iterator[ImageBatch]:
-    """Reads a task's images.
+def read_images(part: ImagePart) -> Iterator[ImageBatch]:
+    """Reads a part's images.
 
     Raises:
         BadInput: a Parquet or IDX file is damaged.
         HopsError: an image file was deleted after it was listed, or a packed one is damaged.
     """
-    if task.idx is not None:
-        yield from _read_idx(task)
+    if part.idx is not None:
+        yield from _read_idx(part)
         return
     batch = ImageBatch()
-    read = _read_files if task.files else _read_packed if task.packed else _read_parquet
-    for image in read(task):
+    read = _read_files if part.files else _read_packed if part.packed else _read_parquet
+    for image in read(part):
         batch.add(*image)
         if batch.is_full:
             yield batch
@@ -75,31 +75,31 @@ def read_images(task: ImageTask) -> Iterator[ImageBatch]:
         yield batch
 
 
-def _read_files(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]:
-    for file in task.files:
+def _read_files(part: ImagePart) -> Iterator[tuple[str, str | None, bytes, str]]:
+    for file in part.files:
         try:
-            encoded = task.fs.cat_file(file.path)
+            encoded = part.fs.cat_file(file.path)
         except FileNotFoundError as error:
             raise HopsError(f"{file.path}: it was deleted while the source was read") from error
         yield file.key, file.label, encoded, file.path
 
 
-def _read_packed(task: ImageTask) -> Iterator[tuple[str, str | None, bytes, str]]:
-    with task.fs.open(task.path, "rb") as shard:
-        for file in task.packed:
-            yield file.path, class_of(file.path), file.read(shard), f"{task.path}, {file.path}"
+def _read_packed(part: ImagePart) -> Iterator[tuple[str, str | None, bytes, str]]:
+    with part.fs.open(part.path, "rb") as shard:
+        for file in part.packed:
+            yield file.path, class_of(file.path), file.read(shard), f"{part.path}, {file.path}"
 
 
-def _read_parquet(task: ImageTask) -> Iterator[tuple[str, str | int | None, bytes | None, str]]:
-    image_column, label_column, key_column = task.columns
-    name = PurePosixPath(task.path).name
-    row = task.first_row
-    with explained(task.path), task.fs.open(task.path, "rb") as raw:
+def _read_parquet(part: ImagePart) -> Iterator[tuple[str, str | int | None, bytes | None, str]]:
+    image_column, label_column, key_column = part.columns
+    name = PurePosixPath(part.path).name
+    row = part.first_row
+    with explained(part.path), part.fs.open(part.path, "rb") as raw:
         # Small batches and no read-ahead, to hold only a few images and a column chunk's pages.
         batches = pq.ParquetFile(raw, pre_buffer=False).iter_batches(
             batch_size=_PARQUET_ROWS,
-            row_groups=list(task.row_groups),
-            columns=list(dict.fromkeys(column for column in task.columns if column)),
+            row_groups=list(part.row_groups),
+            columns=list(dict.fromkeys(column for column in part.columns if column)),
             use_threads=False,
         )
         for batch in batches:
@@ -109,7 +109,7 @@ def _read_parquet(task: ImageTask) -> Iterator[tuple[str, str | int | None, byte
             keys = _column(batch, key_column).to_pylist() if key_column else [None] * batch.num_rows
             labels = _column(batch, label_column).to_pylist()
             for key, label, encoded in zip(keys, labels, images.to_pylist(), strict=True):
-                yield str(key) if key is not None else f"{name}:{row}", label, encoded, f"{task.path}, row {row}"
+                yield str(key) if key is not None else f"{name}:{row}", label, encoded, f"{part.path}, row {row}"
                 row += 1
 
 
@@ -117,20 +117,20 @@ def _column(batch: Any, name: str) -> Any:
     return batch.column(batch.schema.get_field_index(name))
 
 
-def _read_idx(task: ImageTask) -> Iterator[ImageBatch]:
-    assert task.idx is not None
-    row = task.first_row
-    labels = np.frombuffer(task.labels, np.uint8)
-    size = int(np.prod(task.idx.shape[1:]))
+def _read_idx(part: ImagePart) -> Iterator[ImageBatch]:
+    assert part.idx is not None
+    row = part.first_row
+    labels = np.frombuffer(part.labels, np.uint8)
+    size = int(np.prod(part.idx.shape[1:]))
     if not size:
-        raise BadInput(f"{task.path}: images of shape {list(task.idx.shape[1:])} have no pixels")
+        raise BadInput(f"{part.path}: images of shape {list(part.idx.shape[1:])} have no pixels")
     images = max(1, min(BATCH_IMAGES, BATCH_BYTES // size))
-    for pixels in task.idx.read(row, row + len(labels), batch=images):
+    for pixels in part.idx.read(row, row + len(labels), batch=images):
         rows = range(row, row + len(pixels))
         yield ImageBatch(
-            keys=[f"{task.source}/{number:08d}" for number in rows],
-            labels=labels[row - task.first_row :][: len(pixels)].tolist(),
+            keys=[f"{part.source}/{number:08d}" for number in rows],
+            labels=labels[row - part.first_row :][: len(pixels)].tolist(),
             pixels=pixels if pixels.ndim == 4 else pixels[..., np.newaxis],
-            where=[f"{task.path}, image {number}" for number in rows],
+            where=[f"{part.path}, image {number}" for number in rows],
         )
         row += len(pixels)

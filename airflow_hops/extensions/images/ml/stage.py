@@ -18,11 +18,11 @@ from airflow_hops.core.contract.target import BINARY, MULTICLASS, Target
 from airflow_hops.extensions.images.core.images import IMAGE, KEY, ImageOptions, ImageSpec, packed_role
 from airflow_hops.extensions.images.ml.decoder import image_output
 from airflow_hops.extensions.images.ml.features import decode_images
+from airflow_hops.extensions.images.ml.part import ImagePreparation, ImageSummary, prepare_part
 from airflow_hops.extensions.images.ml.plan import name_classes, plan_images
-from airflow_hops.extensions.images.ml.task import ImagePreparation, ImageSummary, prepare_task
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.transform_graph import TracedTransform
-from airflow_hops.ml.spark.tasks import run_tasks, task_pool, uploaded_files
+from airflow_hops.ml.spark.pools import run_parts, step_pool, uploaded_files
 from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     """
     values = ImageOptions(**options)
     spec, label, eval_percent = values.spec, values.label, values.eval_percent
-    with task_pool(context) as pool, context.output() as writer:
+    with step_pool(context) as pool, context.output() as writer:
         of_store = {split for split in values.sources if context.has_input(packed_role(split))}
         sources = {
             split: replace(source, storage_options=context.store.storage_options) if split in of_store else source
@@ -50,11 +50,11 @@ def run(context: StepContext, **options: Any) -> Artifact:
         }
         plan = plan_images(sources)
         names = name_classes(plan, values.classes)
-        context.progress(0.1, f"{len(plan.tasks)} tasks, {len(names)} classes")
+        context.progress(0.1, f"{len(plan.parts)} parts, {len(names)} classes")
         preparation = ImagePreparation(
             pool.folder(context, writer), spec, names, label, eval_percent, values.encoding, values.jpeg_quality
         )
-        summaries = run_tasks(pool, prepare_task, preparation, plan.tasks, ImageSummary, context.progress)
+        summaries = run_parts(pool, prepare_part, preparation, plan.parts, ImageSummary, context.progress)
         writer.add(uploaded_files(summaries))
         context.progress(0.9, "images are written")
         rows = count_rows(summaries)

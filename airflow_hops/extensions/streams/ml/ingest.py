@@ -32,7 +32,7 @@ from airflow_hops.extensions.streams.ml.message_types import Poison, signed
 from airflow_hops.extensions.streams.ml.message_values import Registry, decode_captured, decode_json
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.types import CALENDAR_S
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.stages.ingest.reader import Progress, ingest_table
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import comparable_options
 from airflow_hops.ml.statistics.formats.layout import Span
 from airflow_hops.ml.statistics.generate import Engine, collect_statistics
@@ -36,7 +36,7 @@ class FeatureRows:
     Attributes:
         files: Files of rows.
         prefix: Prefix of the columns' names.
-        pool: Runs the tasks that read the files.
+        pool: Reads the files.
     """
 
     files: Sequence[RowsFile]

@@ -1,4 +1,4 @@
-"""Spark task of a batch prediction: runs a signature on Arrow batches of a part of a split."""
+"""Predicts for a part of a split: runs a signature on its Arrow batches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, fetched, opened
 from airflow_hops.ml.readers.vectors import is_list
-from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles, use_one_thread
-from airflow_hops.ml.stages.transform.batches import TransformTask
+from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles, use_one_thread
+from airflow_hops.ml.stages.transform.batches import TransformPart
 
 Array = np.ndarray[Any, Any]
 _loaded: dict[tuple[str, str], SignatureModel] = {}
@@ -27,7 +27,7 @@ _loaded: dict[tuple[str, str], SignatureModel] = {}
 
 @dataclass(frozen=True)
 class PredictionPlan:
-    """Plan that every task gets.
+    """Plan that every part gets.
 
     Attributes:
         model: The model's artifact.
@@ -120,10 +120,10 @@ class SignatureModel:
         return values[:, 0] if values.shape[1:] == (1,) else values
 
 
-def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
-    """Runs one task; returns its :class:`~airflow_hops.ml.spark.tasks.SplitSummary` as JSON."""
-    summary = SplitSummary(task.split)
-    with summary.recording_errors(plan.folder.path, str(task.file)):
+def predict_part(plan: PredictionPlan, part: TransformPart) -> str:
+    """Predicts for a part; returns its :class:`~airflow_hops.ml.spark.pools.SplitSummary` as JSON."""
+    summary = SplitSummary(part.split)
+    with summary.recording_errors(plan.folder.path, str(part.file)):
         key = (plan.model.fingerprint, plan.signature)
         if key not in _loaded:
             use_one_thread()
@@ -132,18 +132,18 @@ def predict_task(plan: PredictionPlan, task: TransformTask) -> str:
         model = _loaded[key]
         writer: Any = None
         with (
-            fetched(task.file) as path,
+            fetched(part.file) as path,
             pq.ParquetFile(path) as file,
             plan.folder.writing(summary.uploaded) as folder,
             StagedFiles() as files,
         ):
-            target = folder / task.split / f"part-{task.part:05d}.parquet"
+            target = folder / part.split / f"part-{part.number:05d}.parquet"
             columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
-            groups = list(task.row_groups)
+            groups = list(part.row_groups)
             for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
                 if not batch.num_rows:
                     continue
-                outputs = model.predict(batch, f"split {task.split!r} ({task.file})")
+                outputs = model.predict(batch, f"split {part.split!r} ({part.file})")
                 summary.count_not_finite(outputs)
                 retained = [batch.column(batch.schema.get_field_index(name)) for name in plan.columns]
                 made = [_as_column(values) for values in outputs.values()]

@@ -14,9 +14,9 @@ from airflow_hops.core.contract.properties import ExamplesProperties, ModelPrope
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import File, opened
-from airflow_hops.ml.spark.tasks import SplitSummary, count_rows, remove_leftovers, run_tasks, task_pool, uploaded_files
-from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_task
-from airflow_hops.ml.stages.transform.batches import plan_tasks
+from airflow_hops.ml.spark.pools import SplitSummary, count_rows, remove_leftovers, run_parts, step_pool, uploaded_files
+from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_part
+from airflow_hops.ml.stages.transform.batches import plan_parts
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.registry import deployed_model
 
@@ -53,7 +53,7 @@ def run(
     paths = [PurePosixPath(entry.path) for entry in context.store.manifest(context.input("examples").uri).files]
     there = sorted({path.parts[0] for path in paths if len(path.parts) == 2 and path.suffix == ".parquet"})
     result = list(splits) if splits is not None else list(of.splits or there)
-    with task_pool(context) as pool, context.output(model=model) as writer:
+    with step_pool(context) as pool, context.output(model=model) as writer:
         files = pool.splits(context, "examples", result)
         loaded = SignatureModel(folder_of_model, signature)
         retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
@@ -64,8 +64,8 @@ def run(
         rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
         folder = pool.folder(context, writer)
         plan = PredictionPlan(model, context.store, signature, folder, retained, rows_at_once)
-        tasks = plan_tasks([(split, file) for split, those in files.items() for file in those])
-        summaries = run_tasks(pool, predict_task, plan, tasks, SplitSummary, context.progress)
+        parts = plan_parts([(split, file) for split, those in files.items() for file in those])
+        summaries = run_parts(pool, predict_part, plan, parts, SplitSummary, context.progress)
         writer.add(uploaded_files(summaries))
         for split, those in files.items():
             if not any(summary.rows for summary in summaries if summary.split == split):

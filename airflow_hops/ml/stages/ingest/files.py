@@ -18,7 +18,7 @@ from airflow_hops.core.store.source_files import check_unchanged, list_files
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import Types, unify
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, remove_leftovers, run_tasks, uploaded_files
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, remove_leftovers, run_parts, uploaded_files
 from airflow_hops.ml.stages.ingest.parts import (
     FileSummary,
     Part,
@@ -89,7 +89,7 @@ def _ingest(
 
 def _describe(plan: ReadingPlan, listed: Sequence[SourceFile], pool: Pool) -> tuple[list[FileSummary], Types]:
     """Returns descriptions of the files, and the types of the table's columns."""
-    files = run_tasks(_pool_for(listed, pool), describe_file, plan, listed, FileSummary)
+    files = run_parts(_pool_for(listed, pool), describe_file, plan, listed, FileSummary)
     _check_seen(files, pool)
     of_text = all(file.format in ("csv", "jsonl") for file in files)
     return files, unify({file.name: each.types for file, each in zip(listed, files, strict=True)}, of_text=of_text)
@@ -113,16 +113,16 @@ def _copy(
         progress(0.3 + 0.6 * share, f"{rows} rows read")
 
     work = partial(copy_part, report=report) if chosen is IN_PROCESS else copy_part
-    summaries = run_tasks(chosen, work, copying, parts, PartSummary, progress)
+    summaries = run_parts(chosen, work, copying, parts, PartSummary, progress)
     if folder.store is None:
         remove_leftovers(Path(folder.path) / table)
     _check_seen(summaries, pool)
     return summaries
 
 
-def _pool_for(tasks: Sequence[Any], pool: Pool) -> Pool:
-    """Returns this process for a single task, unless the executors of a cluster are to run it."""
-    return IN_PROCESS if pool.runs_here and len(tasks) == 1 else pool
+def _pool_for(parts: Sequence[Any], pool: Pool) -> Pool:
+    """Returns this process for a single part, unless the executors of a cluster are to run it."""
+    return IN_PROCESS if pool.runs_here and len(parts) == 1 else pool
 
 
 def _check_seen(summaries: Sequence[FileSummary] | Sequence[PartSummary], pool: Pool) -> None:

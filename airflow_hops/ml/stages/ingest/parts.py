@@ -1,4 +1,4 @@
-"""Parts of a source, each copied by a task to Parquet files of a snapshot.
+"""Parts of a source, each copied to Parquet files of a snapshot.
 
 Equal files result in equal bytes: how a source is divided depends on its files alone, and how rows are written neither
 on where nor in which blocks they were read.
@@ -28,7 +28,7 @@ from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.parquet import row_groups
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, stored
-from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary
+from airflow_hops.ml.spark.pools import StagedFiles, WorkSummary
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
 ROW_GROUP_ROWS = 1 << 17
@@ -43,7 +43,7 @@ _PROGRESS_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class ReadingPlan:
-    """Plan of the tasks that read a source.
+    """Plan of reading a source, common to all its files.
 
     Attributes:
         fs: The source's fsspec file system. Only the plan has it and its options, which may be secrets: Spark writes
@@ -59,7 +59,7 @@ class ReadingPlan:
 
 @dataclass(frozen=True)
 class CopyingPlan:
-    """Plan of the tasks that copy a source.
+    """Plan of copying a source, common to all its parts.
 
     Attributes:
         fs: As for :class:`ReadingPlan`.
@@ -104,7 +104,7 @@ class Part:
 
 
 @dataclass(kw_only=True)
-class FileSummary(TaskSummary):
+class FileSummary(WorkSummary):
     """Description of a file.
 
     Attributes:
@@ -154,7 +154,7 @@ def _seeing(name: str) -> Iterator[None]:
 
 
 def describe_file(plan: ReadingPlan, file: SourceFile) -> str:
-    """Task: detects a file's format, and infers its types; returns its :class:`FileSummary` as JSON."""
+    """Detects a file's format, and infers its types; returns its :class:`FileSummary` as JSON."""
     summary = FileSummary()
     with summary.recording_errors(""):
         try:
@@ -192,7 +192,7 @@ def plan_parts(files: Sequence[tuple[RawFile, Sequence[tuple[int, int]]]]) -> li
 
 
 def copy_part(plan: CopyingPlan, part: Part, report: Callable[[float, int], None] = lambda share, rows: None) -> str:
-    """Task: writes the rows of a part that are in the window; returns its :class:`PartSummary` as JSON.
+    """Writes the rows of a part that are in the window; returns its :class:`PartSummary` as JSON.
 
     ``report`` is called from time to time with the share of bytes and the number of rows read.
     """

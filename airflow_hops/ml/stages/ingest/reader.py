@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, RowCounts
 from airflow_hops.core.contract.sources import RowSource
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
 Progress = Callable[[float, str], None]
@@ -33,11 +33,11 @@ class Reader(Protocol):
             plan: The plan of the class's planner; None if there is none, as for labels, which are read as they are.
             window: Window by the source's time column; a source without one is read completely.
             folder: Folder of the snapshot.
-            pool: Runs tasks that read and write.
+            pool: Reads and writes.
             progress: Called with the finished share and a message.
 
         Returns:
-            The counts of rows, and the files that tasks wrote to a remote store.
+            The counts of rows, and the files that the pool wrote to a remote store.
 
         Raises:
             BadInput: the source cannot be read, and a retry cannot help.

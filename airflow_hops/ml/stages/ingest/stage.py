@@ -1,4 +1,4 @@
-"""Ingests raw tables of any source in a window of time into one snapshot of Parquet files, in parallel tasks."""
+"""Ingests raw tables of any source in a window of time into one snapshot of Parquet files, in parallel parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.properties import SnapshotProperties
 from airflow_hops.core.registered_sources import row_source
-from airflow_hops.ml.spark.tasks import task_pool
+from airflow_hops.ml.spark.pools import step_pool
 from airflow_hops.ml.stages.ingest.reader import ingest_table
 from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.ml.step.context import StepContext
@@ -41,7 +41,7 @@ def run(
     window = Window.parse(window_start, window_end)
     tables = context.sources({table: row_source(table, value) for table, value in sources.items()})
     plans = plans or {}
-    with task_pool(context, "local[*]") as pool, context.output() as writer:
+    with step_pool(context, "local[*]") as pool, context.output() as writer:
         rows, columns = {}, {}
         for number, (table, source) in enumerate(tables.items()):
 

@@ -13,7 +13,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.times import window_time
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import as_utc
-from airflow_hops.ml.spark.tasks import TaskSummary
+from airflow_hops.ml.spark.pools import WorkSummary
 
 OUTSIDE_WINDOW = "outside window"
 
@@ -50,7 +50,7 @@ class Window:
 
 
 @dataclass
-class WindowCounts(TaskSummary):
+class WindowCounts(WorkSummary):
     """Counts of rows, and the range of their times.
 
     Attributes:

@@ -24,7 +24,7 @@ from airflow_hops.core.contract.artifacts import BadInput, FileEntry
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched, opened
-from airflow_hops.ml.spark.tasks import Pool, StagedFiles, TaskSummary, run_tasks, uploaded_files
+from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files
 from airflow_hops.ml.stages.prepare.classes import CLASS_COLUMN, REJECTED, python_failures, quoted
 from airflow_hops.ml.stages.prepare.label import numbers
 
@@ -113,7 +113,7 @@ def _write_part(folder: OutputFolder, names: Sequence[str], batches: Iterable[An
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """Plan of the tasks that write examples, each with a file of Spark and the path of its copy."""
+    """Common plan of writing examples; each part has a file of Spark and the path of its copy."""
 
     folder: OutputFolder
     as_floats: set[str]
@@ -128,7 +128,7 @@ def write_examples(
     Labels become numbers of the target. The files of ``rows`` are deleted, in a remote store with their folder.
 
     Returns:
-        The files that tasks wrote to a remote store.
+        The files that the pool wrote to a remote store.
     """
     copies = [
         (file, f"{split}/part-{number:05}.parquet")
@@ -137,7 +137,7 @@ def write_examples(
     ]
     plan = _Rewrite(folder, _integers_with_nulls([file for file, _ in copies]), target)
     if folder.store is not None:
-        return uploaded_files(run_tasks(pool, _rewrite_task, plan, copies, TaskSummary, progress))
+        return uploaded_files(run_parts(pool, _rewrite_file, plan, copies, WorkSummary, progress))
     for split in rows.splits:
         (Path(folder.path) / split).mkdir()
     # Arrow decodes a file's columns in its own threads: more parallel files take more memory, not less time.
@@ -147,8 +147,8 @@ def write_examples(
     return []
 
 
-def _rewrite_task(plan: _Rewrite, copy: tuple[File, str]) -> str:
-    summary = TaskSummary()
+def _rewrite_file(plan: _Rewrite, copy: tuple[File, str]) -> str:
+    summary = WorkSummary()
     with summary.recording_errors(plan.folder.path), plan.folder.writing(summary.uploaded) as folder:
         path = folder / copy[1]
         path.parent.mkdir(parents=True)

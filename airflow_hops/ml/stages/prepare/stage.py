@@ -25,7 +25,7 @@ from airflow_hops.core.contract.prepare import EVAL, NEWEST, TRAIN, PrepareOptio
 from airflow_hops.core.contract.properties import ExamplesProperties, SnapshotProperties
 from airflow_hops.ml.readers.artifact_files import File, fetched, files_below, opened
 from airflow_hops.ml.spark.context import start_spark_context
-from airflow_hops.ml.spark.tasks import spark_pool
+from airflow_hops.ml.spark.pools import spark_pool
 from airflow_hops.ml.stages.prepare.classes import NO_CLASS, Splits, classify, latest_time
 from airflow_hops.ml.stages.prepare.files import count_rows, spark_path, write_classes, write_examples
 from airflow_hops.ml.stages.prepare.label import find_target, read_values

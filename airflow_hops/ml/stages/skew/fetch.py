@@ -28,7 +28,7 @@ from airflow_hops.ml.monitoring.captured.server import check_not_silent
 from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import is_list
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, TaskSummary, run_tasks
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, WorkSummary, run_parts
 from airflow_hops.ml.stages.skew.plan import Plan
 from airflow_hops.ml.step.context import StepContext
 
@@ -87,7 +87,7 @@ class Fetched:
 
 
 def fetch(context: StepContext, plan: Plan, options: SkewOptions, pool: Pool = IN_PROCESS) -> Fetched:
-    """Fetches the rows of a plan, which tasks of ``pool`` read from a remote store.
+    """Fetches the rows of a plan, which ``pool`` reads from a remote store.
 
     Files that other versions answered are left out if they lack the champion's features.
 
@@ -181,7 +181,7 @@ def _kind(result: Any) -> str:
 
 
 @dataclass
-class _FileSpan(TaskSummary):
+class _FileSpan(WorkSummary):
     """Rows of a file, the first and last times of its batches, and times that cannot be."""
 
     versions: dict[str, int] = field(default_factory=dict)
@@ -194,13 +194,13 @@ class _FileSpan(TaskSummary):
 def read_span(
     files: Sequence[RowsFile], time_feature: str | None, pool: Pool = IN_PROCESS
 ) -> tuple[CapturedSpan, int, int | None]:
-    """Counts the rows by version, and finds the times that they span; ``pool`` runs the tasks that read the files.
+    """Counts the rows by version, and finds the times that they span; ``pool`` reads the files.
 
     Returns:
         The span; the number of rows left out of its period, because their time feature is over a day after their own
         capture, or before the year 1; and an example of such a time.
     """
-    spans = [span for span in run_tasks(pool, _span_of, time_feature, files, _FileSpan) if span.versions]
+    spans = [span for span in run_parts(pool, _span_of, time_feature, files, _FileSpan) if span.versions]
     if not spans:
         return CapturedSpan(), 0, None
     versions = sum((Counter(span.versions) for span in spans), Counter[str]())

@@ -11,7 +11,7 @@ from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.skew import INSUFFICIENT, STABLE, SkewOptions
 from airflow_hops.ml.monitoring.skew.picture import draw
 from airflow_hops.ml.monitoring.skew.sides import Side
-from airflow_hops.ml.spark.tasks import cluster_pool
+from airflow_hops.ml.spark.pools import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
 from airflow_hops.ml.stages.skew.fetch import fetch
 from airflow_hops.ml.stages.skew.plan import plan_run

@@ -17,7 +17,7 @@ from airflow_hops.ml.monitoring.skew.detect import side_of
 from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.readers.artifact_files import example_files, files_below
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import STATISTICS_FILE
 from airflow_hops.ml.statistics.summary import features_by_name, type_name
 
@@ -92,7 +92,7 @@ class Trained:
         return self.served or ServedModel(model_folder(self.store, self.model))
 
     def rows(self, pool: Pool = IN_PROCESS) -> FeatureRows:
-        """Returns the rows that the statistics were computed from, to be read by tasks of ``pool``.
+        """Returns the rows that the statistics were computed from, to be read by ``pool``.
 
         Raises:
             BadInput: the examples are not known, or gone.

@@ -27,7 +27,7 @@ from airflow_hops.ml.stages.train.training import Training, train_model
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.tensorboard import serving
-from airflow_hops.ml.tracking.training_run import OrderedTasks
+from airflow_hops.ml.tracking.training_run import OrderedCalls
 from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.gang.where import Where, rank_launcher
 from airflow_hops.ml.training.reader import row_count, split_names
@@ -305,23 +305,23 @@ class Listener:
     ) -> None:
         self._context, self._state, self._checkpoints = context, state, checkpoints
         self._tracking, self._begin = tracking, begin
-        self._checkpoint_tasks, self._tracking_tasks = OrderedTasks("checkpoints"), OrderedTasks("tracking")
+        self._checkpoint_calls, self._tracking_calls = OrderedCalls("checkpoints"), OrderedCalls("tracking")
 
     def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
         """Handles a message of a rank."""
         self._raise_error()
         kind = message["type"]
         if kind == "started" and rank == 0:
-            self._tracking_tasks.do(self._begin)
+            self._tracking_calls.do(self._begin)
         elif kind == "checkpoint":
-            self._checkpoint_tasks.do(partial(self._publish, self._checkpoints / message["name"]))
+            self._checkpoint_calls.do(partial(self._publish, self._checkpoints / message["name"]))
         elif kind == "progress":
             self._context.progress(message["fraction"], message["text"], message["metrics"])
-            self._tracking_tasks.do(partial(self._tracking.log_metrics, message["metrics"], message["epoch"]))
+            self._tracking_calls.do(partial(self._tracking.log_metrics, message["metrics"], message["epoch"]))
         elif kind == "report":
             figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
             print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
-            self._tracking_tasks.do(partial(self._tracking.log_metrics, message["metrics"], message["step"]))
+            self._tracking_calls.do(partial(self._tracking.log_metrics, message["metrics"], message["step"]))
 
     def finish(self) -> None:
         """Waits until all work is done.
@@ -329,13 +329,13 @@ class Listener:
         Raises:
             HopsError: a checkpoint could not be written.
         """
-        self._checkpoint_tasks.finish()
-        self._tracking_tasks.finish()
+        self._checkpoint_calls.finish()
+        self._tracking_calls.finish()
         self._raise_error()
 
     def _raise_error(self) -> None:
-        self._checkpoint_tasks.raise_error()
-        self._tracking_tasks.raise_error()
+        self._checkpoint_calls.raise_error()
+        self._tracking_calls.raise_error()
 
     def _publish(self, checkpoint: Path) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Spark task of the transform: runs the graph on Arrow batches of a part of a split, and writes the examples.
+"""Transforms a part of a split: runs the graph on Arrow batches, and writes the examples.
 
 Parquet is for trainings on columns, TFRecord for those on tf.Example.
 """
@@ -21,7 +21,7 @@ from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder, fetched, opened
-from airflow_hops.ml.spark.tasks import SplitSummary, StagedFiles
+from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles
 
 BATCH_ROWS = 16_384
 """Rows per call of the graph, which determine the memory of a Python worker."""
@@ -29,8 +29,8 @@ BATCH_ROWS = 16_384
 ROW_GROUP_ROWS = 65_536
 """Minimum rows of a written row group, except the last."""
 
-TASK_ROWS = 500_000
-"""Minimum rows per task, if a file has several row groups."""
+PART_ROWS = 500_000
+"""Minimum rows per part, if a file has several row groups."""
 
 _PROBED_ROWS = 32
 _ENCODED_ROWS = 8_192  # per call: the encoder holds all examples in memory
@@ -38,19 +38,19 @@ _loaded: dict[Path, Callable[..., dict[str, Any]]] = {}
 
 
 @dataclass(frozen=True)
-class TransformTask:
-    """Part of a split: row groups of one Parquet file of examples, and the number of the output part."""
+class TransformPart:
+    """Part of a split: row groups of one Parquet file of examples, and the number in the names of the written files."""
 
     split: str
     file: File
     row_groups: tuple[int, ...]
     rows: int
-    part: int
+    number: int
 
 
 @dataclass(frozen=True)
 class TransformPlan:
-    """Plan that every task gets.
+    """Plan that every part gets.
 
     Attributes:
         transform_graph: Folder of the SavedModel.
@@ -69,7 +69,7 @@ class TransformPlan:
 
 @dataclass
 class TransformSummary(SplitSummary):
-    """Summary of a task.
+    """Summary of a part.
 
     Attributes:
         widths: Actual widths of the outputs; None for shape ``[batch]``.
@@ -78,10 +78,10 @@ class TransformSummary(SplitSummary):
     widths: dict[str, int | None] = field(default_factory=dict)
 
 
-def plan_tasks(files: Sequence[tuple[str, File]]) -> list[TransformTask]:
-    """Divides files of examples, with their splits, into tasks, the largest first, so that the last to end is small."""
-    tasks: list[TransformTask] = []
-    parts: dict[str, int] = {}
+def plan_parts(files: Sequence[tuple[str, File]]) -> list[TransformPart]:
+    """Divides files of examples, with their splits, into parts, the largest first, so that the last to end is small."""
+    parts: list[TransformPart] = []
+    numbers: dict[str, int] = {}
     for split, file in files:
         metadata = pq.read_metadata(opened(file))
         groups: list[int] = []
@@ -89,17 +89,17 @@ def plan_tasks(files: Sequence[tuple[str, File]]) -> list[TransformTask]:
         for index in range(metadata.num_row_groups):
             groups.append(index)
             rows += metadata.row_group(index).num_rows
-            if rows and (rows >= TASK_ROWS or index == metadata.num_row_groups - 1):
-                tasks.append(TransformTask(split, file, tuple(groups), rows, parts.setdefault(split, 0)))
-                parts[split] += 1
+            if rows and (rows >= PART_ROWS or index == metadata.num_row_groups - 1):
+                parts.append(TransformPart(split, file, tuple(groups), rows, numbers.setdefault(split, 0)))
+                numbers[split] += 1
                 groups, rows = [], 0
-    return sorted(tasks, key=lambda task: -task.rows)
+    return sorted(parts, key=lambda part: -part.rows)
 
 
-def transform_task(plan: TransformPlan, task: TransformTask) -> str:
-    """Runs a task; returns its :class:`TransformSummary` as JSON."""
-    summary = TransformSummary(task.split)
-    with summary.recording_errors(plan.folder.path, str(task.file)):
+def transform_part(plan: TransformPlan, part: TransformPart) -> str:
+    """Transforms a part; returns its :class:`TransformSummary` as JSON."""
+    summary = TransformSummary(part.split)
+    with summary.recording_errors(plan.folder.path, str(part.file)):
         graph = plan.transform_graph.local()
         if graph not in _loaded:
             _loaded.clear()
@@ -107,33 +107,33 @@ def transform_task(plan: TransformPlan, task: TransformTask) -> str:
         transform = _loaded[graph]
         columns = {**plan.inputs, **plan.target.dtypes}
         with (
-            fetched(task.file) as path,
+            fetched(part.file) as path,
             pq.ParquetFile(path) as file,
             plan.folder.writing(summary.uploaded) as folder,
-            ExampleWriter(folder / task.split, task.part) as writer,
+            ExampleWriter(folder / part.split, part.number) as writer,
         ):
             for batch in file.iter_batches(
-                batch_size=BATCH_ROWS, row_groups=list(task.row_groups), columns=list(columns)
+                batch_size=BATCH_ROWS, row_groups=list(part.row_groups), columns=list(columns)
             ):
                 if not batch.num_rows:
                     continue
-                arrays = dense_arrays(batch, columns, f"split {task.split!r} ({task.file})")
+                arrays = dense_arrays(batch, columns, f"split {part.split!r} ({part.file})")
                 retained = {name: arrays.pop(name) for name in plan.target.dtypes}
                 for name, values in retained.items():
                     if bad := int((~np.isfinite(values)).sum()):
                         raise BadInput(
-                            f"split {task.split!r} ({task.file}): column {name!r}, a label or a weight, is missing, "
+                            f"split {part.split!r} ({part.file}): column {name!r}, a label or a weight, is missing, "
                             f"NaN or infinite in {bad} of {len(values)} rows; give those rows a reject_reason in "
                             "prepare()"
                         )
-                outputs = run_graph(transform, arrays, plan, task.split)
+                outputs = run_graph(transform, arrays, plan, part.split)
                 if not summary.rows:
-                    check_rows_are_independent(transform, arrays, outputs, plan, task.split)
+                    check_rows_are_independent(transform, arrays, outputs, plan, part.split)
                 for name, values in outputs.items():
                     width = None if values.ndim == 1 else int(values.shape[1])
                     expected = summary.widths.setdefault(name, width)
                     if width != expected:
-                        raise BadInput(shapes_differ(name, expected, width, f"split {task.split!r}"))
+                        raise BadInput(shapes_differ(name, expected, width, f"split {part.split!r}"))
                 summary.count_not_finite(outputs)
                 writer.write({**outputs, **retained})
                 summary.rows += batch.num_rows

@@ -1,4 +1,4 @@
-"""Transforms examples: traces the preprocessing function to a graph, and runs the graph in parallel tasks."""
+"""Transforms examples: traces the preprocessing function to a graph, and runs the graph on parts in parallel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from airflow_hops.ml.features.feature_specs import FeatureSpecs, OutputSpec, rea
 from airflow_hops.ml.features.raw_features import check_columns
 from airflow_hops.ml.features.transform_graph import Preprocess, trace_transform
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder
-from airflow_hops.ml.spark.tasks import Pool, count_rows, remove_leftovers, run_tasks, task_pool, uploaded_files
+from airflow_hops.ml.spark.pools import Pool, count_rows, remove_leftovers, run_parts, step_pool, uploaded_files
 from airflow_hops.ml.stages.transform.batches import (
     TransformPlan,
     TransformSummary,
-    plan_tasks,
+    plan_parts,
     shapes_differ,
-    transform_task,
+    transform_part,
 )
 from airflow_hops.ml.step.context import StepContext, resolve
 
@@ -47,7 +47,7 @@ def run(context: StepContext, *, preprocess: str, extra_inputs: Sequence[str] = 
     examples = context.input("examples")
     facts = ExamplesProperties.of(examples)
     target = facts.target
-    with task_pool(context) as pool, context.output() as writer:
+    with step_pool(context) as pool, context.output() as writer:
         specs = FeatureSpecs(
             read_raw_features(
                 context.local("schema") / "schema.pbtxt",
@@ -137,13 +137,13 @@ def transform_examples(
         target: Folder for all but the splits.
         specs: Columns of the examples, without outputs.
         constants: Figures of the training split.
-        pool: Runs the tasks.
-        folder: Folder for the splits, that of ``target`` unless tasks write to a remote store.
+        pool: Works on the parts.
+        folder: Folder for the splits, that of ``target`` unless the pool writes to a remote store.
         name: Name of the function in messages.
         progress: Called with the finished share and a message.
 
     Returns:
-        The columns with the outputs, and the summaries of the tasks.
+        The columns with the outputs, and the summaries of the parts.
 
     Raises:
         BadInput: as :func:`run`.
@@ -162,7 +162,7 @@ def transform_examples(
     progress(0.3, f"traced {name}: {len(specs.inputs)} raw features to {len(traced.outputs)} outputs")
     sent = SentFolder.of(graph, packed=pool.reads_store)
     plan = TransformPlan(sent, folder, specs.inputs, traced.outputs, specs.target)
-    done = run_tasks(pool, transform_task, plan, plan_tasks(files), TransformSummary, progress)
+    done = run_parts(pool, transform_part, plan, plan_parts(files), TransformSummary, progress)
     summaries = [summary for summary in done if summary.rows]
     specs = replace(specs, outputs=_settle_widths(traced.outputs, summaries))
     (target / "features.json").write_text(specs.to_json())
@@ -174,7 +174,7 @@ def transform_examples(
 
 
 def _settle_widths(outputs: Mapping[str, OutputSpec], summaries: Sequence[TransformSummary]) -> dict[str, OutputSpec]:
-    """Fills in the widths that the graph left open, which must be the same in every task."""
+    """Fills in the widths that the graph left open, which must be the same in every part."""
     settled = dict(outputs)
     for name, output in outputs.items():
         results = {summary.split: summary.widths[name] for summary in summaries if name in summary.widths}

@@ -33,9 +33,9 @@ from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages import infra_validate
-from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, predict_task
+from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, predict_part
 from airflow_hops.ml.stages.evaluate import stage
-from airflow_hops.ml.stages.transform.batches import TransformTask
+from airflow_hops.ml.stages.transform.batches import TransformPart
 
 pytestmark = pytest.mark.runtime
 
@@ -150,7 +150,7 @@ def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_
     assert infra_validate.validate_serving(folder, files, tmp_path / "scratch", requests=4).rows == 4
 
     plan = PredictionPlan(trained, shared_store, "serving_default", OutputFolder(str(tmp_path)), ("age",), 150)
-    summary = json.loads(predict_task(plan, TransformTask("eval", files[0], (0,), ROWS, 0)))
+    summary = json.loads(predict_part(plan, TransformPart("eval", files[0], (0,), ROWS, 0)))
     assert (summary["rows"], summary["error"]) == (ROWS, None)
     predicted = pq.read_table(tmp_path / "eval")
     assert predicted.column_names == ["age", "class", "probabilities"]

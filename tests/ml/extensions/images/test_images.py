@@ -23,9 +23,9 @@ from airflow_hops.extensions.images import ImageSource
 from airflow_hops.extensions.images.core.images import ImageSpec, packed_role
 from airflow_hops.extensions.images.ml import pack
 from airflow_hops.extensions.images.ml.features import decode_image, decode_pixels, fit_pixels, normalise
+from airflow_hops.extensions.images.ml.part import ImagePreparation, prepare_part
 from airflow_hops.extensions.images.ml.plan import plan_images
 from airflow_hops.extensions.images.ml.stage import run
-from airflow_hops.extensions.images.ml.task import ImagePreparation, prepare_task
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import export_serving_model
 from airflow_hops.ml.features.transform_graph import load_transform
@@ -332,17 +332,17 @@ def test_what_is_no_definition_of_an_image_is_refused(given: Any, expected: str)
     assert str(refusal.value) == expected
 
 
-def test_repeated_task_writes_once(sources: Path, tmp_path: Path, small_folder: Path) -> None:
+def test_repeated_part_writes_once(sources: Path, tmp_path: Path, small_folder: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (200, 60, 60)).astype(np.uint8)
     (tmp_path / "noise").write_bytes(struct.pack(">4I", 0x0803, 200, 60, 60) + noise.tobytes())
     source = ImageSource(str(tmp_path / "noise"), labels=str(sources / "idx" / "labels"))
-    (task,) = plan_images({"train": source}).tasks
+    (part,) = plan_images({"train": source}).parts
     preparation = ImagePreparation(OutputFolder(str(small_folder)), ImageSpec(60, 60, 1), tuple("abcd"), "label")
-    summary = json.loads(prepare_task(preparation, task))
+    summary = json.loads(prepare_part(preparation, part))
     assert summary["no_space"] and "no space left on the device" in summary["error"]
     assert [path for path in small_folder.rglob("*") if path.is_file()] == []
     elsewhere = replace(preparation, folder=OutputFolder(str(tmp_path / "elsewhere")))
-    assert prepare_task(elsewhere, task) == prepare_task(elsewhere, task)
+    assert prepare_part(elsewhere, part) == prepare_part(elsewhere, part)
     files = sorted(path.name for path in (tmp_path / "elsewhere" / "train").iterdir())
     assert files == ["part-00000.parquet", "part-00000.tfrecord"]
 

@@ -20,7 +20,7 @@ from airflow_hops.extensions.streams import TopicSource
 from airflow_hops.extensions.streams.core.ranges import plan_ranges
 from airflow_hops.extensions.streams.serving.capture import CapturedTopic
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.tasks import IN_PROCESS
+from airflow_hops.ml.spark.pools import IN_PROCESS
 from airflow_hops.ml.stages.ingest import ingest_table
 from airflow_hops.ml.stages.ingest.window import Window
 from airflow_hops.serving.capture.batch import WaitingRecords, make_batch

@@ -13,7 +13,7 @@ from airflow_hops.extensions.experiments.core.repeats import STUDY_TAG, TRIAL_TA
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.entries import entry_name, log_params, param_text
-from airflow_hops.ml.tracking.training_run import RECORD_TAG, OrderedTasks
+from airflow_hops.ml.tracking.training_run import RECORD_TAG, OrderedCalls
 
 _STATUS = {"complete": "FINISHED", "failed": "FAILED"}
 _MAX_METRICS = 1000
@@ -24,7 +24,7 @@ class StudyRuns:
 
     def __init__(self, run: TrainingRun, study: StudyRecord, begin: Callable[[], None]) -> None:
         self._run, self._study = run, study
-        self._tasks = OrderedTasks("tracking")
+        self._calls = OrderedCalls("tracking")
         self._ids: deque[tuple[int, str]] = deque()
         self.do(begin)
 
@@ -33,10 +33,10 @@ class StudyRuns:
         """ID of the search's run, once it exists."""
         return self._run.id
 
-    def do(self, task: Callable[[], None]) -> None:
-        """Runs a task in the thread, in order; the next call raises its error."""
-        self._tasks.raise_error()
-        self._tasks.do(task)
+    def do(self, call: Callable[[], None]) -> None:
+        """Makes a call in the thread, in order; the next call raises its error."""
+        self._calls.raise_error()
+        self._calls.do(call)
 
     def log(self, trial: TrialRecord, curves: Sequence[tuple[int, Mapping[str, float]]]) -> None:
         """Logs an ended trial, with its reports by step."""
@@ -48,7 +48,7 @@ class StudyRuns:
 
     def finish(self, state: str) -> None:
         """Waits until everything is logged; marks the run of a failed search as failed."""
-        self._tasks.finish()
+        self._calls.finish()
         if state == "failed":
             self._run.fail()
 

@@ -26,7 +26,7 @@ from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
 from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
-from airflow_hops.ml.spark.tasks import Pool, StagedFiles, TaskSummary, run_tasks, uploaded_files, use_one_thread
+from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files, use_one_thread
 from airflow_hops.ml.stages.performance.labels import as_time
 from airflow_hops.ml.stages.performance.versions import LabelledRows
 
@@ -46,7 +46,7 @@ class History:
         rows: All rows of the periods with their predictions, ordered by time.
         files: Files of model inputs by period; none of a period without rows.
         counts: Rows outside the periods, and rows inside them whose label is unusable, by reason.
-        pool: Runs the tasks that read them.
+        pool: Reads them.
     """
 
     bounds: Array
@@ -66,7 +66,7 @@ class History:
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """Plan that every task of :func:`score_history` gets.
+    """Plan that every part of :func:`score_history` gets.
 
     Attributes:
         model: The candidate.
@@ -86,7 +86,7 @@ class ScoringPlan:
 
 
 @dataclass
-class ScoredFile(TaskSummary):
+class ScoredFile(WorkSummary):
     """Rows of a file of the history that are left out, or whose label is unusable, by reason."""
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -113,9 +113,9 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
     Memory holds one batch, and the time, label and prediction of each row.
 
     Args:
-        pool: Runs a task for each file.
+        pool: Scores the files.
         files: Parquet files of the history, in any order of time.
-        plan: Plan of the tasks.
+        plan: Plan of the parts.
 
     Raises:
         BadInput: no row lies in a period, or the time or an input column of the candidate is missing or mistyped.
@@ -124,7 +124,7 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
         raise BadInput(
             "the history has no column of the time (time= of PrepareOperator): it cannot be cut into periods"
         )
-    summaries = run_tasks(pool, score_file, plan, list(enumerate(files)), ScoredFile)
+    summaries = run_parts(pool, score_file, plan, list(enumerate(files)), ScoredFile)
     counts, folder = Counter[str](), plan.folder
     for summary in summaries:
         counts.update(summary.counts)
@@ -145,9 +145,9 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
     return History(plan.bounds, rows.where(np.argsort(rows.time_us, kind="stable")), inputs, counts, pool)
 
 
-def score_file(plan: ScoringPlan, task: tuple[int, File]) -> str:
+def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
     """Scores a file; returns its :class:`ScoredFile` as JSON."""
-    (number, file), of = task, plan.of
+    (number, file), of = part, plan.of
     assert of.time is not None
     label, periods = of.label_column, len(plan.bounds) - 1
     counts, parts, summary = Counter[str](), list[LabelledRows](), ScoredFile()

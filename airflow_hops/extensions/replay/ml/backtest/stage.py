@@ -35,7 +35,7 @@ from airflow_hops.ml.metrics.judging import METRICS, Judge
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.tasks import cluster_pool
+from airflow_hops.ml.spark.pools import cluster_pool
 from airflow_hops.ml.stages.performance.figures import measure
 from airflow_hops.ml.stages.performance.versions import US, LabelledRows, Measurement, Version, as_iso, with_baseline
 from airflow_hops.ml.stages.skew.compare import compare_rows

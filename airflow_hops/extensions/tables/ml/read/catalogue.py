@@ -22,7 +22,7 @@ from airflow_hops.extensions.tables.core.sources import TableSource
 from airflow_hops.extensions.tables.ml.read import lake
 from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, check_duplicates, columns_to_read
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
-from airflow_hops.ml.spark.tasks import Pool
+from airflow_hops.ml.spark.pools import Pool
 from airflow_hops.ml.stages.ingest.window import Window
 
 _UNKNOWN = "unknown-"
@@ -88,7 +88,7 @@ def _named(names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _run(
-    frame: DataFrame, work: Callable[[Any], str], _tasks: Sequence[Any], _report: Callable[[int], None]
+    frame: DataFrame, work: Callable[[Any], str], _parts: Sequence[Any], _report: Callable[[int], None]
 ) -> list[str]:
     """Runs a task for each of Spark's partitions, with its record batches; returns their summaries."""
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.extensions.tables.core.sources import KeyedSource, QuerySource
 from airflow_hops.ml.readers.types import Types
-from airflow_hops.ml.spark.tasks import Pool
+from airflow_hops.ml.spark.pools import Pool
 from airflow_hops.ml.stages.ingest.window import Window
 
 _SHOWN = 200
@@ -29,13 +29,13 @@ class OpenTable:
     Attributes:
         name: Name for messages.
         types: Types of the columns.
-        parts: Parts for tasks.
-        read: Yields the rows of a part, as record batches; called in tasks.
+        parts: Parts of the table.
+        read: Yields the rows of a part, as record batches; called in the pool.
         rows: Number of rows that all parts have; None if unknown.
         without_time: Number of rows that ``read`` leaves out because they have no time.
         span: Returns the first and last time of all rows, also outside the window.
         in_this_process: Whether only this process can read it.
-        pool: Runs the tasks; None for the step's.
+        pool: Reads the parts; None for the step's.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Tables and queries of databases, copied by tasks to Parquet files of a snapshot."""
+"""Tables and queries of databases, copied in parts to Parquet files of a snapshot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_hops.extensions.tables.ml.read.open_table import OpenTable, module_
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.raw_file import RawFile
 from airflow_hops.ml.readers.types import cast, check_values, stored, wanted
-from airflow_hops.ml.spark.tasks import IN_PROCESS, Pool, run_tasks, uploaded_files
+from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, run_parts, uploaded_files
 from airflow_hops.ml.stages.ingest.parts import CopyingPlan, PartSummary, copying_plan, write_part
 from airflow_hops.ml.stages.ingest.reader import Progress
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
@@ -87,7 +87,7 @@ def copy_table(
         elif table_at_state.in_this_process or (len(parts) == 1 and pool.runs_here):
             pool = IN_PROCESS
         work = partial(_copy, file=file, read=table_at_state.read)
-        summaries = run_tasks(pool, work, copying, list(enumerate(parts)), PartSummary, progress)
+        summaries = run_parts(pool, work, copying, list(enumerate(parts)), PartSummary, progress)
         counts = WindowCounts()
         counts.add(summaries)
         if table_at_state.rows not in (None, counts.rows_in):
@@ -103,7 +103,7 @@ def copy_table(
 
 
 def _copy(plan: CopyingPlan, part: tuple[int, Any], file: RawFile, read: Read) -> str:
-    """Task: writes the rows of a part; returns its summary as JSON."""
+    """Writes the rows of a part; returns its summary as JSON."""
     summary = PartSummary()
     with summary.recording_errors(plan.folder.path):
         write_part(_selected(plan, file, read(part[1]), summary), plan, part[0], summary.uploaded)

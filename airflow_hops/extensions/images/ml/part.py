@@ -1,4 +1,4 @@
-"""Spark task: decodes, resizes, crops and writes images, or rejects them with a reason."""
+"""Prepares a part: decodes, resizes, crops and writes images, or rejects them with a reason."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.extensions.images.core.images import IMAGE, KEY, MAX_PIXELS, REJECTED, ImageSpec
 from airflow_hops.extensions.images.ml.features import decode_pixel_batch
-from airflow_hops.extensions.images.ml.plan import ImageTask
+from airflow_hops.extensions.images.ml.plan import ImagePart
 from airflow_hops.extensions.images.ml.read import ImageBatch, read_images
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.spark.tasks import StagedFiles, TaskSummary, use_one_thread
+from airflow_hops.ml.spark.pools import StagedFiles, WorkSummary, use_one_thread
 
 NOT_AN_IMAGE, TOO_SMALL, MISSING = "not an image", "smaller than the crop", "image is missing"
 TOO_LARGE, TOO_DEEP = f"more than {MAX_PIXELS} pixels", "16 bits a channel"
@@ -32,7 +32,7 @@ NO_LABEL, UNKNOWN_CLASS = "label is missing", "unknown class"
 
 @dataclass(frozen=True)
 class ImagePreparation:
-    """Plan that every task gets.
+    """Plan that every part gets.
 
     Attributes:
         folder: Folder to write to, with a subfolder per split.
@@ -59,8 +59,8 @@ class ImagePreparation:
 
 
 @dataclass
-class ImageSummary(TaskSummary):
-    """Summary of a task.
+class ImageSummary(WorkSummary):
+    """Summary of a part.
 
     Attributes:
         rows_in: Images read, by split.
@@ -81,32 +81,32 @@ class ImageSummary(TaskSummary):
     squares: list[int] = field(default_factory=list)
 
 
-def prepare_task(preparation: ImagePreparation, task: ImageTask) -> str:
-    """Runs a task; returns its :class:`ImageSummary` as JSON."""
+def prepare_part(preparation: ImagePreparation, part: ImagePart) -> str:
+    """Prepares a part; returns its :class:`ImageSummary` as JSON."""
     summary = ImageSummary()
     with summary.recording_errors(preparation.folder.path):
-        _Task(preparation, task, summary).run()
+        _Part(preparation, part, summary).run()
     return summary.to_json()
 
 
-class _Task:
-    def __init__(self, preparation: ImagePreparation, task: ImageTask, summary: ImageSummary) -> None:
-        self.preparation, self.task, self.summary = preparation, task, summary
+class _Part:
+    def __init__(self, preparation: ImagePreparation, part: ImagePart, summary: ImageSummary) -> None:
+        self.preparation, self.part, self.summary = preparation, part, summary
         self._numbers = {name: number for number, name in enumerate(preparation.classes)}
         self._rejected: list[dict[str, Any]] = []
 
     def run(self) -> None:
         use_one_thread()
-        splits = [TRAIN, EVAL] if self.task.source == TRAIN else [self.task.source]
+        splits = [TRAIN, EVAL] if self.part.source == TRAIN else [self.part.source]
         with ExitStack() as stack:
             target = stack.enter_context(self.preparation.folder.writing(self.summary.uploaded))
             writers = {
-                split: stack.enter_context(ImageWriter(target / split, self.task.part, self.preparation.label))
+                split: stack.enter_context(ImageWriter(target / split, self.part.number, self.preparation.label))
                 for split in splits
             }
-            path = target / REJECTED / f"{self.task.source}-{self.task.part:05d}.parquet"
+            path = target / REJECTED / f"{self.part.source}-{self.part.number:05d}.parquet"
             files, rejected = stack.enter_context(StagedFiles()), None
-            for batch in read_images(self.task):
+            for batch in read_images(self.part):
                 self._prepare(batch, writers)
                 if self._rejected:
                     rejected = rejected or files.open(path, partial(pq.ParquetWriter, schema=REJECTED_SCHEMA))
@@ -117,7 +117,7 @@ class _Task:
                     self.summary.files[f"{split}/{writer.tfrecord.name}"] = writer.rows
 
     def _prepare(self, batch: ImageBatch, writers: Mapping[str, ImageWriter]) -> None:
-        splits = [self.preparation.split_of(self.task.source, key) for key in batch.keys]
+        splits = [self.preparation.split_of(self.part.source, key) for key in batch.keys]
         for split, count in Counter(splits).items():
             self.summary.rows_in[split] = self.summary.rows_in.get(split, 0) + count
         classes = [self._class_of(label) for label in batch.labels]
@@ -193,7 +193,7 @@ class _Task:
                 "where": batch.where[index],
                 "class": None if label is None else str(label),
                 # Image files remain in the source; images inside larger files are copied.
-                "image": batch.encoded[index] if batch.pixels is None and not self.task.files else None,
+                "image": batch.encoded[index] if batch.pixels is None and not self.part.files else None,
             }
         )
 

@@ -1,4 +1,4 @@
-"""Tasks of a step, in processes of this machine or in Spark's executors; the files and summaries that they write."""
+"""Pools that work on a step's parts: processes of this machine or Spark's executors; the parts' files and summaries."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _POLL_S = 1.0
 
 
 @dataclass(kw_only=True)
-class TaskSummary:
-    """Summary of a task, sent to the driver as one line of JSON.
+class WorkSummary:
+    """Summary of a part, sent to the driver as one line of JSON.
 
     Attributes:
         error: Problem with the input, or None.
         no_space: Whether the disk is full.
-        uploaded: Files that the task wrote to a remote store, as fields of their entries.
+        uploaded: Files that were written to a remote store, as fields of their entries.
     """
 
     error: str | None = None
@@ -49,7 +49,7 @@ class TaskSummary:
     def recording_errors(self, folder: str, path: str | None = None) -> Iterator[None]:
         """Records bad input and a full disk, for the driver to report in one sentence; raises all other errors.
 
-        ``folder`` is the folder that the task writes to, ``path`` the Parquet file that it reads.
+        ``folder`` is the folder to write to, ``path`` the Parquet file to read.
         """
         try:
             yield
@@ -70,8 +70,8 @@ class TaskSummary:
 
 
 @dataclass
-class SplitSummary(TaskSummary):
-    """Summary of a task that works on a part of a split.
+class SplitSummary(WorkSummary):
+    """Summary of a part of a split.
 
     Attributes:
         split: Name of the split.
@@ -92,17 +92,17 @@ class SplitSummary(TaskSummary):
                     self.not_finite[name] = self.not_finite.get(name, 0) + int(bad.sum())
 
 
-Summary = TypeVar("Summary", bound=TaskSummary)
+Summary = TypeVar("Summary", bound=WorkSummary)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Runs tasks of a step, several at once.
+    """Works on the parts of a step, several at once; on Spark, each is a task.
 
     Attributes:
-        run: Calls a function for each task; returns the results, and reports the number of finished tasks.
-        reads_store: Whether tasks run on other hosts, and read and write files of the remote store themselves.
-        runs_here: Whether tasks run on this machine.
+        run: Calls a function for each part; returns the results, and reports the number of finished parts.
+        reads_store: Whether the pool is on other hosts, and reads and writes files of the remote store itself.
+        runs_here: Whether the pool is on this machine.
     """
 
     run: Callable[[Callable[[Any], str], Sequence[Any], Callable[[int], None]], list[str]]
@@ -110,7 +110,7 @@ class Pool:
     runs_here: bool = True
 
     def splits(self, context: StepContext, role: str, names: Sequence[str]) -> dict[str, list[File]]:
-        """Returns the Parquet files of splits of an input, for tasks.
+        """Returns the Parquet files of splits of an input, for the pool.
 
         Raises:
             BadInput: the artifact is missing, or a split has no files.
@@ -121,13 +121,13 @@ class Pool:
         return {name: list(example_files(folder, name)) for name in names}
 
     def folder(self, context: StepContext, writer: ArtifactWriter) -> OutputFolder:
-        """Returns the folder that tasks write to."""
+        """Returns the folder that the pool writes to."""
         return OutputFolder(writer.parts(), context.store) if self.reads_store else OutputFolder(str(writer.path))
 
 
 @contextlib.contextmanager
-def task_pool(context: StepContext, default_master: str | None = None) -> Iterator[Pool]:
-    """Starts what runs tasks: processes on this machine, or the executors of a Spark connection with another master.
+def step_pool(context: StepContext, default_master: str | None = None) -> Iterator[Pool]:
+    """Starts the step's pool: processes on this machine, or the executors of a Spark connection with another master.
 
     The process must not have used TensorFlow yet: see :func:`local_pool`. Without a connection, Spark is started unless
     ``default_master`` names this machine.
@@ -176,36 +176,36 @@ def local_pool(workers: int) -> Iterator[Pool]:
             executor.shutdown(cancel_futures=True)
 
 
-def _run_in_process(work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]) -> list[str]:
+def _run_in_process(work: Callable[[Any], str], parts: Sequence[Any], report: Callable[[int], None]) -> list[str]:
     lines: list[str] = []
-    for task in tasks:
-        lines.append(work(task))
+    for part in parts:
+        lines.append(work(part))
         report(len(lines))
     return lines
 
 
 IN_PROCESS = Pool(_run_in_process)
-"""Runs tasks in this process, one after the other."""
+"""Works on the parts in this process, one after the other."""
 
 
 def _run_here(
-    executor: ProcessPoolExecutor, work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]
+    executor: ProcessPoolExecutor, work: Callable[[Any], str], parts: Sequence[Any], report: Callable[[int], None]
 ) -> list[str]:
-    futures = [executor.submit(work, task) for task in tasks]
+    futures = [executor.submit(work, part) for part in parts]
     try:
         for done, future in enumerate(as_completed(futures), 1):
             future.result()
             report(done)
     except BrokenProcessPool:
         raise HopsError(
-            "a process of this step was killed; if the machine ran out of memory, give the step more, or let fewer "
-            "tasks run at once (the Spark connection's host, local[1])"
+            "a process of this step was killed; if the machine ran out of memory, give the step more, or use fewer "
+            "processes (the Spark connection's host, local[1])"
         ) from None
     return [future.result() for future in futures]
 
 
 def _run_on_spark(
-    spark: Any, work: Callable[[Any], str], tasks: Sequence[Any], report: Callable[[int], None]
+    spark: Any, work: Callable[[Any], str], parts: Sequence[Any], report: Callable[[int], None]
 ) -> list[str]:
     tracker = spark.statusTracker()
 
@@ -214,25 +214,25 @@ def _run_on_spark(
         report(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
     with calling_periodically(count_finished, _POLL_S), as_spark_failure():
-        lines: list[str] = spark.parallelize(tasks, len(tasks)).map(work).collect()
+        lines: list[str] = spark.parallelize(parts, len(parts)).map(work).collect()
     return lines
 
 
-def run_tasks(
+def run_parts(
     pool: Pool,
     work: Callable[[Any, Any], str],
     plan: Any,
-    tasks: Sequence[Any],
+    parts: Sequence[Any],
     of: type[Summary],
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Summary]:
-    """Runs tasks in a pool, each by ``work`` with the common ``plan``; ``work`` returns its summary as JSON.
+    """Works on parts in a pool, each by ``work`` with the common ``plan``; ``work`` returns its summary as JSON.
 
     Raises:
-        BadInput: the input of a task is bad.
+        BadInput: the input of a part is bad.
         HopsError: Spark failed, a process was killed, or the disk is full.
     """
-    if not tasks:
+    if not parts:
         return []
     reported = 0
 
@@ -240,22 +240,22 @@ def run_tasks(
         nonlocal reported
         if done > reported:
             reported = done
-            progress(0.3 + 0.6 * done / len(tasks), f"{done} of {len(tasks)} tasks are done")
+            progress(0.3 + 0.6 * done / len(parts), f"{done} of {len(parts)} parts are done")
 
-    summaries = [of(**json.loads(line)) for line in pool.run(partial(work, plan), tasks, report)]
+    summaries = [of(**json.loads(line)) for line in pool.run(partial(work, plan), parts, report)]
     for summary in summaries:
         if summary.error is not None:
             raise (HopsError if summary.no_space else BadInput)(summary.error)
     return summaries
 
 
-def uploaded_files(summaries: Sequence[TaskSummary]) -> list[FileEntry]:
-    """Returns the entries of the files that tasks wrote to a remote store."""
+def uploaded_files(summaries: Sequence[WorkSummary]) -> list[FileEntry]:
+    """Returns the entries of the files that a pool wrote to a remote store."""
     return [FileEntry(**fields) for summary in summaries for fields in summary.uploaded]
 
 
 def count_rows(splits: Mapping[str, Sequence[File]], summaries: Sequence[SplitSummary]) -> dict[str, RowCounts]:
-    """Returns the rows of each split, read (by the files' footers) and written (by the tasks' summaries)."""
+    """Returns the rows of each split, read (by the files' footers) and written (by the parts' summaries)."""
     return {
         split: RowCounts(
             sum(pq.read_metadata(opened(file)).num_rows for file in files),
@@ -272,7 +272,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 class StagedFiles:
-    """Files of a task, which get their final names if the ``with`` block ends without an error.
+    """Files of a part, which get their final names if the ``with`` block ends without an error.
 
     If Spark runs a task twice, both write the same names.
     """
@@ -308,7 +308,7 @@ class StagedFiles:
 
 
 def use_one_thread() -> None:
-    """Restricts TensorFlow to one thread, as a task runs on each core."""
+    """Restricts TensorFlow to one thread, as the pool works on a part on each core."""
     import tensorflow as tf
 
     with contextlib.suppress(RuntimeError):  # TensorFlow is already in use in this process
