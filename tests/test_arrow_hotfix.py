@@ -31,7 +31,7 @@ def crafted(tmp_path: Path, proof: Path) -> Path:
     return write_crafted(tmp_path / "crafted.parquet", proof)
 
 
-def test_a_step_refuses_a_crafted_file_or_reads_what_it_stores(
+def test_step_refuses_a_crafted_file_or_reads_its_storage_type(
     run_step: Any, warm_launcher: Any, runtime: Path, crafted: Path, proof: Path
 ) -> None:
     sources = {"flights": Source.from_value("flights", str(crafted)).to_dict()}
@@ -46,7 +46,7 @@ def test_a_step_refuses_a_crafted_file_or_reads_what_it_stores(
     assert not proof.exists()
 
 
-def test_a_crafted_file_is_not_shown_or_as_what_it_stores(store: Any, runtime: Path, proof: Path) -> None:
+def test_page_refuses_a_crafted_file_or_shows_its_storage_type(store: Any, runtime: Path, proof: Path) -> None:
     hook = RuntimeHook()
     hook.__dict__["settings"] = replace(hook.settings, store=store.root)
     producer = Producer("d", "r", "t")

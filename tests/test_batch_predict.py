@@ -72,7 +72,7 @@ def read(pipeline: Pipeline, predictions: Artifact, split: str) -> Any:
     return pq.read_table(pipeline.store.local(predictions) / split).to_pandas()
 
 
-def test_every_row_is_predicted_once_beside_the_columns_asked_for(
+def test_every_row_is_predicted_once_beside_requested_columns(
     pipeline: Pipeline, predict: Callable[..., Artifact]
 ) -> None:
     examples = write_examples(pipeline)
@@ -96,7 +96,7 @@ def test_every_row_is_predicted_once_beside_the_columns_asked_for(
     assert any(line.progress is not None for line in pipeline.runner.lines)
 
 
-def test_what_does_not_go_together_is_named(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
+def test_contradictory_arguments_are_named(pipeline: Pipeline, predict: Callable[..., Artifact]) -> None:
     examples = write_examples(pipeline)
     no_spark = pipeline.launcher
     cases = [

@@ -61,7 +61,7 @@ def cached(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-def test_a_step_runs_again_when_code_that_it_may_use_has_changed(cached: Run, code: Path) -> None:
+def test_step_runs_again_after_a_code_change(cached: Run, code: Path) -> None:
     assert not cached()
     assert cached()
     (code / "unrelated.py").write_text("x = 2\n")
@@ -76,7 +76,7 @@ def test_a_step_runs_again_when_code_that_it_may_use_has_changed(cached: Run, co
         assert cached(), changed
 
 
-def test_step_of_a_packaged_dag_runs_again_when_its_code_has_changed(cached: Run, code: Path) -> None:
+def test_packaged_step_runs_again_after_a_code_change(cached: Run, code: Path) -> None:
     sources = code.rename(code.with_name("sources"))
     shutil.make_archive(str(code), "zip", sources)
     code.with_suffix(".zip").rename(code)
@@ -87,7 +87,7 @@ def test_step_of_a_packaged_dag_runs_again_when_its_code_has_changed(cached: Run
     assert [cached(), cached()] == [False, True]
 
 
-def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_notebooks_outputs(code: Path) -> None:
+def test_scripts_notebooks_and_their_imports_change_the_cache_key(code: Path) -> None:
     def key(script: str) -> str:
         return user_code(
             StepSpec("s", "airflow_hops.ml.stages.train:run", {"script": script}, code_paths=(str(code),))
@@ -116,7 +116,7 @@ def test_a_script_or_notebook_and_what_it_imports_are_of_the_key_but_not_a_noteb
     assert key("shop/train.ipynb") != key("shop/train.ipynb")
 
 
-def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:
+def test_another_window_changes_the_key(cached: Run) -> None:
     def snapshot(window_end: str) -> Artifact:
         return Artifact("file:///s", "snapshot", "f" * 64, properties={"window": ["2013-01-01", window_end]})
 
@@ -125,14 +125,14 @@ def test_equal_rows_of_another_window_are_another_input(cached: Run) -> None:
     assert not cached(tables=snapshot("2013-05-01"))
 
 
-def test_equal_rows_of_another_state_of_a_table_are_the_same_input(cached: Run) -> None:
+def test_equal_rows_of_another_table_version_keep_the_key(cached: Run) -> None:
     def snapshot(state: str) -> Artifact:
         return Artifact("file:///s", "snapshot", "f" * 64, properties={"plans": {"sales": state}})
 
     assert [cached(tables=snapshot("one")), cached(tables=snapshot("two"))] == [False, True]
 
 
-def test_other_spark_properties_are_another_key() -> None:
+def test_spark_properties_change_the_key() -> None:
     from airflow_hops.operators import PrepareOperator, TransformOperator
 
     def keys(conf: dict[str, str] | None) -> list[dict[str, str]]:

@@ -108,7 +108,7 @@ def test_single_server_is_configured_by_airflow_and_captures(render: Render) -> 
     assert mounts[claim["metadata"]["name"]] == "/var/lib/hops"
 
 
-def test_listed_models_are_a_config_that_servers_poll(render: Render, tmp_path: Path) -> None:
+def test_listed_models_become_a_polled_config(render: Render, tmp_path: Path) -> None:
     values = (MODELS, "models[0].versions={1,2}", "models[0].labels.stable=1")
     scaling = ("autoscaling.enabled=true", "disruptionBudget.enabled=true", "podMonitor.enabled=true")
     manifests = render("replicas=3", *values, *scaling)
@@ -125,7 +125,7 @@ def test_listed_models_are_a_config_that_servers_poll(render: Render, tmp_path: 
     assert {"PodDisruptionBudget/server", "PodMonitor/server"} <= manifests.keys()
 
 
-def test_gateway_names_each_server_and_is_what_clients_reach(render: Render) -> None:
+def test_gateway_names_each_server_and_receives_requests(render: Render) -> None:
     manifests = render("gateway.enabled=true", "replicas=2", "capture.path=s3://b/c", "tokens.secret=tokens")
     flags, arguments = flags_of(manifests, "server-gateway"), container(manifests, "server-gateway")["args"]
     assert "--upstream=server-0.server-pods.ml.svc:8500,server-1.server-pods.ml.svc:8500" in arguments
@@ -137,7 +137,7 @@ def test_gateway_names_each_server_and_is_what_clients_reach(render: Render) -> 
     assert not service.items() <= manifests["StatefulSet/server"]["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_secrets_are_mounted_where_flags_read_them(render: Render) -> None:
+def test_secrets_are_mounted_at_the_flags_paths(render: Render) -> None:
     manifests = render("tls.secret=certificates", "tokens.secret=tokens", "flags.enable_batching=true", MODELS)
     flags = flags_of(manifests)
     assert flags.enable_batching and flags.rest_api_enable_ssl
@@ -170,7 +170,7 @@ def test_pods_have_no_rights(render: Render) -> None:
         (["capture.samplingPercent=200"], "at '/capture/samplingPercent': maximum: got 200, want 100"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(
+def test_invalid_values_are_refused(
     template: Callable[..., subprocess.CompletedProcess[str]], values: list[str], message: str
 ) -> None:
     result = template(*values)

@@ -51,7 +51,7 @@ def settled(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, reads: list[bytes]) -> None:
+def test_file_is_read_once_until_it_changes(tmp_path: Path, reads: list[bytes]) -> None:
     (tmp_path / "staging").mkdir()
     path = settled(tmp_path / "staging" / "file", b"one")
     assert checksum(path) == checksum(path) == hashlib.sha256(b"one").hexdigest()
@@ -65,9 +65,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, reads
     assert reads == [b"one", b"two"]
 
 
-def test_a_file_that_may_change_within_a_tick_of_the_clock_is_read_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recently_changed_file_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "_state", lambda status: str(status.st_size))  # a clock that stands still
     path = tmp_path / "file"
     for content in (b"one", b"two", b"six"):
@@ -75,7 +73,7 @@ def test_a_file_that_may_change_within_a_tick_of_the_clock_is_read_each_time(
         assert checksum(path) == hashlib.sha256(content).hexdigest()
 
 
-def test_another_process_need_not_read_it_again(tmp_path: Path, reads: list[bytes]) -> None:
+def test_checksum_is_shared_between_processes(tmp_path: Path, reads: list[bytes]) -> None:
     path = settled(tmp_path / "file", b"one")
     program = (
         "import sys, pathlib; from airflow_hops.core.store.checksums import remembered_checksums\n"
@@ -87,7 +85,7 @@ def test_another_process_need_not_read_it_again(tmp_path: Path, reads: list[byte
 
 
 @pytest.mark.parametrize("cause", ["it is reread", "the cache is damaged", "others could write the cache"])
-def test_cache_is_ignored(
+def test_checksum_cache_can_be_bypassed(
     tmp_path: Path, cache: Path, reads: list[bytes], caplog: pytest.LogCaptureFixture, cause: str
 ) -> None:
     path = settled(tmp_path / "file", b"one")
@@ -104,7 +102,7 @@ def test_cache_is_ignored(
         assert len(reads) == 2, "it was created again"
 
 
-def test_the_memory_is_bounded(tmp_path: Path, reads: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_cache_is_bounded(tmp_path: Path, reads: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "_MOST_FILES", 3)
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:

@@ -16,7 +16,7 @@ from airflow_hops.launchers.spark import SparkLauncher
 
 
 @pytest.mark.runtime
-def test_the_rehearsals_of_the_set_up_have_made_archives_and_the_jvm_takes_them(runtime: Path) -> None:
+def test_jvm_uses_class_archives_of_the_set_up(runtime: Path) -> None:
     java = find_java(runtime)
     if java is None or java.version < 13:
         pytest.skip("dynamic class-data sharing needs Java 13")
@@ -42,7 +42,7 @@ def test_the_jvm_of_a_step_keeps_the_archive(runtime: Path, run_step: Any) -> No
 
 
 @pytest.mark.runtime
-def test_a_rehearsal_that_fails_is_said_once_and_steps_do_without(runtime: Path, tmp_path: Path) -> None:
+def test_failed_class_archive_is_reported_once_and_skipped(runtime: Path, tmp_path: Path) -> None:
     shutil.copy(runtime / STAMP_NAME, tmp_path)
     program = tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()

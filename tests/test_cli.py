@@ -25,7 +25,7 @@ def test_the_commands_are_in_airflows_own_help(hops: Any, capsys: pytest.Capture
     assert "doctor" in output and "runtime" in output
 
 
-def test_defining_the_commands_imports_nothing_that_they_need() -> None:
+def test_command_definitions_import_no_implementation() -> None:
     program = (
         "import airflow.cli.cli_config, sys; before = set(sys.modules); import airflow_hops.cli.definition as d; "
         "d.get_hops_cli_commands(); print(*sorted(set(sys.modules) - before))"
@@ -44,7 +44,7 @@ def test_runtime_path_follows_the_configuration(hops: Any, tmp_path: Path, monke
     assert hops("runtime", "path")[1].strip() == str(tmp_path / "hops-runtime")
 
 
-def test_runtime_create_refuses_a_folder_with_something_else_in_it(hops: Any, tmp_path: Path) -> None:
+def test_runtime_create_refuses_a_foreign_folder(hops: Any, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("keep")
     code, _, errors = hops("runtime", "create", str(tmp_path))
     assert code == 1
@@ -75,9 +75,7 @@ def test_the_doctor_finds_the_libraries_of_the_runtime_environment(
 
 
 @pytest.mark.runtime
-def test_a_machine_too_busy_to_answer_is_no_reason_to_make_the_environment_again(
-    runtime: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_timeout_does_not_suggest_a_new_environment(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_PROBE_TIMEOUT_S", 0.01)
     (result,) = checks.check_libraries(runtime)
     assert (result.status, result.found) == ("fail", "no answer within 0.01 s")
@@ -139,7 +137,7 @@ GPU = ["NVIDIA H200, 143771 MiB, 580.95"]
         (True, 0, 2, GPU, "warn", "; Horovod without NCCL; ", "airflow hops runtime create {path} --cuda --force"),
     ],
 )  # fmt: skip
-def test_the_doctor_says_what_there_is_of_cuda_and_why_no_gpu_is_seen(
+def test_doctor_reports_cuda_and_missing_gpus(
     tmp_path: Path, cuda: bool, nccl: int, seen: int, gpus: list[str], status: str, found: str, advice: str
 ) -> None:
     for name in ["nvidia_cuda_runtime_cu12-12.3.101", "nvidia_nccl_cu12-2.19.3"] * cuda:
@@ -157,7 +155,7 @@ def test_the_doctor_says_what_there_is_of_cuda_and_why_no_gpu_is_seen(
 
 
 @pytest.mark.runtime
-def test_why_there_is_no_gpu_is_what_the_driver_says(runtime: Path) -> None:
+def test_gpu_error_quotes_the_driver(runtime: Path) -> None:
     program = (
         "from airflow_hops.ml.step.probe import why_no_gpu\n"
         "import os; print(why_no_gpu('libcuda-none.so.1')); os.environ['CUDA_VISIBLE_DEVICES'] = ''\n"

@@ -113,7 +113,7 @@ def test_a_field_that_does_not_parse_is_named_with_its_value(settings: Any, valu
 
 
 @pytest.mark.parametrize("text", ["{'secret': 'abc123'}", '{"secret": "abc123"', '["abc123"]', '"abc123"', "abc123"])
-def test_what_may_hold_credentials_is_not_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_with_possible_credentials_are_not_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {
         "hops": lambda: RuntimeHook("odd").settings,
         "model_server": lambda: ModelServerHook("odd").services,
@@ -208,7 +208,7 @@ def test_storage_connection_is_checked(
         settings({"extra": {"storage_conn_id": "storage"}})
 
 
-def test_the_password_of_a_stores_address_is_an_option_and_no_part_of_what_is_made(settings: Any) -> None:
+def test_store_password_is_an_option_and_not_recorded(settings: Any) -> None:
     result = settings({"extra": {"store": "memory://ann:p%40ss@host:22/hops", "storage_options": {"timeout": 5}}})
     assert (result.store, result.storage_options) == ("memory://ann@host:22/hops", {"password": "p@ss", "timeout": 5})
     assert "p@ss" not in repr(result)
@@ -223,17 +223,17 @@ def test_the_password_of_a_stores_address_is_an_option_and_no_part_of_what_is_ma
         assert Artifact.from_dict({**before, "uri": plain}).uri == plain
 
 
-def test_a_default_connection_that_cannot_be_read_is_not_taken_for_none(settings: Any) -> None:
+def test_unreadable_default_connection_is_an_error(settings: Any) -> None:
     with pytest.raises(BadInput, match="AIRFLOW_CONN_HOPS_DEFAULT cannot be read"):
         settings({"port": "http"}, "hops_default")
 
 
-def test_a_connection_that_is_not_there_is_named() -> None:
+def test_missing_connection_is_named() -> None:
     with pytest.raises(BadInput, match=r"there is no connection 'hops_nowhere'.*AIRFLOW_CONN_HOPS_NOWHERE"):
         _ = RuntimeHook("hops_nowhere").settings
 
 
-def test_a_protocol_that_is_not_installed_is_named(settings: Any) -> None:
+def test_missing_protocol_is_named(settings: Any) -> None:
     from airflow_hops.core.store import ArtifactStore
 
     store = ArtifactStore(settings({"extra": {"store": "nosuch://bucket"}}).store)

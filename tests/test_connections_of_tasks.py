@@ -114,9 +114,7 @@ def test_serve_has_the_ports_of_a_connection_in_the_database(
     assert "Connection 'models': Airflow's database\n" in errors
 
 
-def test_failing_secrets_backend_is_not_taken_for_a_missing_connection(
-    hops: Any, secrets: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_secrets_backend_is_an_error(hops: Any, secrets: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_HOPS_DEFAULT")
     secrets("secrets", "BACKEND", None)
     with pytest.raises(HopsError, match="'hops_default': secrets backend LocalFilesystemBackend failed") as failure:
@@ -129,9 +127,7 @@ def test_failing_secrets_backend_is_not_taken_for_a_missing_connection(
     assert RuntimeHook().settings.source
 
 
-def test_connection_that_cannot_be_decrypted_is_not_taken_for_none(
-    hops: Any, in_database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undecryptable_connection_is_an_error(hops: Any, in_database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.models import crypto
     from cryptography.fernet import Fernet
 

@@ -59,7 +59,7 @@ def before() -> dict[str, Any]:
     return written_before("model_record")
 
 
-def test_a_record_of_an_earlier_version_is_read_and_written_as_it_was(before: dict[str, Any]) -> None:
+def test_old_record_round_trips(before: dict[str, Any]) -> None:
     record = ModelRecord.from_dict(before)
     assert (record.traffic, record.champions(), list(record.serving)) == (
         {1: 50, 2: 50},
@@ -81,7 +81,7 @@ def test_a_record_of_an_earlier_version_is_read_and_written_as_it_was(before: di
     assert json.loads(json.dumps(record.to_dict())) == before
 
 
-def test_what_a_newer_version_has_written_beside_the_rest_is_kept(before: dict[str, Any]) -> None:
+def test_unknown_fields_of_newer_versions_are_preserved(before: dict[str, Any]) -> None:
     step = before["history"][2]
     for place in (before, before["champion"], before["challenger"]["rollout"], step, step["findings"][0]):
         place["ticket"] = {"number": 7}
@@ -89,7 +89,7 @@ def test_what_a_newer_version_has_written_beside_the_rest_is_kept(before: dict[s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_properties_of_an_earlier_version_are_read_and_written_as_they_were(kind: str) -> None:
+def test_old_properties_round_trip(kind: str) -> None:
     value = written_before("properties")[kind]
     properties = KINDS[kind].of(Artifact("file:///a", kind, "f", properties=value))
     written = properties.to_dict().items()
@@ -98,7 +98,7 @@ def test_properties_of_an_earlier_version_are_read_and_written_as_they_were(kind
     assert KINDS[kind].from_dict({**value, "ticket": 7}).to_dict()["ticket"] == 7
 
 
-def test_properties_that_are_none_of_their_kind_are_refused_with_their_address() -> None:
+def test_invalid_properties_are_refused_with_their_address() -> None:
     for kind, value in (("evaluation", {"champion": "v1"}), ("skew", {"reference": "v1"})):
         with pytest.raises(BadInput, match=rf"^file:///a: properties are .*'v1'.*; expected those of {kind}"):
             KINDS[kind].of(Artifact("file:///a", kind, "f", properties=value))
@@ -113,7 +113,7 @@ def test_properties_that_are_none_of_their_kind_are_refused_with_their_address()
         ({"history": "x" * 10**6}, "^history: expected a list, found '.{79}…$"),
     ],
 )
-def test_what_is_wrong_with_a_json_object_is_named_by_its_field(damaged: dict[str, Any], message: str) -> None:
+def test_json_errors_name_the_field(damaged: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         ModelRecord.from_dict(damaged)
 
@@ -126,25 +126,25 @@ def test_json_objects_are_read_by_the_types_of_their_fields() -> None:
     assert read == report and hash(read.labels) == hash(LabelCounts())
 
 
-def test_lists_of_a_known_length_have_it() -> None:
+def test_fixed_length_lists_are_checked() -> None:
     of = {"figures": {"auc": [0.7, 0.6]}}
     with pytest.raises(TypeError, match=re.escape("versions: figures: expected a list of 3, found [0.7, 0.6]")):
         PerformanceReport.from_dict({"versions": [{"version": 3, "start": "", "end": "", **of}]})
 
 
-def test_fields_of_a_newer_version_keep_their_order_and_do_not_pass_for_what_is_made_of_others() -> None:
+def test_unknown_fields_keep_their_order_and_are_not_derived() -> None:
     newer = [f"field_{number}" for number in range(20)]
     event = {"at": "2013-04-01", "event": "deployed", "version": 1, "why": "", **dict.fromkeys(newer, 1)}
     assert [name for name in ModelEvent.from_dict(event).to_dict() if name in newer] == newer
     assert ModelEvent.from_dict({**event, "decision": {"who": "a later version"}}).decision is None
 
 
-def test_only_a_drift_is_learnt_from() -> None:
+def test_only_drift_triggers_retraining() -> None:
     why = {verdict: SkewProperties(verdict).why_not_learnt for verdict in get_args(SkewVerdict)}
     assert why == {"drift": None, "pipeline_fault": "pipeline_fault", "stable": "verdict", "insufficient": "verdict"}
 
 
-def test_the_report_of_an_evaluation_of_an_earlier_version_is_read_and_written_as_it_was() -> None:
+def test_old_evaluation_report_round_trips() -> None:
     value = written_before("evaluation")
     report = EvaluationReport.from_dict(value)
     assert report.to_dict() == value
@@ -174,7 +174,7 @@ def test_records_are_found_by_the_models_name(tmp_path: Path) -> None:
             read_record(store, "broken")
 
 
-def test_a_version_was_champion_until_it_was_taken_back() -> None:
+def test_rolled_back_version_counts_as_former_champion() -> None:
     artifact = Artifact("file:///m", "model", "f")
     record = ModelRecord(champion=ServedVersion.of(artifact, 1, "", 100)).after("deployed", 1, "")
     promoted = record.after("canary", 2, "").after("promoted", 2, "")

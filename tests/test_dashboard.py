@@ -7,7 +7,7 @@ from prometheus_process import Prometheus, missing_panels
 from shown_demo import ShownDemo
 
 
-def test_each_panel_of_pipelines_shows_something(shown_demo: ShownDemo, demo_prometheus: Prometheus | None) -> None:
+def test_each_pipelines_panel_has_data(shown_demo: ShownDemo, demo_prometheus: Prometheus | None) -> None:
     if demo_prometheus is None:
         pytest.skip("there is no prometheus in PATH (Debian: apt-get install prometheus)")
     assert missing_panels(demo_prometheus, "pipelines", "10m") == {}

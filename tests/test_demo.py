@@ -33,7 +33,7 @@ def artifacts(home: Path, task_id: str) -> list[dict]:
 
 
 @of_the_shown
-def test_the_demo_ends_well_with_its_story_a_link_and_a_file_of_tables(shown_demo):
+def test_demo_succeeds_with_summary_link_and_tables(shown_demo):
     assert shown_demo.code is None, shown_demo.printed[-5000:]
     *_, served, refused, drift, promoted, figures, _, link = shown_demo.printed.splitlines()
     assert [line.partition(":")[0] for line in (served, refused, drift, promoted)] == [
@@ -70,14 +70,14 @@ def test_the_demo_retrains_once_on_the_wider_window_when_requests_have_drifted(s
 
 
 @of_the_shown
-def test_the_demo_s_gate_refuses_the_candidate_of_one_epoch(shown_demo):
+def test_demo_refuses_the_candidate_of_one_epoch(shown_demo):
     evaluations = artifacts(shown_demo.home, "evaluate")
     assert [evaluation["properties"]["blessed"] for evaluation in evaluations] == [True, False, True]
     assert len(artifacts(shown_demo.home, "deploy")) == 2
 
 
 @of_the_shown
-def test_the_demo_asks_once_about_new_destinations_and_goes_on_with_the_approved_schema(shown_demo):
+def test_demo_asks_about_new_destinations_and_continues(shown_demo):
     store = ArtifactStore((shown_demo.home / "store").as_uri())
     inferred, approved = schema_history(store, store.uri("flights_training", "_frozen", "schema", "schema"))
     assert (inferred.approved_by, inferred.in_force) == ("", False)
@@ -91,7 +91,7 @@ def test_the_demo_asks_once_about_new_destinations_and_goes_on_with_the_approved
 
 
 @of_the_shown
-def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown_demo):
+def test_demo_traces_the_served_version_to_raw_tables(shown_demo):
     home = shown_demo.home
     record = json.loads((home / "store" / "_models" / "flights.json").read_text())
     uri = record["champion"]["model"]["uri"]
@@ -105,7 +105,7 @@ def test_the_demo_leads_from_the_served_version_back_to_the_raw_tables(shown_dem
 
 
 @of_others
-def test_a_second_showing_keeps_what_its_cache_refers_to_and_forgets_what_served(tmp_path):
+def test_second_demo_keeps_cached_artifacts_and_resets_serving(tmp_path):
     retained = [tmp_path / name for name in ("mlflow.db", "store/flights_training/run/model", "store/_cache/note")]
     forgotten = [tmp_path / name for name in ("serving/models.config", "store/_models/a.json", "store/_state/job")]
     for path in (*retained, *forgotten):
@@ -128,7 +128,7 @@ def test_a_failing_stage_fails_the_demo_with_the_task_s_log(shown_demo, some_fli
 
 @of_the_shown
 @pytest.mark.last(3)
-def test_ctrl_c_stops_all_that_the_demo_has_started(shown_demo):
+def test_ctrl_c_stops_all_demo_processes(shown_demo):
     assert len(processes_below(shown_demo.home)) > 3
     shown_demo.stop()
     assert shown_demo.code == 130
@@ -137,7 +137,7 @@ def test_ctrl_c_stops_all_that_the_demo_has_started(shown_demo):
 
 
 @of_others
-def test_what_does_not_start_fails_the_demo_and_what_did_is_stopped(tmp_path):
+def test_failed_start_fails_the_demo_and_stops_the_rest(tmp_path):
     home = tmp_path / "home"
     answer = subprocess.run(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(tmp_path / "none")],
@@ -157,7 +157,7 @@ def test_what_does_not_start_fails_the_demo_and_what_did_is_stopped(tmp_path):
 
 
 @of_others
-def test_what_a_killed_demo_started_ends_with_it(tmp_path, runtime):
+def test_killed_demo_leaves_no_process(tmp_path, runtime):
     home = tmp_path / "home"
     process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--home", str(home), "--runtime", str(runtime)],

@@ -93,7 +93,7 @@ def test_second_model_becomes_a_canary_and_a_retry_changes_nothing(pipeline: Pip
     assert "superseded by version 3" in pipeline.record()["history"][-2]["why"]
 
 
-def test_canary_that_takes_other_inputs_than_the_champion_is_refused(pipeline: Pipeline) -> None:
+def test_canary_with_other_inputs_than_the_champion_is_refused(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first", time="at"))
     other = pipeline.model("second", inputs=["carrier", "wind"])
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_canary_that_takes_other_inputs_than_the_champion_is_refused(pipeline: P
     assert pipeline.deploy(other, canary_percent=100).properties["traffic"] == {"1": 0, "3": 100}
 
 
-def test_canary_whose_inputs_have_other_types_or_widths_is_refused(pipeline: Pipeline) -> None:
+def test_canary_with_other_input_types_or_widths_is_refused(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     wider = pipeline.model("wider")
     message = (
@@ -161,7 +161,7 @@ def test_deployments_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     assert sorted(p.name for p in (pipeline.server.base_path / pipeline.name).iterdir()) == [".lock", "1", "2"]
 
 
-def test_canary_goes_on_until_its_successor_serves(pipeline: Pipeline) -> None:
+def test_canary_serves_until_its_successor(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     pipeline.deploy(pipeline.model("second"), canary_percent=30)
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 70, 2: 30}, "the canary's share")
@@ -194,7 +194,7 @@ def test_canary_goes_on_until_its_successor_serves(pipeline: Pipeline) -> None:
     assert pipeline.aliases() == {"champion": 1, "challenger": 4}
 
 
-def test_model_that_was_rolled_back_serves_again_only_if_that_is_allowed(pipeline: Pipeline) -> None:
+def test_rolled_back_model_returns_only_if_allowed(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     second, third = pipeline.model("second"), pipeline.model("third")
     pipeline.deploy(second)
@@ -229,7 +229,7 @@ def test_model_that_was_rolled_back_serves_again_only_if_that_is_allowed(pipelin
     assert pipeline.deploy(second).properties["mode"] == "canary"  # a later promotion has taken the rollback back
 
 
-def test_champion_that_was_rolled_back_does_not_return_under_another_number(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_rolled_back_champion_cannot_return_with_another_number(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.deploy(pipeline.model("first"))
     second = pipeline.model("second")
     pipeline.deploy(second)
@@ -248,7 +248,7 @@ def test_champion_that_was_rolled_back_does_not_return_under_another_number(pipe
     assert pipeline.record() == before
 
 
-def test_two_tasks_at_once_publish_and_record_once(pipeline: Pipeline) -> None:
+def test_concurrent_tasks_publish_and_record_once(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     second = pipeline.model("second")
 
@@ -266,7 +266,7 @@ def test_two_tasks_at_once_publish_and_record_once(pipeline: Pipeline) -> None:
     assert [entry["version"] for entry in pipeline.registry("versions")] == [1, 2]
 
 
-def test_model_that_the_server_cannot_load_leaves_everything_as_it_was(pipeline: Pipeline) -> None:
+def test_unloadable_model_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     before = pipeline.server.config_file.read_text(), pipeline.server.traffic_file.read_text(), pipeline.record()
     for _ in range(2):
@@ -283,7 +283,7 @@ def test_model_that_the_server_cannot_load_leaves_everything_as_it_was(pipeline:
     assert pipeline.server.ask(pipeline.name, 5) == 0
 
 
-def test_first_model_that_does_not_load_leaves_no_model(pipeline: Pipeline) -> None:
+def test_unloadable_first_model_leaves_no_model(pipeline: Pipeline) -> None:
     with pytest.raises(StepFailed, match="does not load"):
         pipeline.deploy(pipeline.model("broken"))
     assert pipeline.name not in pipeline.server.config_file.read_text()
@@ -396,7 +396,7 @@ def test_artifact_without_saved_model_and_folder_of_another_model_are_refused(pi
 
 
 @pytest.mark.parametrize("role", ["evaluation", "infra_blessing"])
-def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_path: Path) -> None:
+def test_unblessed_model_is_skipped_with_the_reason(role: str, tmp_path: Path) -> None:
     verdict = {"uri": "file:///v", "kind": role, "fingerprint": "f"}
     with DAG("d", schedule=None):
         operator = DeployModelOperator(
@@ -416,7 +416,7 @@ def test_model_that_was_not_blessed_is_skipped_with_the_reason(role: str, tmp_pa
             operator.execute({})
 
 
-def test_operators_deploy_what_is_blessed_and_skip_what_is_not(
+def test_operators_deploy_blessed_models_and_skip_others(
     pipeline: Pipeline, run_dag: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {**pipeline.server.services, "tracking_uri": pipeline.tracking_uri, "store": pipeline.store.root}

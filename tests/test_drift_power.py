@@ -28,14 +28,14 @@ def test_changes_touch_only_their_shapes(changed: dict[str, str]) -> None:
         assert harmless or (after[name].type == before[name].type and not after[name].equals(before[name]))
 
 
-def test_distance_of_known_changes() -> None:
+def test_distance_of_known_changes_is_exact() -> None:
     assert population_distance("normal", "+0.3 deviations") == pytest.approx(0.119, abs=0.005)
     assert population_distance("few texts", "value renamed") == pytest.approx(0.4, abs=0.005)
     assert population_distance("flag", "5 points missing") == pytest.approx(0.05, abs=0.005)
     assert population_distance("lists of numbers", "95% of lists empty") == pytest.approx(0.95 * 6 / 7, abs=0.005)
 
 
-def test_alarms_of_a_building(tmp_path: Path) -> None:
+def test_alarms_of_a_building_are_counted(tmp_path: Path) -> None:
     start = YEAR_HOURS + 24 * 100
     columns: dict[str, Any] = {name: np.zeros(2 * YEAR_HOURS) for name in ("time", *FEATURES, *DRIFT_DAYS)}
     columns["abrupt"][start : start + 24 * DRIFT_DAYS["abrupt"]] = 1

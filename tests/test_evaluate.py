@@ -15,7 +15,7 @@ from airflow_hops.operators.evaluate import EvaluateOperator
 from airflow_hops.user_code.fingerprints import user_code
 
 
-def test_another_metric_of_ones_own_is_another_step(tmp_path: Path) -> None:
+def test_custom_metric_changes_the_step(tmp_path: Path) -> None:
     operator = EvaluateOperator(
         task_id="evaluate", model={}, examples={}, model_name="flights", metrics={"cost": ("costs:cost", "lower")}
     )
@@ -31,7 +31,7 @@ def test_another_metric_of_ones_own_is_another_step(tmp_path: Path) -> None:
     assert fingerprint("def cost(*_): return 1") != fingerprint("def cost(*_): return 2")
 
 
-def test_another_champion_is_another_cache_key(store: Any) -> None:
+def test_champion_changes_the_cache_key(store: Any) -> None:
     operator = EvaluateOperator(task_id="evaluate", model={}, examples={}, model_name="flights")
     hook: Any = SimpleNamespace(store=store)
     assert operator.step_cache_key_parts(hook) == {"champion": "none"}

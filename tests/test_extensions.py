@@ -101,7 +101,7 @@ def test_name_of_two_distributions_is_refused(install: Any) -> None:
 @pytest.mark.parametrize(
     "file", sorted((REPOSITORY / "airflow_hops").glob("**/entry_points.ini")), ids=lambda file: file.parent.name
 )
-def test_own_registrations_name_what_there_is(file: Path) -> None:
+def test_registrations_name_existing_objects(file: Path) -> None:
     """Each in its own folder: an extension registers what it has, and the trunk what the trunk has."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.read_string(file.read_text())

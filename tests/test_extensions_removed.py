@@ -29,13 +29,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return results
 
 
-def test_airflows_side_works_without(packages: list[str]) -> None:
+def test_airflow_side_works_without_extension(packages: list[str]) -> None:
     """Its modules are imported; commands, ``doctor``, pages and what Airflow asks the provider for work."""
     _check(sys.executable, "airflow", packages)
 
 
 @pytest.mark.runtime
-def test_the_runtime_side_works_without(packages: list[str], runtime_python: Path) -> None:
+def test_runtime_side_works_without_extension(packages: list[str], runtime_python: Path) -> None:
     """Its modules are imported."""
     _check(str(runtime_python), "runtime", packages)
 

@@ -38,7 +38,7 @@ def dag(tmp_path: Path) -> Any:
 
 
 @pytest.mark.usefixtures("run_dag")  # for its database
-def test_ids_in_letters_of_any_language_are_listed(dag: Any) -> None:
+def test_non_ascii_ids_are_listed(dag: Any) -> None:
     from airflow.models import DagModel
     from airflow.models.asset import AssetModel
     from airflow.models.dagbundle import DagBundleModel
@@ -56,7 +56,7 @@ def test_ids_in_letters_of_any_language_are_listed(dag: Any) -> None:
 
 
 @pytest.mark.runtime
-def test_steps_of_ids_in_letters_of_any_language_run_and_are_found_again(
+def test_steps_with_non_ascii_ids_run_and_are_found(
     dag: Any, warm_launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"store": str(tmp_path / "größe"), "runtime": str(warm_launcher.runtime)}

@@ -88,7 +88,7 @@ AIRFLOW_INTERNALS = {
 """Modules outside ``airflow.sdk`` and the providers, and their names that the package uses."""
 
 
-def test_every_package_stands_on_one_side() -> None:
+def test_every_package_belongs_to_one_side() -> None:
     contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     sides = {each["name"]: each["source_modules"] for each in contracts if "source_modules" in each}
     listed = {*sides[AIRFLOW_SIDE], *sides[ML_SIDE]}

@@ -90,7 +90,7 @@ def refused(ingest: Any, **arguments: Any) -> str:
     return str(failure.value)
 
 
-def test_flights_of_a_window_come_out_as_they_are_in_the_zip(ingest: Any, flights_raw: Path) -> None:
+def test_ingested_flights_match_the_zip(ingest: Any, flights_raw: Path) -> None:
     artifact = ingest(
         ("2013-01-01", "2013-02-01T00:00:00+00:00"),
         flights=Source(str(flights_raw / "flights.csv.zip"), time_column="time_hour"),
@@ -155,7 +155,7 @@ def test_all_formats_and_compressions_give_the_same_table(ingest: Any, tmp_path:
         assert result.to_pylist() == expected.to_pylist(), name
 
 
-def test_a_folder_and_a_glob_are_one_table_of_unified_types(ingest: Any, tmp_path: Path) -> None:
+def test_folder_and_glob_give_one_table_of_unified_types(ingest: Any, tmp_path: Path) -> None:
     (tmp_path / "days" / "later").mkdir(parents=True)
     (tmp_path / "days" / "1.csv").write_text("id,amount\n1,2\n")
     (tmp_path / "days" / "later" / "2.csv").write_text("amount,id\n3.5,2\n")
@@ -165,7 +165,7 @@ def test_a_folder_and_a_glob_are_one_table_of_unified_types(ingest: Any, tmp_pat
     assert table_of(ingest, artifact, "glob").to_pylist() == [{"id": 1, "amount": 2}]
 
 
-def test_a_rerun_gives_the_same_bytes_wherever_the_file_lies(ingest: Any, flights_raw: Path, tmp_path: Path) -> None:
+def test_rerun_gives_equal_bytes_for_a_moved_file(ingest: Any, flights_raw: Path, tmp_path: Path) -> None:
     shutil.copy(flights_raw / "weather.csv", tmp_path / "copy.csv")
     first = ingest(weather=Source(str(flights_raw / "weather.csv"), time_column="time_hour"))
     second = ingest(weather=Source(str(tmp_path / "copy.csv"), time_column="time_hour"))
@@ -274,7 +274,7 @@ def test_a_damaged_page_of_parquet_is_found(ingest: Any, tmp_path: Path) -> None
     assert f"{tmp_path}/t.parquet: cannot be read" in refused(ingest, t=tmp_path / "t.parquet")
 
 
-def test_parquet_of_a_newer_writer(ingest: Any, runtime: Path, tmp_path: Path) -> None:
+def test_parquet_of_a_newer_writer_is_read(ingest: Any, runtime: Path, tmp_path: Path) -> None:
     numbers = pa.array([1, 2])
     columns = {
         "id": pa.array([bytes(15) + b"\1", None], pa.uuid()),
@@ -325,7 +325,7 @@ def test_files_of_one_table_with_other_columns_are_refused(ingest: Any, tmp_path
     )
 
 
-def test_a_window_without_rows_says_what_times_there_are(ingest: Any, flights_raw: Path) -> None:
+def test_empty_window_names_the_existing_times(ingest: Any, flights_raw: Path) -> None:
     source = Source(str(flights_raw / "weather.csv"), time_column="time_hour")
     message = refused(ingest, window=("2020-01-01", "2020-02-01"), weather=source)
     assert "no rows in the window [2020-01-01T00:00:00+00:00, 2020-02-01T00:00:00+00:00)" in message
@@ -447,7 +447,7 @@ def triggered_by(*extras: dict[str, Any], run_id: str = "first") -> Any:
          "2013-03-01", "2013-07-01"),
     ],
 )  # fmt: skip
-def test_a_triggering_asset_event_moves_the_window(extras: list[dict[str, Any]], start: str, end: str) -> None:
+def test_asset_event_sets_the_window(extras: list[dict[str, Any]], start: str, end: str) -> None:
     from jinja2 import Environment
 
     from airflow_hops.operators import IngestOperator

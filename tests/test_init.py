@@ -83,7 +83,7 @@ def test_a_project_is_python_whatever_the_columns_are_called(names: list[str], u
     assert (*columns, prepare.classes) == (*names[:4], names[:2])
 
 
-def test_a_label_that_is_often_missing_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_often_missing_label_raises_max_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [
         ColumnDescription("y", "integer", 22, "1", "label"),
         ColumnDescription("x", "float", 0, "1.0", "number"),
@@ -99,7 +99,7 @@ def test_a_label_that_is_often_missing_may_be(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("newest", [timedelta(days=3), timedelta(minutes=90), timedelta(days=1, minutes=1)])
-def test_newest_rows_are_a_split_and_the_schema_follows_the_data_until_a_deployment(
+def test_project_splits_newest_rows_and_freezes_schema_at_deployment(
     newest: timedelta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = table(["y", "k", "t", "w", "x"], newest_s=int(newest.total_seconds()))
@@ -118,7 +118,7 @@ def test_columns_of_the_file_and_features_are_separate_lists(monkeypatch: pytest
     assert source.schema == {"y": "string", "k": "string", "w": "float64", "x": "float64", "c": "string"}
 
 
-def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_takes() -> None:
+def test_report_has_one_line_per_column_and_a_valid_request() -> None:
     result = table(HOSTILE[::-1], notes=["few"], request=dict.fromkeys(HOSTILE, "it's"))
     lines = list(
         report("rows", "rows.csv", result, Path("/dags/rows"), {"serving_host": "h", "serving_rest_port": "1"})
@@ -143,7 +143,7 @@ def test_the_report_shows_each_column_on_one_line_and_a_request_that_the_shell_t
         ("taken", "already exists"),
     ],
 )
-def test_a_name_that_cannot_be_one_is_refused(hops: Callable[..., Any], tmp_path: Path, name: str, words: str) -> None:
+def test_invalid_project_name_is_refused(hops: Callable[..., Any], tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     code, _, errors = hops("init", name, "--from", "rows.csv", "--label", "y", "--output", str(tmp_path))
@@ -159,7 +159,7 @@ def test_a_name_that_cannot_be_one_is_refused(hops: Callable[..., Any], tmp_path
         ("sklearn", "y", "module of the runtime environment"),
     ],
 )
-def test_nothing_is_written_for_what_cannot_be_used(
+def test_unusable_file_writes_nothing(
     hops: Callable[..., Any], tmp_path: Path, name: str, label: str, words: str
 ) -> None:
     (tmp_path / "rows.csv").write_text("x,y\n1,2\n")
@@ -184,7 +184,7 @@ def hostile_csv(path: Path) -> None:
 
 @pytest.mark.runtime
 @pytest.mark.spark
-def test_a_file_of_any_columns_becomes_a_served_model(
+def test_file_with_any_columns_becomes_a_served_model(
     hops: Callable[..., Any],
     pipeline: Pipeline,
     run_dag: Callable[..., Any],

@@ -31,7 +31,7 @@ def number_in(path: Path) -> int:
 
 
 @pytest.mark.parametrize("end", ["close", "terminate"])
-def test_a_group_that_takes_no_signal_is_killed_after_the_grace(tmp_path: Path, end: str) -> None:
+def test_group_ignoring_signals_is_killed_after_the_grace_period(tmp_path: Path, end: str) -> None:
     keeper = keep(tmp_path, 0.5, "bash", "-c", STUBBORN)
     group = [number_in(tmp_path / name) for name in ("below", "leader")]
     if end == "close":
@@ -42,7 +42,7 @@ def test_a_group_that_takes_no_signal_is_killed_after_the_grace(tmp_path: Path, 
     wait_for(lambda: all(map(is_gone, group)))
 
 
-def test_what_is_kept_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
+def test_kept_processes_end_with_a_killed_program(tmp_path: Path) -> None:
     asker = subprocess.Popen(
         [
             sys.executable,
@@ -60,7 +60,7 @@ def test_what_is_kept_ends_with_a_program_that_is_killed(tmp_path: Path) -> None
     wait_for(lambda: all(map(is_gone, group)))
 
 
-def test_a_group_ends_with_its_leader_whose_exit_code_is_handed_on(tmp_path: Path) -> None:
+def test_group_ends_with_its_leaders_exit_code(tmp_path: Path) -> None:
     keeper = keep(tmp_path, 60, "bash", "-c", "sleep 1000 & echo $! > below; exit 7")
     below = number_in(tmp_path / "below")
     assert keeper.wait(PATIENCE_S) == 7
@@ -74,7 +74,7 @@ def test_a_gentle_command_ends_at_the_first_signal(tmp_path: Path) -> None:
     assert keeper.wait(PATIENCE_S) == 3
 
 
-def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_command_is_named(tmp_path: Path) -> None:
     keeper = keep(tmp_path, 1, "no-such-command")
     _, errors = keeper.communicate(timeout=PATIENCE_S)
     assert keeper.returncode == 127

@@ -21,7 +21,7 @@ def lease_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 @pytest.mark.parametrize("behind_s", [-90, 90, 1e9])
-def test_beating_holder_lives_whatever_its_clock_shows(
+def test_lease_ignores_the_holders_clock(
     lease_of: Callable[[str], Lease], behind_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.time
@@ -58,14 +58,14 @@ def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> Non
     assert not first.try_take() and first.other == "two"
 
 
-def test_holder_of_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:
+def test_holder_with_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:
     first, retry = lease_of("run"), lease_of("run")
     assert first.try_take() and not retry.try_take(from_holder="another")
     assert retry.try_take(from_holder="run")
     assert first.is_lost
 
 
-def test_watch_counts_from_the_last_change() -> None:
+def test_expiry_counts_from_the_last_change() -> None:
     watch = Watch("a")
     watch.see("a")
     assert not watch.has_changed

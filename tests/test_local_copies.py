@@ -45,13 +45,13 @@ def release(folder: Path) -> None:
     os.close(_in_use.pop(folder))
 
 
-def test_a_copy_is_its_users_alone(remote: ArtifactStore, cache: Path) -> None:
+def test_copy_is_private_to_its_user(remote: ArtifactStore, cache: Path) -> None:
     folder = remote.local(write(remote, "1"))
     assert folder.parent == cache
     assert [path.stat().st_mode & 0o777 for path in (cache.parent, cache)] == [0o700, 0o700]
 
 
-def test_a_copy_that_was_changed_is_fetched_again(remote: ArtifactStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_copy_is_fetched_again(remote: ArtifactStore, caplog: pytest.LogCaptureFixture) -> None:
     artifact = write(remote, "1")
     folder = remote.local(artifact)
     (folder / "weights").write_text("2")
@@ -63,9 +63,7 @@ def test_a_copy_that_was_changed_is_fetched_again(remote: ArtifactStore, caplog:
 
 
 @pytest.mark.parametrize("planted", ["link", "writable", "file"])
-def test_a_folder_that_another_user_could_have_made_is_refused(
-    remote: ArtifactStore, cache: Path, tmp_path: Path, planted: str
-) -> None:
+def test_folder_writable_by_others_is_refused(remote: ArtifactStore, cache: Path, tmp_path: Path, planted: str) -> None:
     place = cache.parent
     place.rmdir()
     if planted == "link":
@@ -89,7 +87,7 @@ def test_another_users_folder_is_refused(remote: ArtifactStore, cache: Path) -> 
         remote.local(write(remote, "1"))
 
 
-def test_the_least_recently_used_copies_make_room(
+def test_least_recently_used_copies_are_removed(
     remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     artifacts = [write(remote, str(number) * 10_000) for number in range(3)]
@@ -108,9 +106,7 @@ def test_the_least_recently_used_copies_make_room(
     assert [folder.exists() for folder in (first, second, third)] == [True, False, True]
 
 
-def test_a_copy_is_in_use_for_as_long_as_a_process_lives(
-    remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_stays_in_use_while_its_process_lives(remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = remote.local(write(remote, "1" * 10_000))
     child = os.fork()
     if child == 0:
@@ -129,16 +125,14 @@ def test_a_copy_is_in_use_for_as_long_as_a_process_lives(
     assert not folder.exists()
 
 
-def test_a_copy_that_a_killed_process_began_is_removed(remote: ArtifactStore, cache: Path) -> None:
+def test_partial_copy_of_a_killed_process_is_removed(remote: ArtifactStore, cache: Path) -> None:
     left = cache / ".abc.def"
     left.mkdir(parents=True, mode=0o700)
     remote.local(write(remote, "1"))
     assert not left.exists()
 
 
-def test_an_artifact_larger_than_all_copies_may_be_is_refused(
-    remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_artifact_larger_than_the_cache_is_refused(remote: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = write(remote, "1" * 100)
     monkeypatch.setenv(BYTES_VARIABLE, "99")
     with pytest.raises(BadInput, match=rf"{artifact.uri} has 100 bytes, more than the 99 .*{BYTES_VARIABLE}"):
@@ -148,7 +142,7 @@ def test_an_artifact_larger_than_all_copies_may_be_is_refused(
         remote.local(artifact)
 
 
-def test_many_processes_that_want_one_artifact_get_it(tmp_path: Path) -> None:
+def test_concurrent_processes_get_one_artifact(tmp_path: Path) -> None:
     program = (
         "import sys, os; from airflow_hops.core.contract.artifacts import Producer\n"
         "from airflow_hops.core.store import ArtifactStore\n"

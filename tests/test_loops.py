@@ -29,7 +29,7 @@ needs_loops = pytest.mark.skipif(not hasattr(airflow.sdk, "LoopDecision"), reaso
     ("map_index", "iteration", "segment", "instance"),
     [(-1, -1, "step", "-1"), (3, -1, "step@3", "3"), (-1, 0, "step@i0", "i0"), (3, 12, "step@i12@3", "i12@3")],
 )
-def test_address_of_a_task_instance(map_index: int, iteration: int, segment: str, instance: str) -> None:
+def test_task_instance_address_has_its_iteration(map_index: int, iteration: int, segment: str, instance: str) -> None:
     producer = Producer("dag", "run", "step", map_index, iteration=iteration)
     assert (producer.task, producer.instance) == (segment, instance)
     assert Producer.of_task("dag", "run", segment) == producer

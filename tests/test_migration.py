@@ -96,7 +96,7 @@ def monitored(demo: Demo) -> dict[str, Any]:
     return dict(next(each["value"] for each in tasks.values() if (each["value"] or {}).get("kind") == "skew"))
 
 
-def test_flights_go_to_another_profile_and_back(
+def test_flights_migrate_to_another_profile_and_back(
     base_runtime: Path, runtime: Path, some_flights: Path, tmp_path: Path
 ) -> None:
     with started(tmp_path, base_runtime, some_flights) as demo:

@@ -147,7 +147,7 @@ def life(store: Any) -> Life:
     return Life(store)
 
 
-def test_a_card_tells_what_happened_and_what_is_not_known(life: Life) -> None:
+def test_card_reports_facts_and_unknowns(life: Life) -> None:
     before = markdown(life.card())
     for unknown in (
         "| CPU seconds | not known |",
@@ -209,7 +209,7 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
     assert "<img" not in report.html()
 
 
-def test_a_card_leaves_out_what_its_reader_may_not_see(life: Life) -> None:
+def test_card_omits_facts_hidden_from_its_reader(life: Life) -> None:
     life.watch()
     text = markdown(life.card(readable=("training",)))
     assert "unit change" not in text and "temp drifted" not in text and "No measurement with labels" in text
@@ -219,7 +219,7 @@ def test_a_card_leaves_out_what_its_reader_may_not_see(life: Life) -> None:
         assert hidden not in nothing, hidden
 
 
-def test_a_card_is_kept_with_a_decision_and_outlives_the_runs(life: Life, hops: Any, monkeypatch: Any) -> None:
+def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: Any, monkeypatch: Any) -> None:
     life.watch()
     connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
@@ -250,7 +250,7 @@ def test_a_card_is_kept_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     assert "has no version 7 that was deployed; versions: 1, 2" in hops("card", "m", "7")[2]
 
 
-def test_a_damaged_card_stops_no_other(life: Life, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_card_affects_no_other(life: Life, caplog: pytest.LogCaptureFixture) -> None:
     folder = life.store.uri("_cards", "m", "1")
     life.store.write_text(f"{folder}/20130101T000000.000Z/card.json", "{")
     life.store.write_text(f"{folder}/stray", "")
@@ -266,7 +266,7 @@ def test_a_damaged_card_stops_no_other(life: Life, caplog: pytest.LogCaptureFixt
     assert "the decision stands" in caplog.text
 
 
-def test_a_kept_card_stays_and_is_not_read_through_a_link(life: Life) -> None:
+def test_stored_card_is_unchanged_and_not_read_through_a_link(life: Life) -> None:
     keep_cards(life.store, "m", {"training": "Wrong."}.get)
     retained = find_kept_card(life.store, "m", 2)
     assert retained is not None
@@ -291,7 +291,7 @@ def test_a_kept_card_stays_and_is_not_read_through_a_link(life: Life) -> None:
         read_kept_card(life.store, retained, "md")
 
 
-def test_a_note_of_a_version_whose_runs_are_gone_is_told(life: Life) -> None:
+def test_card_has_the_note_of_a_version_without_runs(life: Life) -> None:
     keep_cards(life.store, "m", {}.get, {2: Registration(note="old note")})
     shutil.rmtree(Path(life.store.uri("training").removeprefix("file://")))
     keep_cards(life.store, "m", {}.get, {2: Registration(note="recalled")}, version=2)
@@ -357,7 +357,7 @@ def test_a_card_names_no_dag_that_its_reader_may_not_see(life: Life) -> None:
     assert kept_card and {"secret_evaluation", "secret_promotion", "secret_train"} <= set(kept_card.dags)
 
 
-def test_an_odd_report_ends_no_card(life: Life) -> None:
+def test_unusual_report_does_not_prevent_a_card(life: Life) -> None:
     life.watch()
     life.measure("run", "2013-05-02T00:00:00Z", (0.7, None, None))
     life.decide("other", "drift in requests of another model")
@@ -382,7 +382,7 @@ def test_a_version_that_was_only_promoted_has_the_facts_of_its_model(life: Life)
     assert kept_card is not None and kept_card.whole and "JFK" in read_kept_card(life.store, kept_card, "md")
 
 
-def test_a_report_that_another_program_wrote_is_named_and_ends_no_card(life: Life) -> None:
+def test_foreign_report_is_named_and_does_not_prevent_a_card(life: Life) -> None:
     life.store.write_text(f"{life.store.uri('training', 'run', 'evaluation', 'evaluation')}/evaluation.json", "{}")
     text = markdown(life.card())
     assert (
@@ -392,7 +392,7 @@ def test_a_report_that_another_program_wrote_is_named_and_ends_no_card(life: Lif
     assert "| train | 100 | 90 |" in text
 
 
-def test_the_lineage_leaves_out_what_others_made_and_says_so(life: Life) -> None:
+def test_card_lineage_omits_foreign_artifacts_with_a_note(life: Life) -> None:
     sources = {dag_id: life.make(dag_id, "examples", {"a.txt": dag_id}) for dag_id in ("training", "others", "gone")}
     model = life.make("training", "model", {"m": "1"}, inputs={"examples": tuple(sources.values())})
     result = VersionSources(life.store, "m", 2, {"training"})

@@ -56,7 +56,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, server: ConnectedServer, **extra: A
 
 
 @pytest.mark.runtime
-def test_hook_asks_and_steers_by_grpc_and_rest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_queries_and_controls_by_grpc_and_rest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     name, server = pipeline.name, pipeline.server
     pipeline.deploy(pipeline.model("first"))
     pipeline.deploy(pipeline.model("second"))
@@ -133,7 +133,7 @@ def test_sensor_waits_for_version_and_label_here_and_in_the_triggerer(
         sensor().resume({}, {"error": "model server: PERMISSION_DENIED"})
 
 
-def test_server_that_is_away_and_fields_that_are_wrong_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -198,9 +198,7 @@ def services_of(server: ConnectedServer, base_path: Path | str, **fields: str) -
 
 
 @pytest.mark.runtime
-def test_remote_server_is_steered_by_reloads_of_a_config_that_outlives_it(
-    pipeline: Pipeline, remote: ConnectedServer
-) -> None:
+def test_remote_server_is_controlled_by_persistent_config(pipeline: Pipeline, remote: ConnectedServer) -> None:
     name = pipeline.name
     services = services_of(remote, remote.base_path, kind="tensorflow_model_server")
     pipeline.deploy(pipeline.model("first"), services=services)
@@ -308,7 +306,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
 
 
 @pytest.mark.runtime
-def test_bundled_server_serves_what_is_deployed_into_an_object_store(
+def test_bundled_server_serves_from_an_object_store(
     pipeline: Pipeline,
     object_store: ArtifactStore,
     remote: ConnectedServer,
@@ -339,7 +337,7 @@ def test_bundled_server_serves_what_is_deployed_into_an_object_store(
         server.stop()
 
 
-def test_versions_in_an_object_store_appear_whole_and_once(object_store: ArtifactStore, tmp_path: Path) -> None:
+def test_object_store_versions_appear_complete_and_once(object_store: ArtifactStore, tmp_path: Path) -> None:
     from airflow_hops.ml.model_server.version_folders import RemoteFolders
 
     def model(name: str) -> Path:
@@ -371,7 +369,7 @@ def test_versions_in_an_object_store_appear_whole_and_once(object_store: Artifac
     assert fs.find(root) == []
 
 
-def test_lease_of_an_object_store_is_held_by_one_and_outlives_nobody(
+def test_object_store_lease_is_exclusive_and_expires(
     object_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_hops.core.store import leases

@@ -17,7 +17,7 @@ from airflow_hops.core.contract.sources import Source
 from airflow_hops.operators import PerformanceOperator, retraining_loop
 
 
-def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
+def test_labels_come_from_files_an_artifact_or_feedback() -> None:
     artifact = {"uri": "file:///store/labels/snapshot", "kind": "snapshot", "fingerprint": "0" * 64}
 
     def told(labels: Any, **arguments: Any) -> tuple[PerformanceOptions, Any]:
@@ -43,7 +43,7 @@ def test_labels_are_files_an_artifact_or_the_servers_feedback() -> None:
         told(None, period=timedelta(0))
 
 
-def test_the_loop_measures_before_it_decides() -> None:
+def test_loop_measures_before_its_decision() -> None:
     policy = RetrainingPolicy(when=Performance("auc", drop=0.02))
     arguments = {"labels": "s3://raw/labels.csv", "keys": ["flight"]}
     asset = Asset("measured_and_retrained")

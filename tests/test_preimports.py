@@ -21,7 +21,7 @@ print(json.dumps(sorted(set(sys.modules) - modules)))
 """
 
 
-def test_a_task_imports_nothing_that_the_scheduler_has(tmp_path: Path) -> None:
+def test_scheduler_preimports_all_task_modules(tmp_path: Path) -> None:
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
     done = subprocess.run(
         [sys.executable, "-c", _SCHEDULER], env=environment, stdout=subprocess.PIPE, text=True, check=True

@@ -77,14 +77,14 @@ def test_flights_become_examples_in_a_dag_run_and_come_from_the_cache_in_the_nex
     }
 
 
-def test_a_missing_spark_connection_is_named_and_not_taken_for_yarn(shared_run_step: Any, runtime: Path) -> None:
+def test_missing_spark_connection_is_named(shared_run_step: Any, runtime: Path) -> None:
     from airflow_hops.launchers.spark import SparkLauncher
 
     with pytest.raises(BadInput, match=r"no Spark connection 'spark_nowhere'.*AIRFLOW_CONN_SPARK_NOWHERE"):
         shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_nowhere"))
 
 
-def test_no_java_is_one_line_that_says_what_to_install(
+def test_missing_java_is_reported_in_one_line(
     shared_run_step: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_hops.environments.java import own_java

@@ -51,7 +51,7 @@ def processes_of(process: StepProcess) -> list[psutil.Process]:
     return [p for p in results if p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_process_leads_a_session_and_a_group_of_its_own(tmp_path: Path, started: list[StepProcess]) -> None:
+def test_process_leads_its_own_session_and_group(tmp_path: Path, started: list[StepProcess]) -> None:
     process = start("import os; print(os.getpid(), os.getpgid(0), os.getsid(0), os.getcwd())", tmp_path, started)
     pid, group, session, folder = next(iter(process.lines())).split()
     assert int(pid) == int(group) == int(session) == process.pid
@@ -115,7 +115,7 @@ def test_a_flood_of_lines_and_a_giant_line_are_read_whole(tmp_path: Path, starte
     assert [len(line) for line in lines[200_000:]] == [10_000_000, 3]
 
 
-def test_descendant_that_holds_the_output_open_keeps_nobody_waiting(tmp_path: Path, started: list[StepProcess]) -> None:
+def test_descendant_holding_the_output_open_delays_nothing(tmp_path: Path, started: list[StepProcess]) -> None:
     process = start(
         "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); print('done')",
         tmp_path,
@@ -180,7 +180,7 @@ def test_kill_ends_every_descendant_within_five_seconds(tmp_path: Path, started:
     process.kill()  # what has ended can be killed again
 
 
-def test_processes_that_end_while_they_are_listed_are_no_fault() -> None:
+def test_processes_ending_during_listing_are_ignored() -> None:
     """Without the mend, some tens of the listings were enough."""
     with subprocess.Popen(["bash", "-c", "while :; do /bin/true & done"]) as restless:
         for _ in range(100):
@@ -188,7 +188,7 @@ def test_processes_that_end_while_they_are_listed_are_no_fault() -> None:
         restless.kill()
 
 
-def test_kill_ends_a_reader_that_waits_for_lines(tmp_path: Path, started: list[StepProcess]) -> None:
+def test_kill_ends_a_waiting_reader(tmp_path: Path, started: list[StepProcess]) -> None:
     process = start("print('ready'); import time; time.sleep(60)", tmp_path, started)
     lines = process.lines()
     assert next(lines) == "ready"
@@ -199,7 +199,7 @@ def test_kill_ends_a_reader_that_waits_for_lines(tmp_path: Path, started: list[S
     assert time.monotonic() - began < KILL_S
 
 
-def test_process_that_obeys_sigterm_may_tidy_up(tmp_path: Path, started: list[StepProcess]) -> None:
+def test_process_may_clean_up_on_sigterm(tmp_path: Path, started: list[StepProcess]) -> None:
     process = start(
         """
         import pathlib, signal, sys, time
@@ -219,7 +219,7 @@ def test_process_that_obeys_sigterm_may_tidy_up(tmp_path: Path, started: list[St
     assert (tmp_path / "tidied").exists()
 
 
-def test_exits_in_words(tmp_path: Path, started: list[StepProcess]) -> None:
+def test_exit_codes_are_described(tmp_path: Path, started: list[StepProcess]) -> None:
     process = start("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", tmp_path, started)
     assert list(process.lines()) == []
     assert describe_exit(process.wait()) == "SIGSEGV (a crash in native code)"

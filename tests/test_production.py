@@ -182,7 +182,7 @@ def test_nothing_runs_twice_with_two_schedulers_and_two_monitors(api: AirflowApi
     assert {key: number for key, number in tries.items() if number != 1} == {(runs[0], "train"): 2}
 
 
-def test_training_goes_on_on_the_other_worker(api: AirflowApi, runs: list[tuple[str, str]]) -> None:
+def test_training_continues_on_the_other_worker(api: AirflowApi, runs: list[tuple[str, str]]) -> None:
     log = "\n".join(api.log(*runs[0], "train", 2))
     (killed,) = set(WORKERS) - {train_task(api, runs[0])["hostname"]}
     assert f"Try 1 left a job that works on {killed}: it is ended first" in log
@@ -199,7 +199,7 @@ def test_output_of_steps_is_in_the_remote_log_and_shown(
     assert re.search(line, "\n".join(texts))
 
 
-def test_connections_of_the_secrets_backend_stay_out_of_files_database_and_logs(
+def test_secrets_stay_out_of_files_database_and_logs(
     production: Production, api: AirflowApi, runs: list[tuple[str, str]]
 ) -> None:
     page = httpx.get(f"{api.url}/hops/api/dags/{TRAINING}/models/visits", trust_env=False, timeout=60)

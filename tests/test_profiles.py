@@ -69,7 +69,9 @@ def new_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         (("", ""), BASE),
     ],
 )
-def test_the_c_library_decides(libc: tuple[str, str], profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_library_selects_the_profile(
+    libc: tuple[str, str], profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
     assert machine_profile() is profile
     assert pins_file().name == profile.pins
@@ -88,9 +90,7 @@ def test_a_profile_states_the_versions_of_its_pins(profile: Profile) -> None:
     assert ("pyarrow-hotfix" in pins) == (profile is BASE)
 
 
-def test_a_profile_that_the_machine_cannot_run_is_refused_before_anything_is_made(
-    old_machine: None, tmp_path: Path
-) -> None:
+def test_unsupported_profile_is_refused_before_creation(old_machine: None, tmp_path: Path) -> None:
     message = r"profile 'current': .* need glibc 2\.39 or newer, .* this machine has glibc 2\.36: use --profile base"
     with pytest.raises(BadInput, match=message):
         create_environment(tmp_path / "runtime", pins_file(CURRENT.pins), uv=find_uv_bin())
@@ -100,7 +100,7 @@ def test_a_profile_that_the_machine_cannot_run_is_refused_before_anything_is_mad
     assert check.advice == f"airflow hops runtime create --force --profile base {tmp_path / 'copied'}"
 
 
-def test_a_run_of_a_profile_that_the_machine_cannot_run_is_not_reproduced(old_machine: None, tmp_path: Path) -> None:
+def test_run_of_an_unsupported_profile_is_not_reproduced(old_machine: None, tmp_path: Path) -> None:
     runtime = made_of(BASE, tmp_path / "runtime")
     (runtime / "lib/python3.11/site-packages/tensorflow-2.16.2.dist-info").mkdir(parents=True)
     with pytest.raises(BadInput, match=r"profile 'current': its libraries need glibc 2\.39"):
@@ -108,9 +108,7 @@ def test_a_run_of_a_profile_that_the_machine_cannot_run_is_not_reproduced(old_ma
     assert [path.name for path in tmp_path.iterdir()] == ["runtime"]
 
 
-def test_an_environment_keeps_its_profile_on_a_machine_that_would_get_another(
-    new_machine: None, tmp_path: Path
-) -> None:
+def test_environment_keeps_its_profile_on_another_machine(new_machine: None, tmp_path: Path) -> None:
     folder = made_of(BASE, tmp_path / "runtime")
     assert profile_of(folder) is BASE and pins_of(folder).name == BASE.pins
     check = check_profile(folder)
@@ -119,14 +117,14 @@ def test_an_environment_keeps_its_profile_on_a_machine_that_would_get_another(
     assert check_profile(made_of(CURRENT, tmp_path / "new")).advice == ""
 
 
-def test_an_environment_that_the_package_did_not_make_has_the_profile_of_its_python(tmp_path: Path) -> None:
+def test_foreign_environment_has_the_profile_of_its_python(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion_info = 3.13.5\n")
     assert profile_of(tmp_path) is None, "Airflow's has one of these Pythons, too"
     (tmp_path / "lib/python3.13/site-packages/tensorflow_data_validation").mkdir(parents=True)
     assert profile_of(tmp_path) is CURRENT
 
 
-def test_each_profile_has_its_javas(tmp_path: Path) -> None:
+def test_each_profile_has_its_java_versions(tmp_path: Path) -> None:
     for version in (8, 11, 17, 21, 24):
         home = tmp_path / f"java-{version}"
         (home / "bin").mkdir(parents=True)

@@ -38,7 +38,7 @@ def python_finds(place: Path, **variables: str) -> list[object]:
 
 
 @pytest.mark.parametrize("installed", ["folder", "link", "zip"])
-def test_the_package_is_found_alone(tmp_path: Path, installed: str) -> None:
+def test_package_path_exposes_only_the_package(tmp_path: Path, installed: str) -> None:
     site = tmp_path / "site-packages"
     site.mkdir()
     (site / "numpy_of_airflow.py").touch()
@@ -64,7 +64,7 @@ def test_the_package_is_found_alone(tmp_path: Path, installed: str) -> None:
     ]
 
 
-def test_what_the_import_path_names_comes_after_the_package_and_the_working_directory_is_not_on_it() -> None:
+def test_import_path_follows_the_package_without_working_directory() -> None:
     of_extensions = sorted(PACKAGE.glob("extensions/*/path_entry"))
     own = ":".join(map(str, [PACKAGE / "path_entry", *of_extensions]))
     assert with_package({"PYTHONPATH": ":/a::/b", "HOME": "/h"}, ("/c",)) == {
@@ -74,7 +74,7 @@ def test_what_the_import_path_names_comes_after_the_package_and_the_working_dire
     assert with_package(with_package({}))["PYTHONPATH"] == own
 
 
-def test_no_module_is_run_that_may_come_from_the_working_directory() -> None:
+def test_modules_are_not_run_from_the_working_directory() -> None:
     unsafe = []
     of_modules = [path for path in PACKAGE.rglob("*.py") if re.search(r"[\"']-m[\"']", path.read_text())]
     assert of_modules
@@ -104,7 +104,7 @@ def plant(module: Path, imported: Path) -> None:
 
 @pytest.mark.runtime
 @pytest.mark.server
-def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_airflow_starts(
+def test_airflow_programs_ignore_modules_in_the_temporary_folder(
     planted: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(planted)
@@ -126,9 +126,7 @@ def test_what_somebody_put_into_the_temporary_folder_is_not_imported_by_what_air
 
 @pytest.mark.runtime
 @pytest.mark.server
-def test_nor_by_what_the_runtime_environment_starts_from_a_link_to_an_installed_package(
-    planted: Path, runtime_python: Path
-) -> None:
+def test_runtime_programs_ignore_modules_beside_a_linked_package(planted: Path, runtime_python: Path) -> None:
     installed, linked = planted / "site-packages" / PACKAGE.name, planted / "linked" / PACKAGE.name
     shutil.copytree(PACKAGE, installed, ignore=shutil.ignore_patterns("__pycache__", "static"))
     plant(installed.with_name("numpy"), planted / "imported")

@@ -86,7 +86,7 @@ def test_lines_carry_level_progress_and_metrics(step: Step) -> None:
     assert not Path(value["cwd"]).exists()
 
 
-def test_lines_are_seen_while_the_step_runs(runtime: Path, launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_lines_are_streamed_while_the_step_runs(runtime: Path, launcher: LocalLauncher, tmp_path: Path) -> None:
     heard = tmp_path / "heard"
     spec = StepSpec(step="say", entry="protocol_steps:say", params={"heard": str(heard)}, code_paths=(CODE,))
 
@@ -158,9 +158,7 @@ def test_out_of_memory_is_reported_as_such(step: Step) -> None:
         step("exhaust_memory")
 
 
-def test_a_step_that_the_kernel_kills_for_want_of_memory_is_said_and_leaves_no_artifact(
-    step: Step, small_memory: Path
-) -> None:
+def test_kernel_memory_kill_is_reported_and_leaves_no_artifact(step: Step, small_memory: Path) -> None:
     with pytest.raises(StepFailed, match=r"ended by SIGKILL .*the kernel for lack of memory") as caught:
         step("outgrow", kind="text", group=str(small_memory))
     assert caught.value.retryable
@@ -168,7 +166,7 @@ def test_a_step_that_the_kernel_kills_for_want_of_memory_is_said_and_leaves_no_a
     assert not runner.store.exists(runner.last_uri)
 
 
-def test_exit_by_signal_is_reported_with_its_last_lines_and_what_may_be_the_cause(step: Step) -> None:
+def test_exit_by_signal_is_reported_with_last_lines_and_cause(step: Step) -> None:
     with pytest.raises(StepFailed) as caught:
         step("end_by_signal", number=int(signal.SIGKILL))
     assert "ended by SIGKILL" in str(caught.value)
@@ -177,11 +175,11 @@ def test_exit_by_signal_is_reported_with_its_last_lines_and_what_may_be_the_caus
     assert caught.value.retryable
 
 
-def test_step_of_the_longest_name_that_a_task_may_have_runs(step: Step) -> None:
+def test_step_with_the_longest_task_id_runs(step: Step) -> None:
     assert step("say", task_id="t" * 250)["python"]
 
 
-def test_no_result_is_no_success(step: Step) -> None:
+def test_step_without_result_fails(step: Step) -> None:
     with pytest.raises(StepFailed) as caught:
         step("end_without_result")
     text = str(caught.value)
@@ -213,9 +211,7 @@ def test_value_that_is_not_json_is_named(step: Step, what: str, message: str) ->
         ("protocol_steps", "expected 'module:function', found 'protocol_steps'"),
     ],
 )
-def test_entry_that_is_not_there_is_named(
-    run_step: Any, warm_launcher: LocalLauncher, entry: str, message: str
-) -> None:
+def test_missing_entry_is_named(run_step: Any, warm_launcher: LocalLauncher, entry: str, message: str) -> None:
     with pytest.raises(StepFailed) as caught:
         run_step(entry, code_paths=(CODE,), launcher=warm_launcher, task_id="step")
     assert message in str(caught.value)
@@ -223,7 +219,7 @@ def test_entry_that_is_not_there_is_named(
 
 
 @pytest.mark.parametrize("kind", ["ModuleNotFoundError", "of another process"])
-def test_a_missing_module_is_told_with_the_environment_and_the_command_that_adds_it(
+def test_missing_module_names_environment_and_command(
     run_step: Any, runtime: Path, warm_launcher: LocalLauncher, kind: str
 ) -> None:
     with pytest.raises(StepFailed) as caught:
@@ -236,7 +232,7 @@ def test_a_missing_module_is_told_with_the_environment_and_the_command_that_adds
     assert caught.value.retryable == (kind == "of another process")
 
 
-def test_retry_replaces_what_a_killed_try_left(run_step: Any, launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_retry_replaces_files_of_a_killed_try(run_step: Any, launcher: LocalLauncher, tmp_path: Path) -> None:
     store = run_step.store
     uri = store.address(Producer("d", "r", "write"), "text")
     folder = Path(uri.removeprefix("file://"))
@@ -305,7 +301,7 @@ def test_kill_ends_the_step_and_every_descendant_within_five_seconds(launcher: L
     assert "SIGKILL" in str(failure[0])
 
 
-def test_step_that_ends_well_leaves_nothing_running(step: Step, tmp_path: Path) -> None:
+def test_successful_step_leaves_no_process(step: Step, tmp_path: Path) -> None:
     assert step("leave_behind", folder=str(tmp_path)) == 1
     pid = int((tmp_path / "daemon").read_text())
     wait_for(lambda: is_gone(pid), "the daemon has ended", timeout_s=KILL_S)
@@ -325,9 +321,7 @@ RuntimeHook().run(spec, launcher=LocalLauncher(runtime, WarmStart(Path(socket)) 
 """
 
 
-def test_step_does_not_outlive_a_worker_that_is_killed_outright(
-    launcher: LocalLauncher, runtime: Path, tmp_path: Path
-) -> None:
+def test_step_does_not_outlive_a_killed_worker(launcher: LocalLauncher, runtime: Path, tmp_path: Path) -> None:
     socket = str(launcher.warm.path) if launcher.warm else ""
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER, str(REPOSITORY), str(runtime), CODE, str(tmp_path), socket],
@@ -350,9 +344,7 @@ def test_parameters_that_are_not_json_are_refused_before_anything_starts() -> No
         StepSpec(step="say", entry="protocol_steps:say", params={"a": [1, Path("/x")]})
 
 
-def test_what_comes_from_connections_is_in_no_file_and_no_child_of_the_step_has_it(
-    run_step: Any, launcher: LocalLauncher
-) -> None:
+def test_connection_secrets_are_in_no_file_or_child_process(run_step: Any, launcher: LocalLauncher) -> None:
     asked = {"services": {"serving_token": "abc123"}, "code_paths": (CODE,), "launcher": launcher}
     result = run_step("protocol_steps:look_around", **asked)
     assert result["services"]["serving_token"] == "abc123"
@@ -361,7 +353,7 @@ def test_what_comes_from_connections_is_in_no_file_and_no_child_of_the_step_has_
         assert "abc123" not in text
 
 
-def test_spec_survives_its_file() -> None:
+def test_spec_round_trips_through_its_file() -> None:
     artifact = Artifact("file:///a", "examples", "f", metrics={"m": 1.0}, properties={"window": ["a", "b"]})
     spec = StepSpec(
         step="s",
@@ -390,14 +382,14 @@ def test_spec_survives_its_file() -> None:
         ("I0000 is a flight", logging.INFO),
     ],
 )
-def test_lines_of_googles_libraries_are_for_debugging(text: str, level: int) -> None:
+def test_google_library_lines_are_debug(text: str, level: int) -> None:
     assert parse_line(text) == Line(level, text)
 
 
 @pytest.mark.parametrize(
     "text", ["plain", "", "\x1enot json", "\x1e[]", '\x1e{"level": 3}', '\x1e{"level": "INFO"}', "\x1e"]
 )
-def test_records_survive_their_lines_and_other_text_is_a_plain_line(text: str) -> None:
+def test_records_round_trip_through_lines_and_other_text_is_plain(text: str) -> None:
     line = parse_line(text + "\n")
     assert (line.level, line.text, line.progress) == (logging.INFO, text, None)
     line = parse_line(format_record(f"half\n{text}", level=logging.WARNING, progress=0.5, metrics={"loss": 0.1}))
@@ -420,7 +412,7 @@ print(json.dumps([sorted(before), sorted(set(sys.modules) - before)]))
 """
 
 
-def test_importing_all_operators_costs_little_beyond_airflow_itself_and_loads_no_ml_library() -> None:
+def test_importing_operators_is_fast_and_loads_no_ml_library() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     airflows, added = json.loads(done.stdout.splitlines()[-1])
@@ -434,7 +426,7 @@ def test_importing_all_operators_costs_little_beyond_airflow_itself_and_loads_no
     assert len(added) - len(own) <= 15
 
 
-def test_the_result_of_a_job_that_another_version_started_is_read(tmp_path: Path) -> None:
+def test_result_of_another_versions_job_is_read(tmp_path: Path) -> None:
     result = {"value": 0.7, "is_artifact": False, "error_type": None, "error": None, "retryable": True, "seconds": {}}
     (tmp_path / "result.json").write_text(json.dumps(result))
     read = StepResult.read(tmp_path / "result.json")

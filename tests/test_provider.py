@@ -23,7 +23,7 @@ from airflow_hops.core.contract.profiles import PROFILES
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
-def test_the_provider_info_meets_airflows_schema() -> None:
+def test_provider_info_is_valid_by_airflows_schema() -> None:
     import airflow
     import jsonschema
 
@@ -83,7 +83,7 @@ for component in ("scheduler", "dag_processor", "triggerer"):
 """
 
 
-def test_components_that_fork_tasks_and_parsers_have_the_operators_imported_before() -> None:
+def test_forking_components_preimport_operators() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-3:] == ["scheduler True True", "dag_processor True True", "triggerer True False"]
 
@@ -137,7 +137,7 @@ def test_a_wheel_is_not_built_without_the_pages_unless_asked_for(tmp_path: Path)
     subprocess.run(command, cwd=tmp_path, check=True, env={**without_node, "HOPS_WITHOUT_PAGES": "1"})
 
 
-def test_the_version_is_said_once() -> None:
+def test_version_is_defined_once() -> None:
     assert f'version = "{__version__}"' in (REPOSITORY / "pyproject.toml").read_text()
 
 

@@ -168,7 +168,7 @@ def test_a_retry_follows_the_job_of_a_worker_that_was_killed(tries, tmp_path, st
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_job_that_ended_while_no_worker_lived(tries, tmp_path, fails):
+def test_job_ending_without_worker_is_picked_up(tries, tmp_path, fails):
     job, (pid, _) = killed_worker(tries, tmp_path, fail=fails)
     (tmp_path / "stop").touch()
     wait_for(lambda: is_gone(pid))
@@ -187,7 +187,7 @@ def test_a_job_that_ended_while_no_worker_lived(tries, tmp_path, fails):
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "of other parameters"])
-def test_job_that_cannot_be_followed_is_started_again(tries, tmp_path, is_killed):
+def test_unfollowable_job_is_restarted(tries, tmp_path, is_killed):
     job, pids = killed_worker(tries, tmp_path)
     if is_killed:
         os.kill(pids[0], signal.SIGKILL)
@@ -200,7 +200,7 @@ def test_job_that_cannot_be_followed_is_started_again(tries, tmp_path, is_killed
     assert nothing_is_left(job, tmp_path) and nothing_is_left(second.job, tmp_path)
 
 
-def test_a_job_whose_worker_died_before_it_was_started_is_started_once(tries, tmp_path, runtime):
+def test_job_of_a_worker_killed_before_start_is_started_once(tries, tmp_path, runtime):
     first = tries(only_submit=True).wait()
     assert begun(tmp_path) == []
     second = tries(first.job)
@@ -229,7 +229,7 @@ def test_killing_a_reattached_worker_ends_all_of_the_job(tries, tmp_path):
     assert nothing_is_left(job, tmp_path)
 
 
-def test_a_job_that_nobody_comes_back_for_ends_by_itself(tries, tmp_path):
+def test_orphaned_job_ends_by_itself(tries, tmp_path):
     job, pids = killed_worker(tries, tmp_path, orphan_timeout=4)
     at_kill = int((tmp_path / "count").read_text())
     wait_for(lambda: int((tmp_path / "count").read_text()) > at_kill + 3)
@@ -239,7 +239,7 @@ def test_a_job_that_nobody_comes_back_for_ends_by_itself(tries, tmp_path):
     assert second.every("state") == ["ended"]
 
 
-def test_a_worker_that_was_thought_dead_lets_go_of_the_job(tries, tmp_path):
+def test_worker_presumed_dead_releases_the_job(tries, tmp_path):
     first = tries()
     wait_for(lambda: first.counted)
     second = tries(first.job)
@@ -251,7 +251,7 @@ def test_a_worker_that_was_thought_dead_lets_go_of_the_job(tries, tmp_path):
     assert len(begun(tmp_path)) == 1
 
 
-def test_of_much_that_nobody_has_seen_the_end_is_shown(tries, tmp_path):
+def test_tail_of_long_unseen_output_is_shown(tries, tmp_path):
     first = tries(entry="chatter")
     wait_for(lambda: "before" in first.lines)
     first.kill()
@@ -267,7 +267,7 @@ def test_of_much_that_nobody_has_seen_the_end_is_shown(tries, tmp_path):
     assert second.every("result")
 
 
-def test_a_retry_on_another_machine_has_the_job_ended_and_begins_again(tries, tmp_path):
+def test_retry_on_another_machine_ends_and_restarts_the_job(tries, tmp_path):
     job, pids = killed_worker(tries, tmp_path, host="one", beat_s=0.3)
     second = tries(job, host="another", until=3).wait()
     assert all(map(is_gone, pids))
@@ -280,7 +280,7 @@ def test_a_retry_on_another_machine_has_the_job_ended_and_begins_again(tries, tm
     assert records == [".takeover"]
 
 
-def test_a_retry_on_another_machine_takes_the_result_of_a_job_that_has_finished(tries, tmp_path):
+def test_retry_on_another_machine_takes_a_finished_result(tries, tmp_path):
     job, (pid, _) = killed_worker(tries, tmp_path, host="one")
     (tmp_path / "stop").touch()
     wait_for(lambda: is_gone(pid))
@@ -289,7 +289,7 @@ def test_a_retry_on_another_machine_takes_the_result_of_a_job_that_has_finished(
     assert second.every("result")[0]["pid"] == pid
 
 
-def test_a_machine_that_is_silent_counts_as_dead_and_its_job_ends_when_it_wakes(tries, tmp_path):
+def test_silent_machine_counts_as_dead_and_its_job_ends_on_waking(tries, tmp_path):
     job, (pid, _) = killed_worker(tries, tmp_path, host="one", beat_s=0.3)
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -301,7 +301,7 @@ def test_a_machine_that_is_silent_counts_as_dead_and_its_job_ends_when_it_wakes(
     assert not job.path.exists()
 
 
-def test_a_job_that_cannot_say_that_it_lives_ends_before_others_take_it_for_dead(tries, tmp_path):
+def test_job_without_heartbeat_ends_before_its_lease_expires(tries, tmp_path):
     first = tries(beat_s=0.3)
     wait_for(lambda: first.counted)
     jobs = tmp_path / "store" / "_state" / "jobs"

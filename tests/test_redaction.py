@@ -55,7 +55,7 @@ from airflow_hops.ml.__main__ import _explain, run_step
         ("signing_key=abc123 kms_key_id=k", "signing_key=*** kms_key_id=k"),
     ],
 )
-def test_what_is_secret_is_left_out(text: str, shown: str) -> None:
+def test_secrets_are_masked(text: str, shown: str) -> None:
     assert redacted(text) == shown
     assert str(BadInput(text)) == str(HopsError(text)) == shown
     assert redacted(shown) == shown
@@ -79,11 +79,11 @@ def test_what_is_secret_is_left_out(text: str, shown: str) -> None:
         "sk-learn-gradient-boosting-classifier-of-delays, dapi, hf_hub, ghp_, eyJ",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_is_not_masked(text: str) -> None:
     assert redacted(text) == text
 
 
-def test_a_steps_lines_and_errors_are_shown_without_credentials() -> None:
+def test_step_lines_and_errors_have_no_credentials() -> None:
     said = "opens https://ann:abc123@host/x"
     for line in (said, format_record(said, level=logging.ERROR)):
         assert parse_line(line).text == "opens https://***@host/x"
@@ -151,7 +151,7 @@ def test_parameters_are_masked_by_name_in_nested_values_and_options() -> None:
         "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----\n",
     ],
 )
-def test_credentials_are_recognised_by_their_form(secret: str) -> None:
+def test_credentials_are_recognised_by_format(secret: str) -> None:
     params = {"env": {"LOGIN": secret, "EPOCHS": "3"}, "values": [f"--login={secret}"]}
     shown = json.dumps(masked(params)) + redacted(f"it logs in as {secret}") + redacted(json.dumps(params))
     assert secret.strip()[-20:] not in shown and "MIIB" not in shown and '"EPOCHS": "3"' in shown
@@ -173,7 +173,7 @@ def test_secret_is_found_in_other_parameters_too() -> None:
     )
 
 
-def test_step_is_told_which_of_its_parameters_are_secrets() -> None:
+def test_step_knows_its_secret_parameters() -> None:
     mask_secret("from-a-connection")
     params = {
         "lr": 0.1,
@@ -192,14 +192,14 @@ def test_step_is_told_which_of_its_parameters_are_secrets() -> None:
     assert again.params == params
 
 
-def test_step_hides_its_secrets_from_all_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_masks_its_secrets_in_all_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_hidden", [])
     spec = StepSpec("fails", "builtins:float", params={"x": "hunter2-x"}, secrets=("x",))
     assert "float() takes no keyword arguments" in str(run_step(spec).error)
     assert redacted("it was hunter2-x") == "it was ***"
 
 
-def test_what_a_step_knows_as_secret_is_left_out_of_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_secrets_are_masked_in_every_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_hidden", [])
     hide(['s3"cr/t', "abc", 12345678])
     said = json.dumps({"p": 's3"cr/t'}), 'it is s3"cr/t', "https://h/s3%22cr%2Ft", "abc 12345678"

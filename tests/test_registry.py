@@ -66,7 +66,7 @@ def test_training_record_that_is_not_json_is_named(pipeline: Pipeline) -> None:
         pipeline.deploy(model)
 
 
-def test_record_that_is_not_one_is_named(pipeline: Pipeline) -> None:
+def test_invalid_record_is_named(pipeline: Pipeline) -> None:
     pipeline.store.write_text(pipeline.store.uri("_models", f"{pipeline.name}.json"), '{"champion": {"version": 1}}')
     with pytest.raises(StepFailed, match=rf"_models/{pipeline.name}\.json: not a model record"):
         pipeline.deploy(pipeline.model("first"))

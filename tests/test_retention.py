@@ -86,7 +86,7 @@ def uris(*artifacts: Artifact) -> set[str]:
     return {artifact.uri for artifact in artifacts}
 
 
-def test_lineage_of_what_serves_stays(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_lineage_of_served_models_is_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     store = any_store
     first, second, third, rejected = (make_run(store, f"run-{number}") for number in range(4))
     frozen = freeze_schema(
@@ -119,7 +119,7 @@ def test_lineage_of_what_serves_stays(any_store: ArtifactStore) -> None:  # noqa
     assert (cache_hit, why) == (None, "the task has not run before") or cache_hit is None
 
 
-def test_rule_keeps_runs(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_rule_retains_runs(any_store: ArtifactStore) -> None:  # noqa: F811
     store = any_store
     runs = {days: make_run(store, f"run-{days}", days) for days in (10, 40, 50, 60, 70)}
     other = make(store, "other-run", "snapshot", days=90, dag="trips")
@@ -136,7 +136,7 @@ def test_rule_keeps_runs(any_store: ArtifactStore) -> None:  # noqa: F811
     assert other.uri in plan.kept
 
 
-def test_artifacts_that_a_run_uses_stay(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_artifacts_in_use_are_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     """A cached result and an input of another DAG count before the run's own manifests name them."""
     store = any_store
     cached, foreign = make_run(store, "old"), make(store, "old", "snapshot", dag="trips")
@@ -163,7 +163,7 @@ def test_use_during_a_collection_restores_the_artifact(any_store: ArtifactStore)
 
 
 @pytest.mark.parametrize("root", ["{}/stor\u00e9", "file://{}/a%20b", "file:///{}/x", "file://{}/./x/"])
-def test_inputs_of_a_champion_stay_however_the_store_is_spelled(root: str, tmp_path: Path) -> None:
+def test_champion_inputs_are_retained_for_any_store_spelling(root: str, tmp_path: Path) -> None:
     store = ArtifactStore(root.format(tmp_path))
     dag = "fl\u00fcge \u200b\U0001f6eb"
     snapshot, statistics = (make(store, "r\u00fcn", kind, dag=dag) for kind in ("snapshot", "statistics"))
@@ -175,7 +175,7 @@ def test_inputs_of_a_champion_stay_however_the_store_is_spelled(root: str, tmp_p
         assert GarbageCollection(same, RULE, never).plan().removals == {}
 
 
-def test_artifacts_behind_a_link_of_a_dag_stay(tmp_path: Path) -> None:
+def test_artifacts_behind_a_dag_link_are_retained(tmp_path: Path) -> None:
     store, other = ArtifactStore(str(tmp_path / "store")), tmp_path / "other disk"
     run = make_run(store, "run")
     write_record(store, "flights", ModelRecord(champion=served(run[-1], 1)))
@@ -199,7 +199,7 @@ def test_missing_input_stops_the_collection(lost: str, any_store: ArtifactStore)
     assert all(store.exists(artifact.uri) for artifact in old)
 
 
-def test_artifact_that_a_cleared_run_publishes_stays(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_artifact_of_a_cleared_run_is_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     store, cleared, republished = any_store, make_run(any_store, "cleared"), make_run(any_store, "republished")
     gone, active = make_run(store, "gone"), set[str]()
 
@@ -215,7 +215,7 @@ def test_artifact_that_a_cleared_run_publishes_stays(any_store: ArtifactStore) -
         store.verify(artifact)
 
 
-def test_runs_of_another_airflow_stay(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_runs_of_another_airflow_are_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     store, ours, theirs = any_store, make_run(any_store, "ours"), make_run(any_store, "theirs")
     made_again = make(store, "candidate", "examples", dag="_backtest")
 
@@ -228,7 +228,7 @@ def test_runs_of_another_airflow_stay(any_store: ArtifactStore) -> None:  # noqa
     assert plan.removals.keys() == uris(*ours, *theirs, made_again)
 
 
-def test_unfinished_artifacts_of_killed_tasks_go(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_unfinished_artifacts_of_killed_tasks_are_removed(any_store: ArtifactStore) -> None:  # noqa: F811
     store, running = any_store, "manual__2026-01-01T00:00:00+00:00"
     staged = {}
     for run in ("killed", running):
@@ -289,7 +289,7 @@ def test_unreadable_links_stop_the_collection(any_store: ArtifactStore) -> None:
     assert all(any_store.exists(artifact.uri) for artifact in old)
 
 
-def test_two_collections_do_not_meet(tmp_path: Path) -> None:
+def test_collections_exclude_each_other(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     make_run(store, "old")
     with store.lock(store.uri("_state", "retention")), pytest.raises(HopsError, match="another garbage collection"):
@@ -329,7 +329,7 @@ def skew(store: ArtifactStore, run: str, days: float, files: tuple[str, str]) ->
     return make(store, run, "skew", dag="monitor", days=days, **facts, captured_files=files)
 
 
-def test_captured_requests_that_are_needed_stay(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None:  # noqa: F811
     store, captures = any_store, captures_of(any_store)
     names = {days: capture(captures, days) for days in range(100, 30, -5)}
     young = capture(captures, 5)
@@ -367,7 +367,7 @@ def test_captured_requests_that_are_needed_stay(any_store: ArtifactStore) -> Non
     assert collection.remove().removals == {}
 
 
-def test_captured_requests_stay_until_monitors_have_compared_them(tmp_path: Path) -> None:
+def test_captured_requests_are_retained_until_compared(tmp_path: Path) -> None:
     store, captures = ArtifactStore(str(tmp_path / "store")), ArtifactStore(str(tmp_path / "captured"))
     served_flights(store)
     names = [capture(captures, days) for days in (90, 80, 70, 60)]
@@ -395,7 +395,7 @@ def test_captured_requests_stay_until_monitors_have_compared_them(tmp_path: Path
         collection.remove()
 
 
-def test_kill_during_the_removal_is_made_good(tmp_path: Path) -> None:
+def test_removal_interrupted_by_a_kill_is_completed(tmp_path: Path) -> None:
     store, captures = ArtifactStore(str(tmp_path / "store")), ArtifactStore(str(tmp_path / "captured"))
     served_flights(store)
     names = [capture(captures, days) for days in (90, 80, 5)]
@@ -425,7 +425,7 @@ def test_kill_during_the_removal_is_made_good(tmp_path: Path) -> None:
     assert not [place for place, folders, files in os.walk(tmp_path / "store" / "flights") if not folders + files]
 
 
-def test_remains_of_ended_runs_go(tmp_path: Path) -> None:
+def test_leftovers_of_ended_runs_are_removed(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     snapshot = make(store, "kept", "snapshot", dag="trips", days=1)
     make(store, "old", "model")
@@ -473,7 +473,7 @@ RUNS = st.lists(
     keep_days=st.integers(1, 60),
     keep_runs=st.integers(0, 3),
 )
-def test_no_link_of_a_kept_artifact_breaks(
+def test_links_of_retained_artifacts_stay_valid(
     runs: list[tuple[str, int, list[int], bool, tuple[int, int] | None]],
     files: list[int],
     compared: int | None,
@@ -576,7 +576,7 @@ def test_command_lists_before_it_removes(
 
 @pytest.mark.runtime
 @pytest.mark.usefixtures("run_dag")
-def test_mlflow_follows_the_artifacts(
+def test_mlflow_runs_are_removed_with_their_artifacts(
     runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def connect(tracking_uri: str) -> RuntimeHook:
@@ -632,7 +632,7 @@ def test_failing_mlflow_removes_nothing(tmp_path: Path) -> None:
         store.verify(artifact)
 
 
-def test_operator_removes_what_nothing_needs(
+def test_operator_removes_unneeded_artifacts(
     run_dag: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"store": str(tmp_path), "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
@@ -653,7 +653,7 @@ def test_operator_removes_what_nothing_needs(
     assert store.names(old[0].uri) == []
 
 
-def test_plan_of_an_empty_store(tmp_path: Path) -> None:
+def test_plan_of_an_empty_store_is_empty(tmp_path: Path) -> None:
     assert GarbageCollection(ArtifactStore(str(tmp_path)), RULE, never).plan() == RetentionPlan({}, {}, 0)
 
 

@@ -119,7 +119,7 @@ def test_any_other_verdict_is_skipped_and_makes_no_event(
     assert f"the verdict is '{verdict}'" in output.out + output.err
 
 
-def test_a_broken_pipeline_is_not_learnt_from_and_is_named(
+def test_pipeline_fault_is_named_without_retraining(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
     report = skew("pipeline_fault")
@@ -132,7 +132,7 @@ def test_a_broken_pipeline_is_not_learnt_from_and_is_named(
     assert "'pipeline_fault': temp (unit_change), carrier (new_category); correct the source" in output.out + output.err
 
 
-def test_drift_between_spans_asks_too(request_retraining: Requests) -> None:
+def test_drift_between_spans_requests_retraining(request_retraining: Requests) -> None:
     report = skew()
     report["properties"]["reference"] = {"statistics": "file:///store/spans/march", "schema": None, "fingerprint": "f"}
     state, (event,) = request_retraining(report)
@@ -141,7 +141,7 @@ def test_drift_between_spans_asks_too(request_retraining: Requests) -> None:
     assert request_retraining(report) == ("skipped", [])  # the cooldown
 
 
-def test_the_same_reference_is_not_asked_for_again_within_the_cooldown(
+def test_cooldown_prevents_a_second_request_for_a_reference(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert request_retraining(skew())[0] == "success"
@@ -155,9 +155,7 @@ def test_the_same_reference_is_not_asked_for_again_within_the_cooldown(
     assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
 
 
-def test_request_is_under_way_until_the_run_that_claimed_it_has_ended(
-    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_request_is_pending_until_its_run_ends(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
     assert request_retraining(skew())[0] == "success"
     assert request_retraining(skew(day="2013-08-01")) == ("skipped", [])
     output = capfd.readouterr()
@@ -188,9 +186,7 @@ def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: 
     assert situation(skew()).in_flight is None
 
 
-def test_two_monitors_that_decide_at_the_same_moment_make_one_request(
-    request_retraining: Requests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_monitors_make_one_request(request_retraining: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     both, check = threading.Barrier(2), Drift.check
     waited: set[int] = set()
 
@@ -215,7 +211,7 @@ def test_two_monitors_that_decide_at_the_same_moment_make_one_request(
     assert sorted(decision.why for decision in decisions) == ["", "in_flight"]
 
 
-def test_a_request_costs_what_the_run_that_took_it_up_has_made(request_retraining: Requests) -> None:
+def test_request_cost_is_that_of_its_runs_artifacts(request_retraining: Requests) -> None:
     assert request_retraining(skew())[0] == "success"
     request_retraining.claim_request()
     store, log = request_retraining.store, DecisionLog(request_retraining.store, Producer("retraining", "", "request"))
@@ -269,7 +265,7 @@ def test_no_retraining_is_requested_for_unchanged_files(
     assert request_retraining(skew(day="2013-08-03")) == ("skipped", [])
 
 
-def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
+def test_running_rollout_takes_precedence(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
     store = request_retraining.store
     champion, challenger = (ServedVersion.of(Artifact("file:///m", "model", "f"), n, "", 50) for n in (1, 2))
     write_record(store, "flights", ModelRecord(champion, challenger))
@@ -281,7 +277,7 @@ def test_a_rollout_under_way_comes_first(request_retraining: Requests, capfd: py
 
 
 @pytest.mark.slow
-def test_a_request_whose_task_was_killed_before_its_event_is_made_again_once(
+def test_request_killed_before_its_event_is_repeated_once(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from airflow.models.taskinstance import TaskInstance
@@ -310,7 +306,7 @@ def test_a_request_whose_task_was_killed_before_its_event_is_made_again_once(
     assert request_retraining(skew(day="2013-07-04")) == ("skipped", [])  # it is under way now
 
 
-def test_a_retry_takes_the_decision_that_its_run_has_recorded(request_retraining: Requests) -> None:
+def test_retry_reuses_the_recorded_decision(request_retraining: Requests) -> None:
     operator = RequestRetrainingOperator(task_id="request", skew={}, asset=Asset("asked"))
     report = Artifact.from_dict(skew())
 
@@ -333,9 +329,7 @@ def test_a_retry_takes_the_decision_that_its_run_has_recorded(request_retraining
     assert (anew.requested, anew.cause, len(anew.requests)) == (True, first.cause, 1)
 
 
-def test_people_are_told_when_drift_begins_of_requests_and_when_they_stop(
-    request_retraining: Requests, tmp_path: Path
-) -> None:
+def test_callbacks_report_drift_requests_and_stops(request_retraining: Requests, tmp_path: Path) -> None:
     report = tmp_path / "told"
     for day in range(1, 7):
         request_retraining(skew(day=f"2013-07-0{day}"), told=str(report))
@@ -352,7 +346,7 @@ def test_people_are_told_when_drift_begins_of_requests_and_when_they_stop(
          "; nobody refused: no answer within 2 days, 0:00:00"),
     ],
 )  # fmt: skip
-def test_a_person_is_asked_first_where_the_policy_says_so(
+def test_policy_may_require_approval(
     monkeypatch: pytest.MonkeyPatch, event: dict[str, Any], outcome: str, words: str
 ) -> None:
     policy = RetrainingPolicy(ask=True)
@@ -384,7 +378,7 @@ def test_a_person_is_asked_first_where_the_policy_says_so(
         RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))
 
 
-def test_the_loop_is_a_dag_of_the_file_that_calls_it() -> None:
+def test_loop_is_a_dag_of_the_calling_file() -> None:
     measured = Performance("auc", drop=0.1, window=timedelta(days=28))
     policy = RetrainingPolicy(when=AnyOf(Drift(), measured))
     dag = retraining_loop(
@@ -407,7 +401,7 @@ def test_the_loop_is_a_dag_of_the_file_that_calls_it() -> None:
 
 
 @pytest.mark.parametrize(("decision", "told"), [("promoted", ["up 2"]), ("rolled_back", ["down 2"]), ("left", [])])
-def test_people_are_told_of_promotion_and_rollback(
+def test_callbacks_report_promotion_and_rollback(
     monkeypatch: pytest.MonkeyPatch, decision: str, told: list[str]
 ) -> None:
     heard: list[str] = []
@@ -422,7 +416,7 @@ def test_people_are_told_of_promotion_and_rollback(
     assert heard == told
 
 
-def test_where_the_comparison_failed_its_task_is_named(run_dag: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_comparison_names_its_task(run_dag: Any, capfd: pytest.CaptureFixture[str]) -> None:
     run = run_dag("retraining_blind", {})
     assert {ti.task_id: str(ti.state) for ti in run.get_task_instances()}["request"] == "failed"
     output = capfd.readouterr()
@@ -430,7 +424,7 @@ def test_where_the_comparison_failed_its_task_is_named(run_dag: Any, capfd: pyte
     assert said in output.out + output.err
 
 
-def test_something_that_is_no_skew_report_fails(request_retraining: Requests) -> None:
+def test_invalid_skew_report_fails(request_retraining: Requests) -> None:
     assert request_retraining({"verdict": "drift"}) == ("failed", [])
 
 

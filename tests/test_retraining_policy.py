@@ -199,13 +199,13 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[RetrainingDe
         (on(when=AnyOf(Drift(), NewRows(150))), [situation(1, "temp")], "", "temp drifted"),
     ],
 )  # fmt: skip
-def test_decision_and_its_reason(policy: RetrainingPolicy, situations: list[Situation], why: str, words: str) -> None:
+def test_decision_has_its_reason(policy: RetrainingPolicy, situations: list[Situation], why: str, words: str) -> None:
     last = chain(policy, *situations)[-1]
     assert (last.why, last.requested) == (why, not why), last.reason
     assert words in last.reason
 
 
-def test_empty_comparison_changes_nothing_whatever_the_clock_says() -> None:
+def test_empty_comparison_changes_nothing() -> None:
     policy = on(when=AnyOf(Drift(consecutive=2), NewRows(150), Age(300 * DAY)))
     empty = situation(5000, verdict="insufficient", clock="clock", rows=0, span=(None, None))
     empty = replace(empty, skew=replace(empty.skew, window_end=None))
@@ -219,7 +219,7 @@ def test_empty_comparison_changes_nothing_whatever_the_clock_says() -> None:
     assert late.limits == ("older than the newest comparison, of 2013-04-03: not counted in a row",)
 
 
-def test_windows_begin_where_the_policy_says() -> None:
+def test_policy_sets_the_window_start() -> None:
     ticks = [situation(1), situation(5, "temp"), situation(6, verdict="insufficient"), situation(7, "temp", "dewp")]
 
     def start(window: Any, *situations: Situation) -> str | None:
@@ -264,7 +264,7 @@ def test_no_history_violates_cooldown_or_budget(ticks: Any, cooldown: int, train
     assert all(sum(time <= other < time + per * DAY for other in times) <= trainings for time in times)
 
 
-def test_request_that_never_left_is_made_again_with_its_cause() -> None:
+def test_unsent_request_is_repeated_with_its_cause() -> None:
     first, again = chain(CAREFUL_DRIFT, situation(1, "temp")), situation(2, "temp", unsent=frozenset())
     assert decide(CAREFUL_DRIFT, again, first[-1]).why == "cooldown"
     second = decide(CAREFUL_DRIFT, replace(again, unsent=frozenset([first[-1].cause])), first[-1])
@@ -277,7 +277,7 @@ def test_request_that_never_left_is_made_again_with_its_cause() -> None:
     assert (stable.requested, third.requested, third.cause) == (False, True, first[-1].cause)
 
 
-def test_requests_of_another_clock_count_by_when_they_were_made() -> None:
+def test_requests_of_another_clock_count_by_their_creation() -> None:
     first = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1]
     made = datetime(2026, 11, 20, tzinfo=UTC)
     first = replace(first, requests=(replace(first.requests[0], made=made.isoformat()),))
@@ -293,7 +293,7 @@ def test_requests_of_another_clock_count_by_when_they_were_made() -> None:
 CAREFUL_DRIFT = replace(CAREFUL, when=Drift())
 
 
-def test_a_persons_no_cools_down_and_spends_no_budget() -> None:
+def test_rejection_starts_the_cooldown_without_cost() -> None:
     no = chain(CAREFUL_DRIFT, situation(1, "temp"))[-1].refused_by_a_person("Ada refused: not in the holidays")
     assert (no.why, no.reason.partition("; Ada")[2]) == ("person", " refused: not in the holidays")
     after = decide(CAREFUL_DRIFT, situation(3, "temp"), no)
@@ -313,7 +313,7 @@ def test_request_without_new_rows_spends_nothing() -> None:
     assert decide(policy, situation(5, "temp", fruitless={after.cause: False}), again).why == "rejected"
 
 
-def test_budget_counts_what_requests_have_cost_also_once_their_artifacts_are_gone() -> None:
+def test_budget_counts_costs_of_deleted_artifacts() -> None:
     policy = on(budget=Budget(per=90 * DAY, gpu_hours=40, core_hours=10.5))
     first = chain(policy, situation(1, "temp"))[-1]
     within = decide(policy, situation(5, "temp", costs={first.cause: (3600.0, 12.4 * 3600)}), first)
@@ -329,7 +329,7 @@ def test_budget_counts_what_requests_have_cost_also_once_their_artifacts_are_gon
 
 
 @pytest.mark.parametrize("policy", [OPEN, CAREFUL, on(window=SinceChange(), champion_ends_cooldown=True)])
-def test_policy_is_the_same_when_read_from_json(policy: RetrainingPolicy) -> None:
+def test_policy_round_trips_through_json(policy: RetrainingPolicy) -> None:
     assert RetrainingPolicy.from_json(json.dumps(policy.to_dict()), "policy.json") == policy
 
 

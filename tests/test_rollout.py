@@ -38,7 +38,7 @@ def report(pipeline: Pipeline, rollout: Artifact) -> dict[str, Any]:
     return value
 
 
-def test_good_canary_goes_up_step_by_step_and_is_promoted_while_requests_come_in(pipeline: Pipeline) -> None:
+def test_good_canary_is_promoted_step_by_step_under_load(pipeline: Pipeline) -> None:
     deployment = canary(pipeline, "second", 20)
     failed: list[int] = []
     stop = threading.Event()
@@ -125,7 +125,7 @@ def test_bad_canary_is_rolled_back_with_the_reason(
     assert reason in pipeline.record()["history"][-1]["why"]
 
 
-def test_canary_that_nobody_asks_is_rolled_back_or_left_when_time_is_up(pipeline: Pipeline) -> None:
+def test_canary_without_requests_times_out(pipeline: Pipeline) -> None:
     deployment = canary(pipeline, "second", 10)
     left = pipeline.rollout(deployment, timeout_s=0.5, on_timeout="leave")
     assert left.properties["decision"] == "left"
@@ -139,7 +139,7 @@ def test_canary_that_nobody_asks_is_rolled_back_or_left_when_time_is_up(pipeline
     assert pipeline.aliases() == {"champion": 1}
 
 
-def test_killed_rollout_is_continued_and_a_decision_taken_is_applied(pipeline: Pipeline) -> None:
+def test_killed_rollout_continues_and_applies_its_decision(pipeline: Pipeline) -> None:
     deployment = canary(pipeline, "second")
     record = pipeline.record()
     pipeline.server.ask(pipeline.name, 60)
@@ -209,7 +209,7 @@ def test_deployment_of_another_store_is_refused(pipeline: Pipeline) -> None:
     ],
     ids=["half", "list", "null", "other", "none"],
 )
-def test_trigger_waits_for_the_time_where_a_server_answers_by_half_or_is_none(answer: bytes) -> None:
+def test_trigger_tolerates_partial_and_missing_servers(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

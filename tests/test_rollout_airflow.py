@@ -31,7 +31,7 @@ def canary(pipeline: Pipeline) -> Artifact:
 
 
 @pytest.mark.last(1)
-def test_rollouts_survive_their_scheduler_triggerer_and_worker_and_ask_before_all_the_traffic(
+def test_rollouts_survive_component_kills_and_ask_before_promotion(
     real_airflow: RealAirflow, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     deferred = replace(pipeline, runner=real_airflow.runner)

@@ -81,7 +81,7 @@ def test_a_rollback_survives_a_kill_at_each_point(pipeline: Pipeline) -> None:
     assert third.properties["champion"] == 1
 
 
-def test_what_was_counted_before_the_server_was_killed_counts(pipeline: Pipeline) -> None:
+def test_counts_survive_a_server_kill(pipeline: Pipeline) -> None:
     server = pipeline.server
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)
@@ -109,7 +109,7 @@ def test_what_was_counted_before_the_server_was_killed_counts(pipeline: Pipeline
     wait_for(lambda: shares(pipeline) == {1: 25, 2: 75}, "the next share")
 
 
-def test_a_share_that_nobody_decided_is_put_right_and_one_that_somebody_did_is_kept(pipeline: Pipeline) -> None:
+def test_undecided_share_is_corrected_and_a_manual_one_respected(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"), canary_percent=40)
     pipeline.server.traffic_file.write_text(
@@ -120,7 +120,7 @@ def test_a_share_that_nobody_decided_is_put_right_and_one_that_somebody_did_is_k
     wait_for(lambda: shares(pipeline) == {1: 60, 2: 40}, "the decided share")
 
 
-def test_a_canary_in_doubt_waits_for_more_requests(pipeline: Pipeline) -> None:
+def test_undecided_canary_waits_for_more_requests(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("failing"), canary_percent=50)
     wait_for(lambda: shares(pipeline) == {1: 50, 2: 50}, "the canary's share")
@@ -171,7 +171,7 @@ def captured_anywhere(
     server.stop()
 
 
-def test_a_canary_that_live_labels_speak_against_is_rolled_back(captured_anywhere: Pipeline) -> None:
+def test_live_labels_can_roll_back_a_canary(captured_anywhere: Pipeline) -> None:
     pipeline, server = captured_anywhere, captured_anywhere.server
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"), canary_percent=50)

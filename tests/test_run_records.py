@@ -49,7 +49,7 @@ def kept(dags: Path, **params: str) -> RunRecord:
         ("{dags}/../beside.py", "(script)/beside.py"),
     ],
 )
-def test_a_script_is_kept_where_it_is_found_again(dags: Path, script: str, path: str) -> None:
+def test_script_is_recorded_at_its_relative_path(dags: Path, script: str, path: str) -> None:
     kept(dags, script="a/train.py")  # whose text is the same
     record = kept(dags, script=script.format(dags=dags))
     assert record.script == path
@@ -78,7 +78,7 @@ def test_every_step_of_a_pipeline_has_a_record(
     assert is_recorded(spec) == recorded
 
 
-def test_secrets_among_hyperparameters_are_not_kept_and_code_is() -> None:
+def test_hyperparameter_secrets_are_not_recorded_but_code_is() -> None:
     source = "def train(context):\n    password = 'of code'\n"
     params = {
         "shipped": {"source": source},
@@ -93,7 +93,7 @@ def test_secrets_among_hyperparameters_are_not_kept_and_code_is() -> None:
     assert {"params/passwd", "script_args/1", "script_args/2"} <= set(secrets)
 
 
-def test_secrets_of_spark_properties_count_and_are_not_shown() -> None:
+def test_spark_property_secrets_change_the_key_and_are_masked() -> None:
     def parts(key: str) -> dict[str, str]:
         conf = {"spark.sql.ansi.enabled": "true", "spark.hadoop.fs.s3a.secret.key": key}
         return SparkOperator(task_id="on_spark", conf=conf).step_cache_key_parts(RuntimeHook())
@@ -105,7 +105,7 @@ def test_secrets_of_spark_properties_count_and_are_not_shown() -> None:
     assert parts("hunter2") == one
 
 
-def test_credentials_of_sources_are_not_kept_but_named() -> None:
+def test_source_credentials_are_named_not_recorded() -> None:
     options = {"account_key": "azurekey9999", "key": "AKIA123", "endpoint_url": "http://minio:9000", "anon": False}
     params = {
         "sources": {"a": {"uri": "s3://AKIAKEY:SuperSecretKey99@bucket/x", "storage_options": options}},
@@ -124,7 +124,7 @@ def test_credentials_of_sources_are_not_kept_but_named() -> None:
     assert list(secrets) == ["sources/a/uri", *of_options, "files/0", "files/1", "files/2"]
 
 
-def test_links_that_lead_out_of_the_code_are_not_kept_but_named(dags: Path) -> None:
+def test_links_outside_the_code_are_named_not_recorded(dags: Path) -> None:
     (dags / "a" / "outside.txt").symlink_to(dags.parent / "beside.py")
     (dags / "a" / "inside.txt").symlink_to(dags / "b" / "train.py")
     (dags / "linked").symlink_to(dags.parent / "elsewhere")
@@ -152,7 +152,7 @@ def test_archives_beyond_the_limits_are_refused(dags: Path) -> None:
         read_code(store, record)
 
 
-def test_damaged_code_is_refused_wherever_the_damage_is(dags: Path) -> None:
+def test_damaged_code_is_refused(dags: Path) -> None:
     store, record = ArtifactStore(str(dags.parent / "store")), kept(dags, train="a.train:train")
     file = Path(store.uri("_runs", "d", "code").removeprefix("file://"), f"{record.code}.zip")
     good = file.read_bytes()

@@ -79,7 +79,7 @@ def pipeline(
     return Pipeline(run_dag, store, shared_run_step.runtime, lifeless, conf, monkeypatch, capsys)
 
 
-def test_first_run_freezes_the_second_starts_no_process_and_a_hand_edit_becomes_a_version(
+def test_schema_is_frozen_once_and_hand_edits_become_versions(
     pipeline: Pipeline,
 ) -> None:
     _, first, _ = pipeline("schema")
@@ -112,7 +112,7 @@ def test_first_run_freezes_the_second_starts_no_process_and_a_hand_edit_becomes_
     assert pipeline.notes("schema", "flights") == ["inferred by run …", "edited by hand"]
 
 
-def test_a_function_amends_the_inferred_schema_once_and_a_change_of_it_is_told(pipeline: Pipeline) -> None:
+def test_function_amends_the_schema_once_and_changes_are_reported(pipeline: Pipeline) -> None:
     state, value, log = pipeline("schema_function")
     assert state == "success", log
     # The features by name, as text; the domains after them.
@@ -147,16 +147,14 @@ def test_a_function_amends_the_inferred_schema_once_and_a_change_of_it_is_told(p
         ("schema_function_two_of_a_name", "expected a name of its own, a second one named 'temp'"),
     ],
 )
-def test_a_function_that_makes_no_schema_fails_and_freezes_nothing(pipeline: Pipeline, dag_id: str, words: str) -> None:
+def test_invalid_schema_function_fails_and_freezes_nothing(pipeline: Pipeline, dag_id: str, words: str) -> None:
     state, _, log = pipeline(dag_id)
     assert state == "failed"
     assert re.search(words, log), log
     assert not pipeline.file(dag_id).exists()
 
 
-def test_a_schema_kept_by_hand_is_imported_and_published_again_when_it_changes(
-    pipeline: Pipeline, tmp_path: Path
-) -> None:
+def test_hand_written_schema_is_imported_and_republished_on_change(pipeline: Pipeline, tmp_path: Path) -> None:
     retained = tmp_path / "flights.pbtxt"
     retained.write_text('feature {\n  name: "temp"\n  type: FLOT\n}\n')
     state, _, log = pipeline("schema_file", path=str(retained))
@@ -217,7 +215,7 @@ def trained_with(schema: str) -> ServedVersion:
     return ServedVersion.of(Artifact("file:///m", "model", "f", properties={"schema": schema}), 1, "", 100)
 
 
-def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a_reset(
+def test_schema_follows_the_data_until_deployment_and_after_a_reset(
     pipeline: Pipeline, shared_run_step: Any, warm_launcher: Any, flights_raw: Path
 ) -> None:
     dag_id, dropped = "schema_until_deployed", ["temp", "dewp", "precip"]
@@ -267,7 +265,7 @@ def test_a_schema_follows_the_data_until_a_model_is_deployed_with_it_and_after_a
     assert pipeline.notes(dag_id)[3:] == ["inferred by run … (reset by ann: first iteration)"]
 
 
-def test_versions_on_the_command_line(
+def test_schema_versions_are_managed_on_the_command_line(
     pipeline: Pipeline, hops: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pipeline.connect()

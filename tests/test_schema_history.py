@@ -48,7 +48,7 @@ def versions_of(store: ArtifactStore) -> list[tuple[int, str, str, bool]]:
     return [(v.version, v.approved_by, v.note, v.in_force) for v in schema_history(store, address(store))]
 
 
-def test_versions_are_kept_with_who_when_and_why(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_versions_record_author_time_and_reason(any_store: ArtifactStore) -> None:  # noqa: F811
     uri = address(any_store)
     first = freeze(any_store, text_of("a"))
     assert freeze(any_store, text_of("b")) == first, "a schema is frozen once"
@@ -100,7 +100,7 @@ def test_a_hand_edit_becomes_a_version_when_it_is_accepted_or_replaced(any_store
     assert schema_text(any_store, uri, 3) == "an edit that no run has seen\r\n"
 
 
-def test_a_hand_edit_that_another_stage_met_first_becomes_a_version_too(store: ArtifactStore) -> None:
+def test_hand_edit_found_by_another_stage_becomes_a_version(store: ArtifactStore) -> None:
     freeze(store, text_of("a"))
     uri = address(store)
     overwrite(store, f"{uri}/{SCHEMA_FILE}", text_of("b"))
@@ -124,7 +124,7 @@ def test_an_earlier_text_can_come_back_as_a_new_version(any_store: ArtifactStore
     assert len(versions_of(any_store)) == 3, "what is in force already makes no version"
 
 
-def test_a_schema_from_before_there_was_a_history_is_its_first_version(store: ArtifactStore) -> None:
+def test_schema_without_history_becomes_the_first_version(store: ArtifactStore) -> None:
     uri = address(store)
     with store.create(uri, "schema", PRODUCER) as writer:
         (writer.path / SCHEMA_FILE).write_text(text_of("a"))
@@ -172,7 +172,7 @@ def _processes(target: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
     return [FORK.Process(target=target, args=values) for values in arguments]
 
 
-def test_publishers_at_once_lose_no_version(store: ArtifactStore) -> None:
+def test_concurrent_publishers_lose_no_version(store: ArtifactStore) -> None:
     freeze(store, text_of("a"))
     barrier = FORK.Barrier(3)
     processes = _processes(_publish_many, [(store.root, who, barrier) for who in ("x", "y", "z")])
@@ -188,7 +188,7 @@ def test_publishers_at_once_lose_no_version(store: ArtifactStore) -> None:
     store.verify(store.manifest(address(store)).reference(address(store)))
 
 
-def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: ArtifactStore) -> None:
+def test_concurrent_first_runs_freeze_one_schema(store: ArtifactStore) -> None:
     barrier, results = FORK.Barrier(2), FORK.Queue()
     processes = _processes(_freeze, [(store.root, who, barrier, results) for who in ("x", "y")])
     for process in processes:
@@ -201,7 +201,7 @@ def test_of_two_first_runs_at_once_one_freezes_and_the_other_takes_that(store: A
 
 
 @pytest.mark.parametrize("dies_in", ["_write", "create_text", "publish"])
-def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be_repeated(
+def test_interrupted_publication_is_atomic_and_repeatable(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, dies_in: str
 ) -> None:
     import airflow_hops.core.store.schema_history as module
@@ -228,7 +228,7 @@ def test_a_publication_that_is_cut_off_leaves_one_schema_or_the_other_and_can_be
     assert versions_of(store) == [(1, "", "inferred by run run-1", False), (2, "ann", "once", True)]
 
 
-def test_a_schema_that_is_gone_is_put_back_and_not_inferred_again(any_store: ArtifactStore) -> None:  # noqa: F811
+def test_deleted_schema_is_restored_not_inferred_again(any_store: ArtifactStore) -> None:  # noqa: F811
     freeze(any_store, text_of("a"))
     uri = address(any_store)
     approved = publish_schema(any_store, uri, text_of("b"), approved_by="ann", features=["b"])
@@ -303,7 +303,7 @@ def _die_at(moment: int, exchanges: bool) -> None:
     sys.addaudithook(audit)
 
 
-def test_an_edit_that_is_no_text_is_kept_and_can_be_replaced(store: ArtifactStore) -> None:
+def test_binary_edit_is_preserved_and_can_be_replaced(store: ArtifactStore) -> None:
     freeze(store, text_of("a"))
     uri = address(store)
     file = Path(uri.removeprefix("file://")) / SCHEMA_FILE

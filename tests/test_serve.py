@@ -17,7 +17,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.hooks.runtime import with_default_places
 
 
-def test_the_connection_gives_the_flags_and_what_was_given_comes_last(tmp_path: Path) -> None:
+def test_connection_gives_flags_before_explicit_ones(tmp_path: Path) -> None:
     services = {
         "serving_host": "127.0.0.1",
         "serving_port": "9500",
@@ -45,7 +45,7 @@ def test_the_connection_gives_the_flags_and_what_was_given_comes_last(tmp_path: 
     assert written.read_text() == "model_config_list { config { name: 'a' } }"
 
 
-def test_a_token_is_handed_on_in_memory(tmp_path: Path) -> None:
+def test_token_is_passed_in_memory(tmp_path: Path) -> None:
     services = {"serving_config_file": str(tmp_path / "models.config"), "serving_token": "secret"}
     (flag,) = (flag for flag in server_flags(services) if flag.startswith("--control_token_file="))
     path = Path(flag.partition("=")[2])
@@ -53,9 +53,7 @@ def test_a_token_is_handed_on_in_memory(tmp_path: Path) -> None:
     assert "secret" not in flag
 
 
-def test_a_host_of_another_machine_is_said_and_not_listened_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_remote_host_is_reported_not_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     services = {"serving_config_file": str(tmp_path / "models.config"), "serving_host": "192.0.2.1"}
     assert not [flag for flag in server_flags(services) if flag.startswith("--host")]
     assert (
@@ -83,7 +81,7 @@ def test_a_host_of_another_machine_is_said_and_not_listened_at(
         ({"serving_ca_file": "/ca.pem"}, ["--upstream=a:1"], "field 'ca_file' says that the server speaks TLS; give"),
     ],
 )
-def test_what_cannot_be_served_is_refused(services: dict[str, str], given: list[str], words: str) -> None:
+def test_unservable_connection_is_refused(services: dict[str, str], given: list[str], words: str) -> None:
     with pytest.raises(BadInput) as refused:
         server_flags(services, given)
     assert words in str(refused.value)
@@ -121,7 +119,7 @@ def test_the_command_becomes_the_server_of_a_connection(
 
 @pytest.mark.runtime
 @pytest.mark.server
-def test_without_a_connection_all_is_below_airflow_home(tmp_path: Path) -> None:
+def test_default_paths_are_below_airflow_home(tmp_path: Path) -> None:
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW_CONN_HOPS_DEFAULT": ""}
     command = [str(Path(sys.executable).with_name("airflow")), "hops", "serve", "--", "--version"]
     server = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -140,7 +138,7 @@ def test_without_a_connection_all_is_below_airflow_home(tmp_path: Path) -> None:
         ({"serving_capture_path": "s3://captured"}, False),
     ],
 )
-def test_places_have_defaults_where_a_connection_names_none(given: dict[str, str], has_defaults: bool) -> None:
+def test_paths_missing_in_the_connection_have_defaults(given: dict[str, str], has_defaults: bool) -> None:
     services = {"serving_host": "127.0.0.1", "serving_port": "8500", **given}
     result = with_default_places(services, Path("/srv/airflow"))
     added = {name: result[name] for name in result.keys() - given.keys()}
@@ -149,7 +147,7 @@ def test_places_have_defaults_where_a_connection_names_none(given: dict[str, str
     assert result.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
 
 
-def test_without_anything_to_serve_the_command_says_so(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_reports_nothing_to_serve(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "host": "192.0.2.1"}')
     code, _, errors = hops("serve")
     assert code == 1

@@ -73,7 +73,7 @@ def test_decisions_change_shares_champion_and_loaded_versions_and_are_recorded(p
     assert pipeline.decide("undeploy", version=None, force=True)["changed"] is False
 
 
-def test_retry_decides_nothing_again_and_mends_what_a_crash_left_behind(pipeline: Pipeline) -> None:
+def test_retry_reuses_decisions_and_repairs_crashes(pipeline: Pipeline) -> None:
     for kind in ("first", "second"):
         pipeline.deploy(pipeline.model(kind))
     uri = pipeline.store.uri("_models", f"{pipeline.name}.json")
@@ -152,7 +152,7 @@ def test_decisions_survive_a_kill_at_each_point(pipeline: Pipeline) -> None:
     assert killed("undeploy", "withdrawal", "challenger", event=("undeployed", 1), **params)["served"] == []
 
 
-def test_champion_is_replaced_on_purpose(pipeline: Pipeline, hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_champion_is_replaced_on_request(pipeline: Pipeline, hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline.deploy(pipeline.model("first", inputs=["carrier", "distance", "leak"]))
     second, third = pipeline.model("second"), pipeline.model("third")
     with pytest.raises(StepFailed, match="does not take 'leak'"):
@@ -188,7 +188,7 @@ def test_champion_is_replaced_on_purpose(pipeline: Pipeline, hops: Any, monkeypa
     assert pipeline.decide("roll_back", to_version=1)["champion"] == 1
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing(pipeline: Pipeline) -> None:
+def test_impossible_decision_is_refused_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     before = pipeline.record()
     someone_elses = replace(pipeline, name=f"{pipeline.name}-by-hand")

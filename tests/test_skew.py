@@ -42,7 +42,7 @@ def spans(shared_run_step: Any, warm_launcher: Any, flights_raw: Path) -> dict[s
     }
 
 
-def test_drift_dag_asks_for_a_retraining_but_not_where_the_pipeline_is_broken(
+def test_drift_dag_requests_retraining_except_for_pipeline_faults(
     run_dag: Any,
     shared_run_step: Any,
     spans: dict[str, Any],
@@ -105,7 +105,7 @@ def test_a_cluster_reads_captured_requests_of_a_remote_store(
     assert SkewOperator(task_id="skew", spark_conn_id="spark_local", **arguments).launcher(RuntimeHook()) is None
 
 
-def test_monitoring_dag_asks_for_a_retraining_once(
+def test_monitoring_dag_requests_retraining_once(
     run_dag: Any,
     shared_run_step: Any,
     flights_statistics: Any,

@@ -48,7 +48,7 @@ def test_a_snippet_of_a_dag_makes_its_tasks(snippet: Snippet) -> None:
 
 
 @those("json")
-def test_json_is_json(snippet: Snippet) -> None:
+def test_json_snippets_are_valid(snippet: Snippet) -> None:
     assert json.loads(snippet.source)
 
 
@@ -75,7 +75,7 @@ def split_commands(text: str) -> Iterator[str]:
 
 
 @those("bash", "console")
-def test_a_command_exists_with_these_options_and_what_it_sends_is_json(snippet: Snippet) -> None:
+def test_documented_commands_and_requests_are_valid(snippet: Snippet) -> None:
     assert subprocess.run(["bash", "-n"], input=commands_in(snippet), text=True).returncode == 0
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     parser = hops_parser()

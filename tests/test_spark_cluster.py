@@ -277,7 +277,7 @@ def stages(run_step: StepRunner, snapshot: Artifact, launchers: dict[str, SparkL
     return result
 
 
-def test_ingest_on_a_cluster_writes_the_snapshot_that_it_writes_here(
+def test_ingest_on_a_cluster_matches_the_local_snapshot(
     run_step: StepRunner, sources: dict[str, Any], snapshot: Artifact, launchers: dict[str, SparkLauncher]
 ) -> None:
     here = ingest(run_step, launchers["here"], sources)
@@ -312,7 +312,7 @@ def test_ingest_on_a_cluster_names_bad_files(
     assert f"cannot open {tmp_path}/own.csv (FileNotFoundError" in message
 
 
-def test_file_that_disappears_during_ingest_on_a_cluster(
+def test_file_deleted_during_ingest_on_a_cluster_is_named(
     run_step: StepRunner, raw: RawFiles, sources: dict[str, Any], launchers: dict[str, SparkLauncher]
 ) -> None:
     address = raw.put("flights/6-later.csv", raw.read("flights/6.csv"))
@@ -324,13 +324,13 @@ def test_file_that_disappears_during_ingest_on_a_cluster(
     assert not run_step.store.exists(run_step.last_uri)
 
 
-def test_examples_are_the_same_though_an_executor_dies(stages: Stages) -> None:
+def test_examples_do_not_depend_on_executor_loss(stages: Stages) -> None:
     there = prepare(stages, "cluster", printed(stages.runner, "prepare() is planned"))
     assert checksums(stages.runner, there) == checksums(stages.runner, stages.made["examples"])
     assert {path.partition("/")[0] for path in checksums(stages.runner, there)} == {"eval", "train"}
 
 
-def test_statistics_are_the_same_though_an_executor_dies(stages: Stages) -> None:
+def test_statistics_do_not_depend_on_executor_loss(stages: Stages) -> None:
     here, there = stages.made["statistics"], describe(stages, "cluster", printed(stages.runner, "statistics of"))
     assert set(checksums(stages.runner, here)) == set(checksums(stages.runner, there))
     assert (here.rows, here.metrics) == (there.rows, there.metrics)
@@ -339,7 +339,7 @@ def test_statistics_are_the_same_though_an_executor_dies(stages: Stages) -> None
         assert stages.figures(here, name) == stages.figures(there, name)
 
 
-def test_transformed_examples_are_the_same_though_an_executor_dies(stages: Stages) -> None:
+def test_transformed_examples_do_not_depend_on_executor_loss(stages: Stages) -> None:
     here, there = (
         stages.made["transformed"],
         transform(stages, "cluster", printed(stages.runner, "traced flights.features")),
@@ -348,7 +348,7 @@ def test_transformed_examples_are_the_same_though_an_executor_dies(stages: Stage
     assert set(checksums(stages.runner, here)) == set(checksums(stages.runner, there))
 
 
-def test_training_continues_from_the_last_checkpoint_after_an_executor_died(stages: Stages) -> None:
+def test_training_resumes_from_checkpoint_after_executor_loss(stages: Stages) -> None:
     def has_checkpoint() -> bool:
         return any("/_state/checkpoints/" in uri and uri.endswith("checkpoint.json") for uri in stages.stored())
 
@@ -391,7 +391,7 @@ def test_model_of_executors_is_served(stages: Stages, starting_server: Any, trac
 
 
 @on_s3
-def test_predictions_are_the_same(stages: Stages) -> None:
+def test_predictions_on_a_cluster_match_local_ones(stages: Stages) -> None:
     here, there = (
         stages.run(where, "batch_predict.stage", "predictions", "examples", "model") for where in ("here", "cluster")
     )
@@ -400,7 +400,7 @@ def test_predictions_are_the_same(stages: Stages) -> None:
 
 
 @on_s3
-def test_images_and_statistics_of_a_source_are_the_same(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
+def test_images_and_statistics_on_a_cluster_match_local_ones(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
     fs, folder = stages.runner.store.files.remote().fs, "s3://cluster/raw"
     random = Random(7)
     (tmp_path / "images").write_bytes(struct.pack(">HBBIII", 0, 8, 3, 600, 8, 8) + random.randbytes(600 * 64))
@@ -423,7 +423,7 @@ def test_images_and_statistics_of_a_source_are_the_same(stages: Stages, tmp_path
 
 
 @on_s3
-def test_skew_and_assessments_are_the_same(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
+def test_skew_and_assessments_on_a_cluster_match_local_ones(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
     store, made = stages.runner.store, stages.made
     champion = {
         "version": 1, "model": made["model"].to_dict(), "statistics": made["statistics"].uri,
@@ -514,7 +514,7 @@ def refused(runner: StepRunner, launcher: SparkLauncher) -> str:
     return str(failure.value)
 
 
-def test_a_store_that_executors_do_not_see_is_named(
+def test_store_invisible_to_executors_is_named(
     launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
 ) -> None:
     runner = StepRunner(str(tmp_path / "store"), runtime)
@@ -523,7 +523,7 @@ def test_a_store_that_executors_do_not_see_is_named(
     assert list((tmp_path / "store" / "_state").iterdir()) == []
 
 
-def test_a_store_that_executors_do_not_reach_is_named(
+def test_store_unreachable_from_executors_is_named(
     launchers: dict[str, SparkLauncher], tmp_path: Path, runtime: Path
 ) -> None:
     with s3_options("127.0.0.1") as options:

@@ -63,9 +63,7 @@ def test_a_warm_transform_writes_the_same_examples_as_a_cold_one(
         assert pq.read_table(folders[0] / path).equals(pq.read_table(folders[1] / path))
 
 
-def test_what_comes_from_connections_reaches_spark_submits_driver_in_no_file(
-    spark_launcher: Any, run_step: Any
-) -> None:
+def test_connection_secrets_reach_the_spark_driver_without_files(spark_launcher: Any, run_step: Any) -> None:
     token = uuid.uuid4().hex
     asked = {"services": {"serving_token": token}, "code_paths": (str(REPOSITORY / "tests"),)}
     result = run_step("protocol_steps:look_around", launcher=spark_launcher, **asked)
@@ -93,7 +91,7 @@ def test_a_packaged_dag_runs_on_spark_with_its_modules_and_leaves_no_files(
     assert list(spark_folder.iterdir()) == []
 
 
-def test_a_master_that_does_not_answer_is_named(
+def test_silent_spark_master_is_named(
     run_step: Any, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_GONE", '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 9}')

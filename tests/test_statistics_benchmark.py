@@ -46,7 +46,7 @@ def test_repeated_flights_are_the_same_rows_in_both_formats(tables: Path) -> Non
 
 
 @pytest.mark.runtime
-def test_timed_process_tells_its_seconds_memory_and_rows(runtime: Path, tables: Path) -> None:
+def test_timed_process_reports_seconds_memory_and_rows(runtime: Path, tables: Path) -> None:
     timed = time_work(runtime, WAYS, "decode", tables / "flights-1000.parquet", with_memory=True)
     assert timed.facts["rows"] == 1_000
     assert timed.seconds > 0
@@ -55,7 +55,7 @@ def test_timed_process_tells_its_seconds_memory_and_rows(runtime: Path, tables: 
 
 @pytest.mark.runtime
 @pytest.mark.slow
-def test_tables_by_shape_are_seen_whole_by_this_project_and_its_peer(runtime: Path, tmp_path: Path) -> None:
+def test_benchmark_tables_are_read_completely_by_both_programs(runtime: Path, tmp_path: Path) -> None:
     # By its own process: this one has another PyArrow.
     lines = [
         "from pathlib import Path",
@@ -71,13 +71,13 @@ def test_tables_by_shape_are_seen_whole_by_this_project_and_its_peer(runtime: Pa
 
 
 @pytest.mark.runtime
-def test_timed_process_that_fails_says_why(runtime: Path, tables: Path) -> None:
+def test_failed_timed_process_is_explained(runtime: Path, tables: Path) -> None:
     (tables / "flights-2.csv").touch()
     with pytest.raises(RuntimeError, match=r"(?s)decode .*flights-2\.csv' ended with 1.*Empty CSV file"):
         time_work(runtime, WAYS, "decode", tables / "flights-2.csv")
 
 
-def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
+def test_ratios_use_medians_and_the_fastest_peer() -> None:
     result = Measurements(rows=100, large_rows=1_000)
     for way, seconds in {
         "ours": (1.0, 9.0, 2.0),
@@ -112,14 +112,14 @@ def test_ratios_and_marks_are_of_the_medians_and_the_fastest_peer() -> None:
 
 
 @pytest.mark.parametrize("script", ["pipeline.py", "skew.py", "statistics.py"])
-def test_benchmarks_start_though_one_is_named_like_a_module_of_the_standard_library(script: str) -> None:
+def test_benchmarks_start_despite_a_standard_library_name(script: str) -> None:
     path = Path(__file__).parent.parent / "benchmarks" / script
     done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--rounds" in done.stdout
 
 
-def test_memory_is_told_by_what_processes_are_for_at_the_moment_of_the_peak() -> None:
+def test_peak_memory_is_reported_by_process_role() -> None:
     command = [sys.executable, "-c", "import time; held = b'x' * (64 << 20); time.sleep(60)", "airflow_hops.serving"]
     server = subprocess.Popen(command)
     try:

@@ -94,7 +94,7 @@ def test_options_as_json_give_slices_and_lift(local: Any, connected: ArtifactSto
     assert "carrier" in json.dumps(result["lift"])
 
 
-def test_what_comes_after_takes_the_whole_of_sliced_statistics(local: Any) -> None:
+def test_later_stages_use_all_rows_of_sliced_statistics(local: Any) -> None:
     assert {"carrier", "distance", "late"} <= set(local["schema"]["properties"]["features"])
 
 
@@ -124,7 +124,7 @@ def test_a_function_of_the_dag_file_makes_the_options(local: Any, connected: Art
     assert result["slices"]["far"]["features"]["distance"]["min"] >= 1000
 
 
-def test_the_same_again_is_taken_from_the_cache_until_a_file_changes(
+def test_statistics_are_cached_until_a_file_changes(
     runs: Runs, local: Any, conf: dict[str, Any], connected: ArtifactStore
 ) -> None:
     again = runs("statistics")
@@ -208,7 +208,7 @@ def test_arguments_are_checked_when_the_dag_is_parsed(arguments: dict[str, Any],
         ({"source": "/data/flights", "engine": "spark"}, True),
     ],
 )
-def test_a_cluster_reads_what_its_hosts_reach(
+def test_cluster_reads_sources_of_its_hosts(
     arguments: dict[str, Any], on_cluster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "spark://10.0.0.5:7077"}))
@@ -219,7 +219,7 @@ def test_a_cluster_reads_what_its_hosts_reach(
     assert here.step_params({})["engine"] == "auto"  # so that the cache key does not depend on the place
 
 
-def test_a_function_and_options_are_one_too_many() -> None:
+def test_function_and_options_exclude_each_other() -> None:
     def made() -> None: ...
 
     with DAG("d", schedule=None):
@@ -228,7 +228,7 @@ def test_a_function_and_options_are_one_too_many() -> None:
             decorated()
 
 
-def test_a_source_may_say_more_than_where_it_is() -> None:
+def test_source_may_have_options() -> None:
     source = Source("/x/*.csv", delimiter=";", columns=("a", "b"))
     operator = StatisticsOperator(task_id="statistics", source=source, split="april", time="t")
     values = operator.step_params({})["source"]
@@ -237,14 +237,14 @@ def test_a_source_may_say_more_than_where_it_is() -> None:
     assert (values["label"], values["key"], values["time"]) == (None, None, "t")
 
 
-def test_a_spark_table_is_never_taken_from_the_cache() -> None:
+def test_spark_table_is_never_cached() -> None:
     table = StatisticsOperator(task_id="statistics", source="spark://db.flights", engine="spark")
     assert not table._cache_enabled()
     assert table.step_cache_key_parts(RuntimeHook()) == {}
     assert StatisticsOperator(task_id="statistics", source="/x")._cache_enabled()
 
 
-def test_cache_key_knows_the_function_and_what_it_imports(tmp_path: Path) -> None:
+def test_cache_key_covers_the_function_and_its_imports(tmp_path: Path) -> None:
     (tmp_path / "my_slices.py").write_text("LIMIT = 1\n")
 
     def operator(name: str) -> Any:

@@ -113,7 +113,7 @@ def names_in(store: ArtifactStore) -> list[str]:
     return sorted(name.removeprefix(f"{root_key}/") for name in fs.find(root_key))
 
 
-def test_what_is_written_is_read_with_its_manifest(any_store: ArtifactStore) -> None:
+def test_artifact_round_trips_with_its_manifest(any_store: ArtifactStore) -> None:
     snapshot = Artifact("s3://elsewhere/snapshot", "snapshot", "f" * 64)
     rows = {"train": RowCounts(10, 7, {"cancelled": 3})}
     uri = any_store.address(PRODUCER, "model")
@@ -139,7 +139,7 @@ def test_what_is_written_is_read_with_its_manifest(any_store: ArtifactStore) -> 
     assert any_store.verify(artifact) == manifest
 
 
-def test_equal_contents_have_equal_fingerprints_wherever_they_lie(any_store: ArtifactStore) -> None:
+def test_equal_contents_have_equal_fingerprints(any_store: ArtifactStore) -> None:
     other = dataclasses.replace(PRODUCER, run_id="later", try_number=1)
     first, second = write(any_store, {"a": "1"}), write(any_store, {"a": "1"}, other)
     changed = write(any_store, {"a": "2"}, dataclasses.replace(PRODUCER, run_id="last"))
@@ -147,7 +147,7 @@ def test_equal_contents_have_equal_fingerprints_wherever_they_lie(any_store: Art
     assert len({first.uri, second.uri, changed.uri}) == 3
 
 
-def test_without_a_commit_there_is_no_artifact(any_store: ArtifactStore) -> None:
+def test_artifact_needs_a_commit(any_store: ArtifactStore) -> None:
     uri = any_store.address(PRODUCER, "model")
     with contextlib.suppress(ZeroDivisionError), any_store.create(uri, "model", PRODUCER) as writer:
         staged = writer.path
@@ -176,7 +176,7 @@ with store.create(uri, "model", Producer()) as writer:
 """
 
 
-def test_a_crash_before_the_commit_leaves_no_artifact_and_the_next_try_clears_up(any_store: ArtifactStore) -> None:
+def test_next_try_cleans_up_after_a_crash_before_commit(any_store: ArtifactStore) -> None:
     uri = any_store.address(PRODUCER, "model")
     process = subprocess.Popen(
         [sys.executable, "-c", CRASHING, any_store.root, json.dumps(any_store.storage_options), uri],
@@ -201,7 +201,7 @@ def test_a_crash_before_the_commit_leaves_no_artifact_and_the_next_try_clears_up
     assert names_in(any_store) == [f"{folder}/manifest.json", f"{folder}/weights"]
 
 
-def test_a_retry_replaces_what_the_try_before_published(any_store: ArtifactStore) -> None:
+def test_retry_replaces_the_previous_artifact(any_store: ArtifactStore) -> None:
     write(any_store, {})
     first = write(any_store, {"old/weights": "1", "shared": "1"})
     second = write(any_store, {"new/weights": "2", "shared": "2"}, dataclasses.replace(PRODUCER, try_number=3))
@@ -212,14 +212,14 @@ def test_a_retry_replaces_what_the_try_before_published(any_store: ArtifactStore
     assert (any_store.local(second) / "shared").read_text() == "2"
 
 
-def test_an_artifact_that_was_replaced_is_not_taken_for_the_one_that_was_asked_for(any_store: ArtifactStore) -> None:
+def test_replaced_artifact_does_not_match_its_reference(any_store: ArtifactStore) -> None:
     asked = write(any_store, {"a": "1"})
     write(any_store, {"a": "2"})
     with pytest.raises(BadInput, match=r"another model is stored there now .* its task ran again"):
         any_store.local(asked)
 
 
-def test_an_edit_by_hand_is_accepted_where_it_is_asked_for(any_store: ArtifactStore) -> None:
+def test_hand_edit_is_accepted_on_request(any_store: ArtifactStore) -> None:
     artifact = write(any_store, {"schema.pbtxt": "old\n", "b": "2"}, properties={"label": "late"})
     assert any_store.accept_edit(artifact.uri, "schema.pbtxt") == artifact
     overwrite(any_store, f"{artifact.uri}/schema.pbtxt", "new\r\n")
@@ -233,7 +233,7 @@ def test_an_edit_by_hand_is_accepted_where_it_is_asked_for(any_store: ArtifactSt
         any_store.accept_edit(artifact.uri, "schema.pbtxt")
 
 
-def test_a_reader_always_finds_an_artifact_while_it_is_replaced(tmp_path: Path) -> None:
+def test_reader_always_finds_an_artifact_during_replacement(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path / "store"))
     artifact = write(store, {"a": "0"})
     stop, missed, looks = threading.Event(), [], [0]
@@ -266,7 +266,7 @@ def test_lost_rows_are_not_published(any_store: ArtifactStore) -> None:
     assert names_in(any_store) == []
 
 
-def test_a_name_with_a_percent_sign_is_that_name(any_store: ArtifactStore) -> None:
+def test_percent_sign_in_a_name_is_literal(any_store: ArtifactStore) -> None:
     artifact = write(any_store, {"50%41": "1", "50A": "2"})
     any_store.verify(artifact)
     assert (any_store.local(artifact) / "50%41").read_text() == "1"
@@ -322,7 +322,7 @@ def test_a_flipped_bit_is_found_wherever_the_artifact_is_used(store: ArtifactSto
     assert store.local(again) == folder
 
 
-def test_a_flipped_bit_of_a_version_that_is_kept_elsewhere_does_no_harm(store: ArtifactStore) -> None:
+def test_flipped_bit_is_harmless_if_the_version_is_retained(store: ArtifactStore) -> None:
     artifact = write(store, {"a": "1"})
     retained = _path(kept_version(artifact.uri, artifact.fingerprint))
     shutil.copytree(_path(artifact.uri), retained)
@@ -374,7 +374,7 @@ def test_link_that_no_manifest_lists_is_damage(store: ArtifactStore, tmp_path: P
         store.local(artifact)
 
 
-def test_what_file_systems_and_editors_leave_is_no_damage(store: ArtifactStore) -> None:
+def test_files_of_file_systems_and_editors_are_ignored(store: ArtifactStore) -> None:
     names = {"train/part.parquet": "1", "schema.pbtxt": "2", "weights.crc": "3", "_SUCCESS_rates.json": "4"}
     artifact = write(store, names)
     folder = store.local(artifact)
@@ -388,7 +388,7 @@ def test_what_file_systems_and_editors_leave_is_no_damage(store: ArtifactStore) 
     assert store.local(artifact) == folder
 
 
-def test_folder_in_place_of_a_file_is_damage(store: ArtifactStore) -> None:
+def test_folder_instead_of_a_file_is_damage(store: ArtifactStore) -> None:
     artifact = write(store, {"a": "1", "b": "2"})
     (store.local(artifact) / "a").unlink()
     (_path(artifact.uri) / "a").mkdir()
@@ -396,7 +396,7 @@ def test_folder_in_place_of_a_file_is_damage(store: ArtifactStore) -> None:
         store.local(artifact)
 
 
-def test_names_that_no_file_system_takes_are_refused(store: ArtifactStore) -> None:
+def test_invalid_file_names_are_refused(store: ArtifactStore) -> None:
     assert store.uri("d", "x" * 255).endswith("x" * 255)
     for name in ("x" * 256, "é" * 128):
         with pytest.raises(BadInput, match=r"has 256 bytes, but names in a file system have 255 at most; shorten it"):
@@ -417,7 +417,7 @@ def test_names_that_no_file_system_takes_are_refused(store: ArtifactStore) -> No
         (b"\xff", "expected text in UTF-8"),
     ],
 )
-def test_json_that_no_step_writes_is_refused_with_its_file(store: ArtifactStore, content: bytes, says: str) -> None:
+def test_invalid_json_is_refused_with_its_file(store: ArtifactStore, content: bytes, says: str) -> None:
     uri = store.uri("state", "record.json")
     store.files.write(uri, content)
     with pytest.raises(UnreadableFile, match=rf"{re.escape(uri)}: .*{says}"):
@@ -426,7 +426,7 @@ def test_json_that_no_step_writes_is_refused_with_its_file(store: ArtifactStore,
     assert store.read_json(uri)["a"] != 0
 
 
-def test_a_download_whose_files_were_cleared_is_made_again(s3_store: ArtifactStore) -> None:
+def test_cleared_download_is_repeated(s3_store: ArtifactStore) -> None:
     artifact = write(s3_store, {"a": "1", "b/c": "2"})
     folder = s3_store.local(artifact)
     shutil.rmtree(folder / "b")
@@ -437,7 +437,7 @@ def test_a_download_whose_files_were_cleared_is_made_again(s3_store: ArtifactSto
 @pytest.mark.parametrize(
     "segments", [("..",), ("dag", "..", "..", "etc"), ("dag", ""), (".",)], ids=["up", "far up", "empty", "here"]
 )
-def test_segments_that_lead_out_are_refused(any_store: ArtifactStore, segments: tuple[str, ...]) -> None:
+def test_path_traversal_segments_are_refused(any_store: ArtifactStore, segments: tuple[str, ...]) -> None:
     with pytest.raises(BadInput, match="would leave"):
         any_store.uri(*segments)
 
@@ -534,7 +534,7 @@ def test_the_cache_explains_hits_and_misses(any_store: ArtifactStore) -> None:
 
 
 @pytest.mark.runtime
-def test_an_ingest_step_writes_to_s3_and_takes_its_output_from_there(
+def test_ingest_step_writes_to_and_reads_from_s3(
     s3_store: ArtifactStore, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = s3_store.files.remote().fs
@@ -555,7 +555,7 @@ def test_an_ingest_step_writes_to_s3_and_takes_its_output_from_there(
 
 
 @pytest.mark.runtime
-def test_no_space_left_is_said_and_leaves_nothing(
+def test_full_disk_is_reported_and_leaves_nothing(
     small_folder: Path, runtime: Path, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"store": str(small_folder), "runtime": str(runtime)}
@@ -567,7 +567,7 @@ def test_no_space_left_is_said_and_leaves_nothing(
     assert {name.partition("/")[0] for name in names_in(store)} == {"_runs"}
 
 
-def test_no_space_left_leaves_neither_a_manifest_nor_half_a_text(small_folder: Path) -> None:
+def test_full_disk_leaves_no_manifest_or_partial_text(small_folder: Path) -> None:
     store = ArtifactStore(str(small_folder))
     uri = store.uri("dag", "run", "task", "model")
     store.write_text(f"{store.root}/state.json", "before")
@@ -584,7 +584,7 @@ def test_no_space_left_leaves_neither_a_manifest_nor_half_a_text(small_folder: P
 
 
 @pytest.mark.runtime
-def test_an_artifact_that_is_made_stays_when_there_is_no_space_for_a_note_of_it(
+def test_committed_artifact_stays_without_space_for_its_cache_entry(
     small_folder: Path,
     tmp_path: Path,
     runtime: Path,
@@ -619,7 +619,7 @@ def test_an_artifact_that_is_made_stays_when_there_is_no_space_for_a_note_of_it(
     assert "will not find this artifact in the cache" in capsys.readouterr().out
 
 
-def test_a_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
+def test_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, signal, sys\n"
         "from airflow_hops.core.contract.artifacts import Producer\n"
@@ -719,7 +719,7 @@ def test_every_row_is_counted_once(rows: dict[str, RowCounts], properties: dict[
 
 
 @pytest.mark.parametrize("mode", [None, 0o2770])
-def test_new_store_is_private_and_the_mode_of_a_folder_that_is_there_stays(tmp_path: Path, mode: int | None) -> None:
+def test_new_store_is_private_and_existing_mode_is_unchanged(tmp_path: Path, mode: int | None) -> None:
     root = tmp_path / "above" / "store"
     if mode is not None:
         root.mkdir(parents=True)
@@ -753,7 +753,7 @@ def test_a_missing_artifact_names_the_task_to_clear(any_store: ArtifactStore) ->
 FIELD = "cannot be used .*; correct the field 'store' of the connection of type hops"
 
 
-def test_a_store_that_cannot_be_written_names_the_field(tmp_path: Path, s3_store: ArtifactStore) -> None:
+def test_unwritable_store_names_the_field(tmp_path: Path, s3_store: ArtifactStore) -> None:
     (tmp_path / "file").touch()
     options = s3_store.storage_options
     unreachable = {**options, "endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
@@ -769,9 +769,7 @@ def test_a_store_that_cannot_be_written_names_the_field(tmp_path: Path, s3_store
         assert type(refused.value) is error
 
 
-def test_a_step_with_a_store_that_cannot_be_used_is_not_retried(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_step_with_an_unusable_store_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     connection = {"conn_type": "hops", "extra": {"store": str(tmp_path / "file" / "hops")}}
     monkeypatch.setenv("AIRFLOW_CONN_SMALL", json.dumps(connection))

@@ -46,7 +46,7 @@ def states(run: Any) -> dict[str, str]:
     return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 
-def test_a_table_without_key_and_time_of_columns_of_any_name_is_deployed_answers_and_is_watched(
+def test_table_without_key_and_time_is_deployed_and_monitored(
     pipeline_connection: Pipeline, run_dag: Any, table: Path
 ) -> None:
     pipeline, path = pipeline_connection, table

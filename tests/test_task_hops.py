@@ -52,7 +52,7 @@ def test_function_is_mapped(run_dag: Callable[..., Any]) -> None:
     assert next(xcom(ti) for ti in run.get_task_instances() if ti.task_id == "total") == 3.0
 
 
-def test_argument_not_json_fails_without_retry(
+def test_non_json_argument_fails_without_retry(
     run_dag: Callable[..., Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = run_dag("task_hops_bad_argument", {})
@@ -101,7 +101,7 @@ def test_annotations_are_not_evaluated(run_step: Any, warm_launcher: Any) -> Non
     assert "@task" not in operator.step_params({})["source"]
 
 
-def test_context_is_the_first_argument_where_it_is_asked_for(run_step: Any, warm_launcher: Any) -> None:
+def test_context_is_the_first_argument_on_request(run_step: Any, warm_launcher: Any) -> None:
     @task.hops
     def tell(context, number: int) -> list:  # type: ignore[no-untyped-def,type-arg]
         context.progress(0.5, "half")
@@ -114,7 +114,7 @@ def test_context_is_the_first_argument_where_it_is_asked_for(run_step: Any, warm
         tell()
 
 
-def test_outside_names_fail_dag_parsing() -> None:
+def test_closure_variables_fail_dag_parsing() -> None:
     outer = 3
 
     @task.hops
@@ -139,7 +139,7 @@ def test_outside_names_fail_dag_parsing() -> None:
         assert "import or define it inside the function" in str(caught.value)
 
 
-def test_argument_named_loop_needs_a_value() -> None:
+def test_argument_named_loop_needs_a_default() -> None:
     @task.hops
     def improve(loop: Any = None) -> None:
         pass
@@ -191,7 +191,7 @@ def test_error_in_the_function_shows_its_line(run_step: Any, warm_launcher: Any)
     assert any("return numerator / by" in line.text for line in run_step.lines)
 
 
-def test_name_that_is_missing_at_run_time_is_explained(run_step: Any, warm_launcher: Any) -> None:
+def test_missing_name_at_run_time_is_explained(run_step: Any, warm_launcher: Any) -> None:
     source = "def f():\n    return pd.DataFrame()\n"
     params = {"source": source, "function": "f"}
     with pytest.raises(StepFailed, match=r"f\(\) uses 'pd', which is defined outside it"):
@@ -200,6 +200,6 @@ def test_name_that_is_missing_at_run_time_is_explained(run_step: Any, warm_launc
         run_step("airflow_hops.ml.step.function:run", params={**params, "function": "g"}, launcher=warm_launcher)
 
 
-def test_decorator_is_known_to_airflow() -> None:
+def test_decorator_is_registered_with_airflow() -> None:
     assert task.hops.keywords["decorated_operator_class"].__module__ == "airflow_hops.decorators.hops"
     assert "tensorflow" not in sys.modules

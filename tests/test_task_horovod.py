@@ -133,7 +133,7 @@ def test_mlflow_has_sources_and_states(
         ({"train": "training_functions:without_context"}, "cannot be called as train(context)"),
     ],
 )
-def test_what_cannot_be_run_is_said_and_not_retried(
+def test_unrunnable_code_is_reported_and_not_retried(
     shared_run_step: Any, warm_launcher: Any, params: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(StepFailed) as failure:

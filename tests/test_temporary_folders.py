@@ -38,7 +38,7 @@ def age(folder: Path, seconds: float = 7200) -> Path:
     return folder
 
 
-def test_a_temporary_folder_is_its_users_alone_and_goes_with_its_block(temporary: Path) -> None:
+def test_temporary_folder_is_private_and_removed_with_its_block(temporary: Path) -> None:
     with temporary_folder("step", "train" * 20) as folder:
         assert folder.parent == temporary
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -66,7 +66,7 @@ def test_folder_lives_as_long_as_its_process(temporary: Path) -> None:
         assert {path.name for path in temporary.iterdir()} == {other.name, ".hops-code-abcdefgh"}
 
 
-def test_only_old_folders_of_this_user_that_this_package_has_made_are_removed(temporary: Path) -> None:
+def test_only_old_folders_of_this_user_and_package_are_removed(temporary: Path) -> None:
     names = [
         "hops-step-train-abcd1234",
         "hops-artifact-abcd1234",

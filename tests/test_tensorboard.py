@@ -93,9 +93,7 @@ def _boards() -> list[int]:
     return results
 
 
-def test_the_curves_of_a_finished_training_are_served_to_who_may_read_its_logs(
-    training: Any, client: TestClient
-) -> None:
+def test_curves_are_served_to_users_with_the_log_right(training: Any, client: TestClient) -> None:
     assert str(training.state) == "success"
     page = client.get(_address(training), headers=_as("viewer"))
     assert page.status_code == 200, page.text
@@ -121,7 +119,7 @@ def test_the_curves_of_a_finished_training_are_served_to_who_may_read_its_logs(
     assert len(_boards()) == 1
 
 
-def test_the_task_links_to_it(training: Any, client: TestClient) -> None:
+def test_task_links_to_tensorboard(training: Any, client: TestClient) -> None:
     links = client.get(
         f"/api/v2/dags/train_board/dagRuns/{quote(training.run_id, safe='')}/taskInstances/train/links",
         headers=_as("viewer"),
@@ -140,7 +138,7 @@ def test_the_task_links_to_it(training: Any, client: TestClient) -> None:
         ({"map": "7"}, 404, "has no event files yet"),
     ],
 )
-def test_what_is_not_there_is_not_found(
+def test_missing_tensorboard_is_not_found(
     training: Any, client: TestClient, other: dict[str, str], status: int, says: str
 ) -> None:
     answer = client.get(_address(training, **other), headers=_as("admin"))
@@ -148,13 +146,13 @@ def test_what_is_not_there_is_not_found(
     assert says in answer.text
 
 
-def test_nobody_looks_without_a_login_or_a_right(training: Any, client: TestClient) -> None:
+def test_tensorboard_requires_login_and_right(training: Any, client: TestClient) -> None:
     assert client.get(_address(training)).status_code == 401
     assert client.get(_address(training), headers=_as(None)).status_code == 403
     assert client.post(_address(training) + "data/runs", headers=_as(None)).status_code == 403
 
 
-def test_one_is_ended_when_nobody_has_looked_for_a_while(runtime: Path, tmp_path: Path) -> None:
+def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
     from airflow_hops.web.queries import RuntimeServers
     from airflow_hops.web.runs.tensorboard import program_of
 

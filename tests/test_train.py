@@ -84,9 +84,7 @@ def test_killing_the_step_ends_all_ranks_within_5_seconds(
     assert not shared_run_step.store.exists(shared_run_step.last_uri)
 
 
-def test_ranks_die_with_a_step_that_is_killed_outright(
-    shared_run_step: Any, warm_launcher: Any, examples: Artifact
-) -> None:
+def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, examples: Artifact) -> None:
     def train() -> None:
         with pytest.raises(StepFailed):
             shared_run_step(
@@ -140,7 +138,7 @@ def test_run_conf_overrides_hyperparameters(tmp_path: Path) -> None:
     assert [artifact.kind for artifact in spec.inputs["examples"]] == ["transformed_examples"]
 
 
-def test_task_torch_ships_the_function_to_ranks_of_torch() -> None:
+def test_task_torch_sends_the_function_to_torch_ranks() -> None:
     from airflow.sdk import DAG, task
 
     with DAG("torch", schedule=None):

@@ -91,7 +91,7 @@ def start(real_airflow: RealAirflow, warm_launcher: Any) -> Callable[[str], Trai
     return start
 
 
-def test_a_retry_goes_on_with_the_training_of_a_worker_that_was_killed(start):
+def test_retry_continues_the_training_of_a_killed_worker(start):
     training = start("killed")
     ranks, (job,) = training.ranks, training.jobs()
     worker = lock_holder(job.path / "attached")
@@ -119,7 +119,7 @@ def test_a_retry_goes_on_with_the_training_of_a_worker_that_was_killed(start):
     assert not job.path.exists() and not training.jobs()
 
 
-def test_a_task_that_is_cleared_or_marked_as_failed_leaves_no_rank(start):
+def test_cleared_or_failed_task_leaves_no_rank(start):
     training = start("cleared")
     ranks, (job,) = training.ranks, training.jobs()
     training.api._request(

@@ -169,7 +169,7 @@ def reader(tmp_path: Path, programs: Path, runtime: Path) -> Iterator[Reader]:
         service.wait(30)
 
 
-def test_the_tutorial_leads_to_a_served_model_and_to_a_monitor_that_notices(reader: Reader) -> None:
+def test_tutorial_ends_with_a_served_and_monitored_model(reader: Reader) -> None:
     for _, _, language, block in BLOCK.findall(reader.text):
         reader.do(language, block)
     assert set(reader.states("penguins_training").values()) == {"success"}
@@ -182,7 +182,7 @@ def test_the_tutorial_leads_to_a_served_model_and_to_a_monitor_that_notices(read
     assert captured.num_rows == 1 + 333
 
 
-def test_the_quickstart_says_the_same() -> None:
+def test_quickstart_matches_the_tutorial() -> None:
     text = (REPOSITORY / "docs" / "start" / "quickstart.md").read_text()
     (text,) = re.findall(r"^## Install it in your Airflow$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     commands = re.findall(r"^\$ (.*)$", text, re.MULTILINE)

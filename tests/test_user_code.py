@@ -50,7 +50,7 @@ def pack(dags: Path, archive: Path) -> Path:
     return archive
 
 
-def test_packaged_dag_counts_with_its_contents_and_is_kept(dags: Path, tmp_path: Path) -> None:
+def test_packaged_dag_contents_change_the_key_and_are_recorded(dags: Path, tmp_path: Path) -> None:
     archive = pack(dags, tmp_path / "dag.zip")
     first = user_code(spec_of(archive))
     assert set(first.files) == {"0/shop/model.py", "0/rates.py"}
@@ -65,18 +65,18 @@ def test_packaged_dag_counts_with_its_contents_and_is_kept(dags: Path, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["nowhere.model:train", "__main__:train", "shop.absent:train"])
-def test_module_that_nobody_can_read_never_counts_as_unchanged(dags: Path, name: str) -> None:
+def test_unreadable_module_always_changes_the_key(dags: Path, name: str) -> None:
     code = user_code(spec_of(dags, train=name))
     assert [name] == [why.split("'")[1] for why in code.unknown]
     assert user_code(spec_of(dags, train=name)).fingerprint != user_code(spec_of(dags, train=name)).fingerprint
 
 
-def test_string_with_a_colon_is_not_taken_for_a_function(key: Key) -> None:
+def test_string_with_a_colon_is_not_a_function_reference(key: Key) -> None:
     assert key(params={"column": "colour:red"}) == key(params={"column": "colour:red"})
 
 
 @pytest.mark.parametrize("name", ["fast.so", "fast.cpython-311-x86_64-linux-gnu.so", "fast.pyc"])
-def test_compiled_module_counts_with_all_that_it_could_import(dags: Path, key: Key, name: str) -> None:
+def test_compiled_module_counts_with_its_possible_imports(dags: Path, key: Key, name: str) -> None:
     (dags / "shop" / "model.py").write_text("import fast\n")
     (dags / name).write_bytes(b"one")
     keys = [key(), key()]
@@ -130,7 +130,7 @@ def test_bytecode_beside_its_source_does_not_count(dags: Path, key: Key) -> None
         ("from late.deep import one", "late/deep/one.py"),
     ],
 )
-def test_file_that_the_code_leads_to_counts(dags: Path, key: Key, source: str, file: str) -> None:
+def test_referenced_file_changes_the_key(dags: Path, key: Key, source: str, file: str) -> None:
     write(
         dags,
         {
@@ -164,7 +164,7 @@ def test_file_that_the_code_leads_to_counts(dags: Path, key: Key, source: str, f
         ("def f(count):\n    return f'{count}y'", "shop/training.py"),
     ],
 )
-def test_file_that_the_code_does_not_lead_to_does_not_count(dags: Path, key: Key, source: str, file: str) -> None:
+def test_unreferenced_file_does_not_change_the_key(dags: Path, key: Key, source: str, file: str) -> None:
     write(dags, {"shop/__init__.py": "", "shop/model.py": source, "shop/parts/loaded.py": "", "shop/q.sql": ""})
     before = key()
     write(dags, {file: "from shop.model import train"})
@@ -186,7 +186,7 @@ def test_dag_file_counts_only_for_its_own_functions(dags: Path) -> None:
     assert keys[0][1] != keys[1][1]
 
 
-def test_notebook_magic_that_runs_a_file_counts_with_the_file(dags: Path) -> None:
+def test_file_run_by_a_notebook_magic_changes_the_key(dags: Path) -> None:
     cell = {"cell_type": "code", "source": ["%run helper.py\n"], "metadata": {}}
     (dags / "train.ipynb").write_text(json.dumps({"cells": [cell]}))
     (dags / "helper.py").write_text("import rates\n")
@@ -212,7 +212,7 @@ def test_excluded_files_are_left_out_unless_the_code_imports_them(dags: Path) ->
     assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/shop/made.py", "0/shop/query.sql"}
 
 
-def test_ignore_rules_that_are_none_are_left_out(dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_ignore_rules_are_skipped(dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(dags, {"shop/model.py": "import rates, pkgutil", "shop/.gitignore": "!\n/\n*.csv\n"})
     write(dags, {"shop/a.csv": "", "shop/b.txt": ""})
     assert set(user_code(spec_of(dags)).files) == {"0/shop/model.py", "0/shop/b.txt", "0/rates.py"}
@@ -257,7 +257,7 @@ def libraries(dags: Path, site: Path) -> Key:
     return key
 
 
-def test_library_that_no_step_can_use_does_not_count(site: Path, libraries: Key) -> None:
+def test_library_unused_by_steps_does_not_change_the_key(site: Path, libraries: Key) -> None:
     before = libraries()
     install(site, "pytest", "8.0", metadata="Requires-Dist: iniconfig")
     install(site, "iniconfig", "1.0")
@@ -279,7 +279,7 @@ def test_library_that_no_step_can_use_does_not_count(site: Path, libraries: Key)
         ("import numpy", "", "", "[mlflow.model_flavors]\nx = mylib"),
     ],
 )
-def test_library_that_a_step_can_use_counts(
+def test_library_usable_by_a_step_changes_the_key(
     dags: Path, site: Path, libraries: Key, code: str, numpy: str, metadata: str, entry_points: str
 ) -> None:
     (dags / "shop" / "model.py").write_text(code)

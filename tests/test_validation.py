@@ -64,7 +64,7 @@ def run_validation(run_dag: Any, shared_run_step: Any, flights_schema: Any, monk
     return run
 
 
-def test_an_error_fails_the_task_at_once_and_its_anomalies_are_kept(
+def test_error_fails_the_task_and_its_anomalies_are_stored(
     run_validation: Any, statistics_of: Any, shared_run_step: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = statistics_of(lambda f: f.drop(columns="temp"))
@@ -79,7 +79,7 @@ def test_an_error_fails_the_task_at_once_and_its_anomalies_are_kept(
     assert "error in split 'eval', feature 'temp': Column dropped" in output.out + output.err
 
 
-def test_a_warning_lets_the_run_go_on(run_validation: Any, statistics_of: Any) -> None:
+def test_warning_does_not_stop_the_run(run_validation: Any, statistics_of: Any) -> None:
     states, _ = run_validation("validation_fail", statistics_of(_some("dest", "ZZZ", 0.02)))
     assert set(states.values()) == {"success"}
 
@@ -129,14 +129,14 @@ def test_training_data_is_compared_with_the_champions(
     assert "Not compared with the champion's training data" in note and "was computed again since" in note
 
 
-def test_errors_branch_where_they_are_told_to(run_validation: Any, statistics_of: Any) -> None:
+def test_errors_follow_the_configured_branch(run_validation: Any, statistics_of: Any) -> None:
     states, _ = run_validation("validation_branch", statistics_of())
     assert states == {"validation": "success", "good": "success", "bad": "skipped"}
     states, _ = run_validation("validation_branch", statistics_of(lambda f: f.drop(columns="temp")))
     assert states == {"validation": "success", "good": "skipped", "bad": "success"}
 
 
-def test_rows_that_break_the_schema_are_put_apart_and_the_good_ones_go_on(
+def test_rows_violating_the_schema_are_quarantined(
     run_dag: Any, shared_run_step: Any, flights_schema: Any, flights_raw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = shared_run_step.store

@@ -140,7 +140,7 @@ def states(tasks: dict[str, Any]) -> dict[str, str]:
     return {name: str(ti.state) for name, ti in tasks.items()}
 
 
-def test_an_approved_schema_is_what_the_tasks_after_it_and_the_next_run_use(runs: Runs) -> None:
+def test_approved_schema_is_used_by_later_tasks_and_runs(runs: Runs) -> None:
     tasks = runs("validation_ask", runs.answered(APPROVE, "new airport"))
     assert states(tasks) == {"schema": "success", "validation": "success", "after": "success"}
     (question,) = runs.questions
@@ -162,9 +162,7 @@ def test_an_approved_schema_is_what_the_tasks_after_it_and_the_next_run_use(runs
     assert tasks["schema"].xcom_pull(task_ids="schema")["fingerprint"] == history[1].fingerprint
 
 
-def test_a_rejection_fails_the_task_at_once_and_names_who_and_why(
-    runs: Runs, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_rejection_fails_the_task_with_person_and_reason(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
     tasks = runs("validation_ask_alice", runs.answered(REJECT, "that airport is closed"))
     assert states(tasks) == {"schema": "success", "validation": "failed", "after": "upstream_failed"}
     assert tasks["validation"].try_number == 1  # of three
@@ -174,7 +172,7 @@ def test_a_rejection_fails_the_task_at_once_and_names_who_and_why(
     assert "Z*Z" not in schema_text(runs.store, runs.schema_uri)
 
 
-def test_going_on_once_changes_no_schema(runs: Runs) -> None:
+def test_continuing_once_changes_no_schema(runs: Runs) -> None:
     def answer(api: Any, question: dict[str, Any]) -> None:
         assert question["assigned_users"] == [{"id": "alice", "name": "Alice"}]
         assert runs.respond(question, CONTINUE).status_code == 200
@@ -223,7 +221,7 @@ def test_an_approval_with_changes_freezes_the_edited_schema_if_it_parses(
     assert tasks["after"].xcom_pull(task_ids="validation", key="schema")["fingerprint"] == newest.fingerprint
 
 
-def test_no_answer_in_time_is_the_answer_that_was_agreed(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+def test_timeout_applies_the_default_answer(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
     from airflow.jobs.job import Job
     from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 

@@ -39,7 +39,7 @@ def spec_in(folder: Path, marker: Path) -> Path:
     return path
 
 
-def test_folder_that_others_may_write_to_is_not_used(tmp_path, warm_launcher):
+def test_folder_writable_by_others_is_not_used(tmp_path, warm_launcher):
     socket_folder = tmp_path / "shared"
     socket_folder.mkdir()
     socket_folder.chmod(0o777)
@@ -47,7 +47,7 @@ def test_folder_that_others_may_write_to_is_not_used(tmp_path, warm_launcher):
     assert WarmStart(socket_folder / "socket").start(tmp_path / "spec.json", {}) is None
 
 
-def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_launcher):
+def test_step_waits_for_its_clients_start_signal(tmp_path, runtime, warm_launcher):
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
     request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_environment(runtime)}
@@ -75,7 +75,7 @@ def test_step_does_not_begin_before_its_client_says_so(tmp_path, runtime, warm_l
 
 
 @pytest.mark.server
-def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runtime):
+def test_first_step_starts_the_warm_process(tmp_path, runtime):
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
     warm = WarmStart(tmp_path / "warm" / "socket", runtime / "bin" / "python")
@@ -98,7 +98,7 @@ def test_first_step_starts_the_warm_process_for_those_that_follow(tmp_path, runt
             process.send_signal(signal.SIGTERM)
 
 
-def test_forked_steps_draw_different_numbers_and_keep_their_own_time(run_step, warm_launcher, tmp_path, monkeypatch):
+def test_forked_steps_have_different_seeds_and_own_clocks(run_step, warm_launcher, tmp_path, monkeypatch):
     (tmp_path / "drawing.py").write_text(
         "import random, time, uuid\n"
         "import keras, numpy, tensorflow\n\n"
@@ -135,7 +135,7 @@ def test_stages_of_all_operators_are_registered():
     assert named <= {stage.value for stage in extensions(STAGES).values()}
 
 
-def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_process_of_their_own(runtime, monkeypatch):
+def test_import_time_settings_have_separate_warm_processes(runtime, monkeypatch):
     plain = warm_socket(runtime)
     assert warm_socket(runtime) == plain
     monkeypatch.setenv("PATH", "/elsewhere/bin", prepend=os.pathsep)  # a task's path is not the demo's
@@ -147,7 +147,7 @@ def test_settings_that_libraries_read_while_they_are_imported_have_a_warm_proces
             assert warm_socket(runtime) != plain
 
 
-def test_steps_go_on_when_there_is_no_process_for_another(tmp_path):
+def test_steps_survive_a_failed_fork(tmp_path):
     program = (
         "import os, socket, sys\n"
         "from pathlib import Path\n"

@@ -51,7 +51,7 @@ def test_each_rank_sees_one_gpu(gpus: list[Gpu], tmp_path: Path) -> None:
 
 @needs_gpu
 @needs_torch
-def test_second_training_waits_for_no_leased_gpu(gpus: list[Gpu], tmp_path: Path) -> None:
+def test_second_training_fails_without_a_free_gpu(gpus: list[Gpu], tmp_path: Path) -> None:
     first = GpuLeases(gpus, len(gpus), "first training")
     run = partial(run_gang, devices_of_rank, 1, logs=tmp_path / "logs", launcher=LocalRanks())
     with pytest.raises(HopsError, match="first training"):

@@ -35,7 +35,7 @@ def test_feedback_is_not_read_from_a_crafted_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pyarrow_is_imported", [pytest.param("before", marks=pytest.mark.slow), "after"])
-def test_no_process_runs_it(tmp_path: Path, pyarrow_is_imported: str) -> None:
+def test_pickled_types_run_in_no_process(tmp_path: Path, pyarrow_is_imported: str) -> None:
     crafted = crafted_files.write_crafted(tmp_path / "crafted.parquet", tmp_path / "proof")
     ended = _run(crafted_files.__file__, str(crafted), pyarrow_is_imported)
     result = json.loads(ended.stdout.splitlines()[-1])
@@ -47,7 +47,7 @@ def test_no_process_runs_it(tmp_path: Path, pyarrow_is_imported: str) -> None:
     assert not (tmp_path / "proof").exists()
 
 
-def test_pyarrow_is_not_imported_before_somebody_needs_it() -> None:
+def test_pyarrow_is_imported_on_first_use() -> None:
     program = "import sys, airflow_hops.ml, airflow_hops.hops, airflow_hops.serving; print('pyarrow' in sys.modules)"
     assert _run("-P", "-c", program).stdout == "False\n"
 

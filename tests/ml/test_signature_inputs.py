@@ -16,7 +16,7 @@ AWKWARD = [
 ]  # fmt: skip
 
 
-def test_a_models_inputs_have_the_columns_names_for_servers_and_in_python(tmp_path: Path) -> None:
+def test_model_inputs_have_column_names_in_server_and_python(tmp_path: Path) -> None:
     """Each input has its own number added: by TensorFlow Serving's loader, and by ours."""
     import tensorflow as tf
 

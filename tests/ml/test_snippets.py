@@ -115,7 +115,7 @@ def resolve(function: ast.expr, names: dict[str, Any]) -> Any:
 
 
 @those("python", ml_side=True)
-def test_a_snippet_trains_or_calls_what_there_is(snippet: Snippet, own_process: Callable[..., Any]) -> None:
+def test_snippets_train_or_call_existing_names(snippet: Snippet, own_process: Callable[..., Any]) -> None:
     check_calls(snippet.source)
     if training_functions(snippet.source):
         own_process(train, snippet.source)

@@ -36,7 +36,7 @@ class TestStageOfAnotherDistribution(StageContract):
     name = "doubled"
     output_kind = "doubled"
 
-    def test_takes_params(self, run: Any) -> None:
+    def test_stage_takes_params(self, run: Any) -> None:
         assert run(factor=3).value["metrics"] == {"doubled": 63.0}
         assert run(factor=-1).error == "factor is -1, expected 0 or more"
 

@@ -106,7 +106,7 @@ def test_columns_get_roles_and_every_guess_its_reason(
     assert TableDescription.from_dict(result.to_dict()).columns == result.columns
 
 
-def test_what_is_told_wins(described: Callable[..., TableDescription]) -> None:
+def test_explicit_options_take_precedence(described: Callable[..., TableDescription]) -> None:
     result = described(text(**COLUMNS), key="line", time="until", weight="income", drop=["city", "street"])
     roles = {column.name: column.role for column in result.columns}
     report = {"line": "key", "until": "time", "income": "weight", "city": "unused", "customer_id": "unused"}
@@ -124,14 +124,14 @@ def test_what_is_told_wins(described: Callable[..., TableDescription]) -> None:
         (lambda row: row, "regression", "regression", None),
     ],
 )
-def test_the_label_tells_the_problem_as_in_prepare(
+def test_label_determines_the_problem_as_in_prepare(
     described: Callable[..., TableDescription], label: Any, told: str | None, problem: str, classes: Any
 ) -> None:
     result = described(text(a=lambda row: row * row % 17, bought=label), problem=told)
     assert (result.problem, result.classes) == (problem, classes)
 
 
-def test_a_number_that_is_the_label_on_another_scale_is_left_out(described: Callable[..., TableDescription]) -> None:
+def test_rescaled_label_is_left_out(described: Callable[..., TableDescription]) -> None:
     result = described(text(a=lambda row: row % 17, cents=lambda row: row * 150, bought=lambda row: row * 1.5))
     assert [(column.role, column.why) for column in result.columns][1] == (
         "unused", "it is 'bought' on another scale",
@@ -150,7 +150,7 @@ LEAKS: dict[str, Callable[[int, int, float], Any]] = {
 
 @pytest.mark.parametrize("share", [0.5, 0.04])
 @pytest.mark.parametrize("leak", LEAKS)
-def test_column_that_alone_tells_the_label_is_left_out_unless_kept(tmp_path: Path, leak: str, share: float) -> None:
+def test_column_revealing_the_label_is_left_out_unless_kept(tmp_path: Path, leak: str, share: float) -> None:
     numbers = random.Random(1)
     lines = [f"{leak},age,bought"]
     for row in range(2000):
@@ -165,7 +165,7 @@ def test_column_that_alone_tells_the_label_is_left_out_unless_kept(tmp_path: Pat
     assert retained.role in ("number", "category")
 
 
-def test_column_that_follows_the_amount_is_left_out(tmp_path: Path) -> None:
+def test_column_derived_from_the_amount_is_left_out(tmp_path: Path) -> None:
     numbers = random.Random(1)
     prices = [math.exp(numbers.gauss(3, 1.5)) for _ in range(500)]
     lines = ["with_tax,size,price", *(f"{1.19 * p**1.02:.4f},{p + numbers.gauss(0, 20):.2f},{p:.4f}" for p in prices)]
@@ -178,7 +178,7 @@ def test_column_that_follows_the_amount_is_left_out(tmp_path: Path) -> None:
     assert note.startswith("'price' has a heavy tail: the median is ") and "F.log1p" in note
 
 
-def test_column_that_cannot_be_kept_is_named(described: Callable[..., TableDescription]) -> None:
+def test_unusable_keep_column_is_named(described: Callable[..., TableDescription]) -> None:
     with pytest.raises(BadInput, match="--keep is 'nothing', which cannot be a feature: it has no value"):
         described(text(**COLUMNS), keep=["nothing"])
     assert "street" in described(text(**COLUMNS), keep=["street"]).named("category")
@@ -214,7 +214,7 @@ def test_category_of_thousands_of_values_is_reported(described: Callable[..., Ta
         (lambda row: row % 7 + 0.5, {"r2": 0.1}),
     ],
 )
-def test_minimum_is_more_than_a_guess_reaches(
+def test_minimum_exceeds_a_constant_guess(
     described: Callable[..., TableDescription], label: Any, minimum: dict[str, float]
 ) -> None:
     result = described(text(a=lambda row: row * row % 17, bought=label))
@@ -237,13 +237,13 @@ def test_newest_tenth_of_the_rows_is_a_split(tmp_path: Path, time: Any, newest_s
     assert table.newest_s == newest_s
 
 
-def test_newest_rows_are_no_split_if_the_others_lack_a_class(tmp_path: Path) -> None:
+def test_newest_rows_are_not_a_split_if_the_others_lack_a_class(tmp_path: Path) -> None:
     rows = [f"2026-01-01T{row // 60:02}:{row % 60:02}:00,{row * row % 17},{row // 950}" for row in range(1000)]
     (tmp_path / "rows.csv").write_text("\n".join(["at,a,bought", *rows]) + "\n")
     assert describe_table(Source(str(tmp_path / "rows.csv")), Told("bought")).newest_s is None
 
 
-def test_parquet_and_compressed_files(described: Callable[..., TableDescription], tmp_path: Path) -> None:
+def test_parquet_and_compressed_files_are_read(described: Callable[..., TableDescription], tmp_path: Path) -> None:
     assert described(gzip.compress(text(**COLUMNS).encode()), "rows.csv.gz").named("number") == ["age", "income"]
     table = pa.table(
         {
@@ -259,7 +259,7 @@ def test_parquet_and_compressed_files(described: Callable[..., TableDescription]
     assert result.columns[2].why.startswith("list<") and result.request["b"] == "true"
 
 
-def test_a_name_that_spark_takes_for_another_is_left_out(described: Callable[..., TableDescription]) -> None:
+def test_name_ambiguous_to_spark_is_left_out(described: Callable[..., TableDescription]) -> None:
     result = described(text(Bought=lambda row: row % 7, a=lambda row: row % 5, A=lambda row: row % 3, bought=is_even))
     unused = {column.name: column.why for column in result.columns if column.role == "unused"}
     assert unused == {"Bought": "Spark takes its name for 'bought'", "A": "Spark takes its name for 'a'"}
@@ -278,7 +278,7 @@ def test_a_name_that_spark_takes_for_another_is_left_out(described: Callable[...
         ("-", "city", ["-", "-"], ("", "NA", "-")),
     ],
 )
-def test_a_text_for_missing_numbers_is_none_where_it_is_a_class_or_category(
+def test_missing_number_text_stays_a_class_or_category(
     described: Callable[..., TableDescription], missing: str, column: str, values: list[str], null_values: Any
 ) -> None:
     columns = {"age": lambda row: missing if row % 7 == 0 else row % 9, "city": lambda row: "x", "bought": is_even}
@@ -292,7 +292,7 @@ def test_a_text_for_missing_numbers_is_none_where_it_is_a_class_or_category(
 
 
 @pytest.mark.parametrize("name", ["paid", "bid", "amount_paid", "grid", "Void"])
-def test_a_name_that_merely_ends_like_a_key_is_none(described: Callable[..., TableDescription], name: str) -> None:
+def test_name_ending_like_a_key_is_not_a_key(described: Callable[..., TableDescription], name: str) -> None:
     result = described(text(**{name: lambda row: row * row, "bought": is_even}))
     assert result.columns[0].role == "number"
 
@@ -327,7 +327,7 @@ def test_several_files_are_refused(described: Callable[..., TableDescription], t
         describe_table(Source(f"{tmp_path}{what}"), Told("bought"))
 
 
-def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescription]) -> None:
+def test_few_rows_and_rare_classes_are_reported(described: Callable[..., TableDescription]) -> None:
     result = described("a,bought\n" + "1,x\n2,y\n1,y\n2,x\n" * 10 + "3,z\n")
     few, rare = result.notes
     assert few.startswith("41 rows are few") and "('z' in 1)" in rare
@@ -379,7 +379,7 @@ def test_few_rows_and_rare_classes_are_said(described: Callable[..., TableDescri
         (text(a=int, bought=lambda row: "gr\xfcn").encode("latin-1"), {}, "name its encoding"),
     ],
 )
-def test_what_cannot_be_used_is_named(
+def test_unusable_input_is_named(
     described: Callable[..., TableDescription], content: str | bytes, told: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
@@ -439,7 +439,7 @@ def test_numbers_of_other_locales_are_recognised(
 @pytest.mark.parametrize(
     ("options", "value"), [({"decimal": ","}, 1.2), ({"thousands": ","}, 1200.0), ({"type": ["a=string"]}, "1,200")]
 )
-def test_ambiguous_commas_are_read_as_told(tmp_path: Path, options: dict[str, Any], value: Any) -> None:
+def test_ambiguous_commas_follow_the_option(tmp_path: Path, options: dict[str, Any], value: Any) -> None:
     (tmp_path / "t.csv").write_text(text(a=lambda row: ['"1,200"', "950"][row // 2 % 2], b=int, bought=is_even))
     types = {"type": options.pop("type", [])}
     table = describe_table(Source(str(tmp_path / "t.csv"), **options), Told("bought", **types))
@@ -480,7 +480,7 @@ def test_times_of_other_layouts_are_recognised(
         (["1.2.3", "1.10.0"], "'a' is text, as its values"),
     ],
 )
-def test_text_that_looks_like_numbers_or_times_is_said(
+def test_text_resembling_numbers_or_times_is_reported(
     described: Callable[..., TableDescription], cells: list[str], words: str
 ) -> None:
     table = described(text(a=lambda row: cells[row // 2 % len(cells)], b=int, bought=is_even))
@@ -542,7 +542,7 @@ def test_a_project_for_numbers_and_times_of_another_locale_passes_its_test(tmp_p
     assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_text_of_parquet_that_looks_like_numbers_or_times_is_said(tmp_path: Path) -> None:
+def test_parquet_text_resembling_numbers_or_times_is_reported(tmp_path: Path) -> None:
     columns = {
         "price": [f"{row % 37},5" if row % 2 else str(row % 37) for row in range(ROWS)],
         "age": [str(row % 50) for row in range(ROWS)],

@@ -169,7 +169,7 @@ def test_json_fields_have_one_type_in_ingest_and_statistics(
             assert read["a"].to_pylist() == snapshot["a"].to_pylist(), values
 
 
-def test_values_that_come_late_have_types_too(tmp_path: Path, small_blocks: None) -> None:
+def test_late_values_are_typed(tmp_path: Path, small_blocks: None) -> None:
     (tmp_path / "t.csv").write_text("a,b\n" + ",x\n" * 60 + "7,x\n")
     (tmp_path / "t.jsonl").write_text('{"b": "x"}\n' * 60 + '{"b": "x", "a": 7}\n')
     for name in ("t.csv", "t.jsonl"):
@@ -188,9 +188,7 @@ def test_values_that_come_late_have_types_too(tmp_path: Path, small_blocks: None
         (["007"], ["1"], "string"),
     ],
 )  # fmt: skip
-def test_types_of_text_join_over_files_as_over_rows(
-    tmp_path: Path, one: list[str], other: list[str], kind: str
-) -> None:
+def test_text_types_join_over_files_as_over_rows(tmp_path: Path, one: list[str], other: list[str], kind: str) -> None:
     for name, values in {"1.csv": one, "2.csv": other, "both.csv": one + other}.items():
         (tmp_path / name).write_text(csv_of({"b": ["x"] * len(values), "a": values}))
     together = ingested(str(tmp_path / "both.csv"), tmp_path / "both")
@@ -241,7 +239,7 @@ def test_typed_files_widen(tmp_path: Path, one: pa.Array, other: pa.Array, kind:
         assert snapshot.to_pylist() == rows
 
 
-def test_integers_that_float64_does_not_hold_are_refused_among_floats(tmp_path: Path) -> None:
+def test_integers_beyond_float64_are_refused_among_floats(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, (1 << 53) + 1]}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"a": [0.5]}), tmp_path / "2.parquet")
     for work in (lambda source: ingested(source, tmp_path / "t"), generate_statistics):
@@ -258,7 +256,7 @@ def logged(caplog: pytest.LogCaptureFixture, work: Callable[[], Any]) -> list[st
 
 @pytest.mark.parametrize("row", [3, 3000])
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_bad_cell_that_makes_a_column_text_is_logged(
+def test_cell_turning_a_column_into_text_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (readers_csv, readers_jsonl):
@@ -280,7 +278,7 @@ def test_a_bad_cell_that_makes_a_column_text_is_logged(
         )
 
 
-def test_good_data_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_good_data_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     draw = random.Random(1)
     values = {
         "n": [str(n) for n in range(300)], "f": [repr(draw.random()) for _ in range(300)],
@@ -326,7 +324,7 @@ def test_broken_text_is_refused_with_its_row(tmp_path: Path, content: bytes, wor
 
 
 @pytest.mark.parametrize("text", ["\n\na,b\n1,x\n", "\r\na,b\r\n1,x", "a,b\r1,x\r", 'a,b\n1,"x"'])
-def test_rows_are_the_same_however_lines_end(tmp_path: Path, text: str) -> None:
+def test_rows_do_not_depend_on_line_ends(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.csv").write_text(text, newline="")
     rows = [{"a": 1, "b": "x"}]
     assert ingested(str(tmp_path / "t.csv"), tmp_path / "t").to_pylist() == rows
@@ -339,7 +337,7 @@ def test_text_encoding_is_checked(encoding: str) -> None:
         Source("t.csv", encoding=encoding)
 
 
-def test_a_given_type_wins(tmp_path: Path) -> None:
+def test_explicit_type_takes_precedence(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n007,12345678901234567890\n1,2\n")
     (tmp_path / "t.jsonl").write_text('{"a": "007", "b": 12345678901234567890}\n{"a": "1", "b": 2}\n')
     for name in ("t.csv", "t.jsonl"):
@@ -366,7 +364,7 @@ def test_a_given_type_wins(tmp_path: Path) -> None:
         ({"units": ["$"], "thousands": ","}, ["$12345678901234567890"], "string", ["$12345678901234567890"]),
     ],
 )  # fmt: skip
-def test_a_source_says_how_numbers_are_written(
+def test_number_format_of_a_source_is_applied(
     tmp_path: Path, marks: dict[str, Any], cells: list[str], kind: str, values: list[Any]
 ) -> None:
     (tmp_path / "t.csv").write_text(csv_of({"a": cells}))
@@ -387,7 +385,7 @@ def test_a_source_says_how_numbers_are_written(
         ("%b %d, %Y", ["Jan 31, 2013"], "date32[day]", ["2013-01-31"]),
     ],
 )
-def test_a_source_says_how_times_are_written(
+def test_time_format_of_a_source_is_applied(
     tmp_path: Path, layout: str, texts: list[str], kind: str, values: list[str]
 ) -> None:
     (tmp_path / "t.csv").write_text(csv_of({"a": texts, "b": texts}))
@@ -405,7 +403,7 @@ def test_a_time_of_another_layout_is_refused_with_its_row(tmp_path: Path, wrong:
         ingested(Source(str(tmp_path / "t.csv"), schema={"a": "%d/%m/%Y"}), tmp_path / "t")
 
 
-def test_times_without_a_zone_are_said_to_be_utc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_times_without_a_zone_are_reported_as_utc(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "t.csv").write_text("at,seen\n2013-01-01 05:00:00,2013-01-01T05:00:00Z\n")
     source = Source(str(tmp_path / "t.csv"), time_column="at")
     with caplog.at_level(logging.INFO):

@@ -109,7 +109,7 @@ def test_a_feature_is_opened_and_left_again(open_page: OpenPage) -> None:
     )
 
 
-def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, open_page: OpenPage) -> None:
+def test_other_split_and_served_data_are_overlaid(site: Site, open_page: OpenPage) -> None:
     first, *_, last = _statistics(site).values()
     page = open_page(f"{DATA}&artifact={quote(first)}&show=0:train")
     _ready(page)
@@ -140,7 +140,7 @@ def test_a_split_of_another_run_and_what_was_served_are_laid_over(site: Site, op
     expect(page.get_by_role("group", name="Data sets").locator("button[aria-pressed=true]")).to_have_count(2)
 
 
-def test_what_was_served_differs_as_the_skew_report_says(open_page: OpenPage) -> None:
+def test_served_data_differ_as_in_the_skew_report(open_page: OpenPage) -> None:
     page = open_page(f"{MONITORING}&sort=-distance&only=differs")
     _ready(page)
     assert {"temp", "dewp"} <= set(_names(page)[:4])
@@ -149,7 +149,7 @@ def test_what_was_served_differs_as_the_skew_report_says(open_page: OpenPage) ->
     expect(page.get_by_text("(from the skew report)")).to_be_visible()
 
 
-def test_statistics_that_are_not_there_say_so(open_page: OpenPage) -> None:
+def test_missing_statistics_are_explained(open_page: OpenPage) -> None:
     page = open_page(f"{DATA}&artifact=statistics/{DAG}/statistics/-1/no-run", problems_expected=True)
     expect(page.get_by_text("Not found")).to_be_visible()
     expect(page.get_by_role("button", name="Add data")).to_be_visible()

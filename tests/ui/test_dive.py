@@ -100,7 +100,7 @@ def test_the_newest_examples_are_placed_and_coloured_by_their_label(
     expect(page).to_have_url(re.compile("split=eval"))
 
 
-def test_what_is_set_is_in_the_address_and_there_again_after_a_reload(open_page: OpenPage) -> None:
+def test_settings_are_in_the_address_and_survive_a_reload(open_page: OpenPage) -> None:
     page = open_page(address())
     plot_of(page)
     page.get_by_label("X axis", exact=True).select_option("scheduled_minute")
@@ -156,7 +156,7 @@ def test_the_plot_is_moved_and_zoomed_by_mouse_and_keys(open_page: OpenPage) -> 
     expect(page).to_have_url(re.compile("view="))
 
 
-def test_a_selection_is_compared_with_all_and_kept_when_rows_are_placed_otherwise(open_page: OpenPage) -> None:
+def test_selection_is_compared_and_survives_another_layout(open_page: OpenPage) -> None:
     page = open_page(address(x="temp", y="humid", tool="lasso"))
     plot_of(page)
     # The right half, by a lasso: the warm rows.
@@ -214,7 +214,7 @@ def test_filters_by_value_and_by_range_leave_those_rows(open_page: OpenPage) -> 
     expect(page.get_by_text("No row matches the filters")).to_be_visible()
 
 
-def test_a_row_is_found_by_its_key_opened_copied_and_gone_on_from(open_page: OpenPage) -> None:
+def test_row_is_found_by_key_opened_and_copied(open_page: OpenPage) -> None:
     page = open_page(address(display="table", split="eval"))
     table = page.get_by_role("table", name="Rows")
     first = table.get_by_role("row").nth(1)
@@ -248,9 +248,7 @@ def test_a_row_is_found_by_its_key_opened_copied_and_gone_on_from(open_page: Ope
     expect(row).to_be_visible()
 
 
-def test_vectors_of_a_transform_are_features_and_what_is_not_there_is_said(
-    open_page: OpenPage, newest: dict[str, Any]
-) -> None:
+def test_transform_vectors_are_features_and_gaps_are_reported(open_page: OpenPage, newest: dict[str, Any]) -> None:
     run = newest["run_id"]
     page = open_page(address(artifact=f"transformed_examples/{DAG}/transform/-1/{run}"))
     plot_of(page)
@@ -266,6 +264,6 @@ def test_vectors_of_a_transform_are_features_and_what_is_not_there_is_said(
         expect(lost.get_by_text(says)).to_be_visible()
 
 
-def test_a_pipeline_without_runs_says_how_to_start(open_page: OpenPage) -> None:
+def test_pipeline_without_runs_shows_how_to_start(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/data?dag=fashion_mnist&tab=dive")
     expect(page.get_by_text("No rows yet")).to_be_visible()

@@ -34,7 +34,7 @@ def lineage(site: Site, versions: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def test_what_serves_leads_back_to_its_snapshot(
+def test_served_version_leads_to_its_snapshot(
     open_page: OpenPage, versions: list[dict[str, Any]], lineage: dict[str, Any]
 ) -> None:
     page = open_page(f"plugin/hops/lineage?dag={DAG}", theme="dark")
@@ -62,7 +62,7 @@ def test_what_serves_leads_back_to_its_snapshot(
     expect(page.get_by_role("heading", name="Snapshot")).to_be_visible()
 
 
-def test_an_artifact_leads_on_to_what_was_made_from_it(open_page: OpenPage, lineage: dict[str, Any]) -> None:
+def test_artifact_leads_to_derived_artifacts(open_page: OpenPage, lineage: dict[str, Any]) -> None:
     examples = next(node for node in lineage["nodes"] if node["kind"] == "examples")
     page = open_page(f"plugin/hops/lineage?dag={DAG}&node={examples['id']}", user="viewer")
     page.get_by_role("link", name="Lineage of this").click()
@@ -73,7 +73,7 @@ def test_an_artifact_leads_on_to_what_was_made_from_it(open_page: OpenPage, line
     expect(page).to_have_url(re.compile("/plugin/hops/data[?]"))
 
 
-def test_the_same_is_a_nested_list_and_another_version_is_chosen(
+def test_lineage_is_also_a_nested_list(
     open_page: OpenPage, versions: list[dict[str, Any]], lineage: dict[str, Any]
 ) -> None:
     page = open_page(f"plugin/hops/lineage?dag={DAG}")
@@ -91,7 +91,7 @@ def test_the_same_is_a_nested_list_and_another_version_is_chosen(
     expect(first).not_to_contain_text(f"flights v{other['version']} as")
 
 
-def test_what_was_deleted_keeps_its_box(site: Site, open_page: OpenPage, lineage: dict[str, Any]) -> None:
+def test_deleted_artifact_keeps_its_box(site: Site, open_page: OpenPage, lineage: dict[str, Any]) -> None:
     node = next(node for node in lineage["nodes"] if node["kind"] == "statistics")
     address = node["address"]
     made = site.home / "store" / address["dag_id"]
@@ -119,7 +119,7 @@ def test_what_was_deleted_keeps_its_box(site: Site, open_page: OpenPage, lineage
     expect(box).not_to_contain_text("deleted")
 
 
-def test_what_another_dag_made_is_a_box_without_a_name(site: Site, open_page: OpenPage) -> None:
+def test_foreign_artifact_is_an_unnamed_box(site: Site, open_page: OpenPage) -> None:
     if one_dag_auth_manager.USER not in site.passwords:
         pytest.skip("the site has no user who may read one DAG alone")
     watching = one_dag_auth_manager.DAG
@@ -145,7 +145,7 @@ def test_what_another_dag_made_is_a_box_without_a_name(site: Site, open_page: Op
     ).to_have_count(0)
 
 
-def test_nothing_made_yet_says_how_to_begin(open_page: OpenPage) -> None:
+def test_empty_lineage_shows_how_to_start(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/lineage?dag=fashion_mnist")
     expect(page.get_by_text("No artifacts yet")).to_be_visible()
     follow(page, f"{page.url.split('?')[0]}?dag={DAG}&version=999")

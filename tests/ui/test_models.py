@@ -77,7 +77,7 @@ def tiles(page: Page) -> Any:
     return page.get_by_role("region", name="Endpoint")
 
 
-def test_a_model_says_what_serves_and_how(site: Site, open_page: OpenPage) -> None:
+def test_model_page_shows_the_serving_version(site: Site, open_page: OpenPage) -> None:
     known = site.get(API)
     version = known["champion"]["version"]
     answering_versions(site, 3)
@@ -147,7 +147,7 @@ def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, op
     expect(page.get_by_role("table", name="Versions")).to_be_visible()
 
 
-def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open_page: OpenPage) -> None:
+def test_rollout_is_shown_step_by_step_and_the_log_is_filtered(site: Site, open_page: OpenPage) -> None:
     decisions = site.get(API)["decisions"]
     steps = [each for each in decisions if each["canary"] is not None]
     page = open_page(f"{PAGE}&tab=decisions")
@@ -175,7 +175,7 @@ def test_a_rollout_is_told_step_by_step_and_the_log_is_filtered(site: Site, open
     expect(page.get_by_text("None of the newest lines")).to_be_visible()
 
 
-def test_what_is_decided_on_the_page_is_seen_in_what_is_served(site: Site, open_page: OpenPage, champion: int) -> None:
+def test_decision_on_the_page_changes_serving(site: Site, open_page: OpenPage, champion: int) -> None:
     other = next(version for version in site.get(API)["deployed"] if version != champion)
     assert answering_versions(site, 20) == {str(champion): 20}
     page = open_page(PAGE, user="op")
@@ -213,7 +213,7 @@ def test_what_is_decided_on_the_page_is_seen_in_what_is_served(site: Site, open_
     promote(site, other)
 
 
-def test_who_may_not_trigger_the_dag_has_no_buttons_and_is_refused(site: Site, open_page: OpenPage) -> None:
+def test_user_without_trigger_right_has_no_buttons_and_is_refused(site: Site, open_page: OpenPage) -> None:
     page = open_page(PAGE, user="viewer", problems_expected=True)
     expect(page.get_by_text("you need permission to trigger")).to_be_visible()
     for name in ("Promote", "Set traffic", "Roll back"):

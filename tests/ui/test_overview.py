@@ -17,7 +17,7 @@ DAG, MONITOR, MODEL = "flights_training", "flights_monitoring", "flights"
 WHY = "eval: auc 0.51, at least 0.6 is asked for <img src=x>"
 
 
-def test_a_pipeline_at_a_glance(site: Site, open_page: OpenPage) -> None:
+def test_overview_summarises_the_pipeline(site: Site, open_page: OpenPage) -> None:
     result = site.get(f"/hops/api/dags/{DAG}/overview")
     page = open_page(f"plugin/hops/overview?dag={MONITOR}")
     expect(page).to_have_url(re.compile(f"/plugin/hops/overview[?]dag={DAG}$"))
@@ -38,7 +38,7 @@ def test_a_pipeline_at_a_glance(site: Site, open_page: OpenPage) -> None:
     expect(page).to_have_url(re.compile(f"/models/{MODEL}[?]dag={DAG}&tab=decisions"))
 
 
-def test_refused_candidates_and_what_waits_for_a_person_are_told(site: Site, open_page: OpenPage) -> None:
+def test_refused_candidates_and_pending_approvals_are_shown(site: Site, open_page: OpenPage) -> None:
     result: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/overview")
     detail: dict[str, Any] = site.get(f"/hops/api/dags/{DAG}/models/{MODEL}")
     run = result["runs"][0]

@@ -26,7 +26,7 @@ def _row(page: Page, name: str) -> Any:
     return page.locator("tbody tr[data-index]").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
-def test_a_row_says_how_a_pipeline_is(site: Site, open_page: OpenPage) -> None:
+def test_row_shows_the_state_of_a_pipeline(site: Site, open_page: OpenPage) -> None:
     page, known = open_page("plugin/hops", theme="dark"), _pipeline(site)
     row = _row(page, DAG)
     champion, metric = known["model"]["champion"], known["model"]["metric"]
@@ -48,7 +48,7 @@ def test_a_row_says_how_a_pipeline_is(site: Site, open_page: OpenPage) -> None:
     expect(page.locator("html")).to_have_class("dark")
 
 
-def test_pipelines_are_searched_filtered_and_sorted_by_the_address(open_page: OpenPage) -> None:
+def test_address_stores_search_filter_and_order_of_pipelines(open_page: OpenPage) -> None:
     page = open_page("plugin/hops?sort=-pipeline")
     names = page.locator("tbody tr[data-index] td:first-child a").filter(
         has_text=re.compile("^f.*(ts_training|_mnist)$")
@@ -82,7 +82,7 @@ def _answer(page: Page, change: Any) -> None:
     page.route("**/hops/api/pipelines?*", answer)
 
 
-def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPage) -> None:
+def test_failed_running_and_hostile_pipelines_are_listed(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/nowhere", own=True)
     hostile = "<img src=x onerror=alert(1)>"
 
@@ -123,7 +123,7 @@ def test_failed_running_and_many_pipelines_with_hostile_names(open_page: OpenPag
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_who_has_no_pipeline_is_told_how_to_start(open_page: OpenPage) -> None:
+def test_user_without_pipelines_sees_how_to_start(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/nowhere", own=True)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     _answer(page, lambda pipelines: pipelines.clear())
@@ -137,7 +137,7 @@ def test_who_has_no_pipeline_is_told_how_to_start(open_page: OpenPage) -> None:
     assert made["statistics"].source == "/data/*.csv"
 
 
-def test_a_run_shows_its_stages_and_what_they_made(site: Site, open_page: OpenPage) -> None:
+def test_run_shows_its_stages_and_their_artifacts(site: Site, open_page: OpenPage) -> None:
     run_id = _pipeline(site)["last_run"]["run_id"]
     page = open_page(f"dags/{DAG}/runs/{quote(run_id, safe='')}/plugin/hops-run", theme="dark", height=1300)
     rows = page.locator("tbody tr[data-index]")

@@ -30,9 +30,7 @@ def _rows(page: Page) -> Any:
     return page.get_by_role("table", name="Training runs").locator("tbody tr[data-index]")
 
 
-def test_runs_are_sorted_filtered_and_what_is_wrong_is_pointed_at(
-    open_page: OpenPage, trainings: list[dict[str, Any]]
-) -> None:
+def test_runs_are_sorted_filtered_and_errors_marked(open_page: OpenPage, trainings: list[dict[str, Any]]) -> None:
     page = open_page(RUNS, problems_expected=True)
     expect(_rows(page)).to_have_count(len(trainings))
     page.get_by_role("button", name="val_auc", exact=True).click()
@@ -99,7 +97,7 @@ def test_a_range_marked_on_an_axis_filters_the_table(open_page: OpenPage, traini
     expect(page).to_have_url(re.compile("brush=metrics.val_auc"))
 
 
-def test_a_run_shows_its_figures_and_files_and_leads_on(
+def test_run_shows_its_metrics_files_and_links(
     site: Site, open_page: OpenPage, trainings: list[dict[str, Any]]
 ) -> None:
     run = trainings[-1]
@@ -136,7 +134,7 @@ def open_tab(site: Site, open_page: OpenPage) -> Callable[[str], Page]:
     return open_tab
 
 
-def test_the_tab_of_a_task_shows_what_it_made(open_tab: Callable[[str], Page]) -> None:
+def test_task_tab_shows_its_artifact(open_tab: Callable[[str], Page]) -> None:
     page = open_tab("train")
     expect(page.get_by_role("img", name="loss of 1 run by step")).to_be_visible()
     expect(page.get_by_role("link", name="TensorBoard")).to_be_visible()
@@ -152,7 +150,7 @@ def test_the_tab_of_a_task_shows_what_it_made(open_tab: Callable[[str], Page]) -
     expect(page.get_by_text("promoted", exact=True)).to_be_visible()
 
 
-def test_a_pipeline_without_trainings_says_how_to_start(open_page: OpenPage) -> None:
+def test_pipeline_without_training_runs_shows_how_to_start(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/runs?dag=fashion_mnist")
     expect(page.get_by_text("No training runs yet")).to_be_visible()
     expect(page.get_by_role("link", name="Trigger fashion_mnist")).to_be_visible()

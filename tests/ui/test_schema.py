@@ -95,7 +95,7 @@ def test_the_schema_is_sorted_filtered_and_opened(open_page: OpenPage) -> None:
     expect(_rows(page, "Versions of the schema").last).to_contain_text("inferred by run")
 
 
-def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_page: OpenPage) -> None:
+def test_anomalies_are_shown_across_runs_with_values_and_rows(site: Site, open_page: OpenPage) -> None:
     api = "/hops/api/dags/flights_training"
     result = site.get(f"{api}/validations")["entries"]
     at = next(at for at, each in enumerate(result) if "dest" in [feature["feature"] for feature in each["features"]])
@@ -129,7 +129,7 @@ def test_anomalies_are_told_across_runs_with_values_and_rows(site: Site, open_pa
     expect(rows).to_have_count(len(result[at]["features"]))
 
 
-def test_an_edited_proposal_is_approved_and_the_run_goes_on_with_it(asking: Asking, open_page: OpenPage) -> None:
+def test_edited_proposal_is_approved_and_used_by_the_run(asking: Asking, open_page: OpenPage) -> None:
     validation = asking.wait_for(asking.waiting)
     viewed = open_page(PAGE, site=asking.site, user="viewer", theme="dark")
     viewed.get_by_role("button", name="Review").click()
@@ -180,7 +180,7 @@ def test_an_edited_proposal_is_approved_and_the_run_goes_on_with_it(asking: Aski
     expect(changes.get_by_text("+ mine")).to_be_visible()
 
 
-def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, open_page: OpenPage) -> None:
+def test_late_answer_names_the_first_one(asking: Asking, open_page: OpenPage) -> None:
     validation = asking.wait_for(asking.waiting)
     page = open_page(f"{PAGE}&tab=anomalies", site=asking.site, problems_expected=True)
     page.get_by_role("region", name="Decision").get_by_role("button", name=CONTINUE).click()
@@ -200,7 +200,7 @@ def test_an_answer_that_comes_too_late_is_told_who_was_first(asking: Asking, ope
     expect(decision).to_contain_text(f"{REJECT} by op")
 
 
-def test_the_pages_work_below_a_path(asking: Asking, open_page: OpenPage) -> None:
+def test_pages_work_below_a_path_prefix(asking: Asking, open_page: OpenPage) -> None:
     page = open_page("", site=asking.site)
     page.get_by_role("link", name="Pipelines", exact=True).click()
     expect(page.locator("h1")).to_have_text("ML Pipelines")  # Airflow's home names the DAG in links of its own

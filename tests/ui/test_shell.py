@@ -55,7 +55,7 @@ BUTTONS = (
 PAGES = ["Overview", "Data", "Schema", "Runs", "Models", "Skew", "Lineage"]
 
 
-def test_the_navigation_leads_to_the_pipelines_and_on_to_the_pages_of_one(open_page: OpenPage) -> None:
+def test_navigation_leads_to_pipelines_and_their_pages(open_page: OpenPage) -> None:
     page = open_page()
     entry = page.get_by_role("link", name="Pipelines", exact=True)
     cut_off = entry.evaluate(
@@ -81,7 +81,7 @@ def _choose_theme(page: Page, theme: str) -> None:
     expect(page.locator("html")).to_have_class(theme)
 
 
-def test_the_pages_follow_the_mode_of_the_host(open_page: OpenPage) -> None:
+def test_pages_follow_the_colour_mode_of_airflow(open_page: OpenPage) -> None:
     page = open_page(f"plugin/hops/lineage?dag={DAG}", theme="light")
     colors = []
     for theme in ("light", "dark"):
@@ -140,7 +140,7 @@ def _drawn_at_last(canvases: Locator) -> str:
     return seen[-1]
 
 
-def test_what_the_browser_has_lost_of_a_picture_is_drawn_again(open_page: OpenPage) -> None:
+def test_lost_canvas_is_drawn_again(open_page: OpenPage) -> None:
     # As when the GPU's process ends: the picture goes, and the canvas is told when it can be drawn on again.
     lose = "canvases => canvases.forEach(canvas => { canvas.width = canvas.width })"
     restore = "canvases => canvases.forEach(canvas => canvas.dispatchEvent(new Event('contextrestored')))"
@@ -166,7 +166,7 @@ def test_a_page_without_a_pipeline_asks_for_one_and_another_is_chosen_in_the_bre
     expect(page).to_have_url(re.compile(f"dag={DAG}$"))
 
 
-def test_an_address_that_leads_nowhere_says_so(open_page: OpenPage) -> None:
+def test_unknown_address_is_reported(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/nowhere")
     expect(page.get_by_text("Page not found")).to_be_visible()
     page.get_by_role("link", name="all pipelines").click()
@@ -186,7 +186,7 @@ def test_a_run_and_a_task_have_a_tab(site: Site, open_page: OpenPage) -> None:
     expect(page.get_by_text("This part of the page failed")).to_have_count(0)
 
 
-def test_who_is_not_logged_in_is_led_to_the_login_and_back(site: Site, open_page: OpenPage) -> None:
+def test_login_returns_to_the_page(site: Site, open_page: OpenPage) -> None:
     page = open_page("plugin/hops", problems_expected=True, own=True)
     expect(page.get_by_role("link", name=DAG, exact=True)).to_be_visible()
     page.context.clear_cookies()
@@ -196,7 +196,7 @@ def test_who_is_not_logged_in_is_led_to_the_login_and_back(site: Site, open_page
     expect(page).to_have_url(re.compile("/auth/login[?]next="))
 
 
-def test_the_first_change_of_the_address_leaves_the_page_as_it_is(open_page: OpenPage) -> None:
+def test_first_address_change_does_not_reload_the_page(open_page: OpenPage) -> None:
     page = open_page(f"plugin/hops/data?dag={DAG}")
     search = page.get_by_role("textbox", name=re.compile("^Search, or"))
     search.evaluate("input => { input.sameAsBefore = true }")
@@ -207,7 +207,7 @@ def test_the_first_change_of_the_address_leaves_the_page_as_it_is(open_page: Ope
     assert search.evaluate("input => input.sameAsBefore === true")
 
 
-def test_what_a_page_shows_is_saved_by_name_and_found_again(open_page: OpenPage) -> None:
+def test_page_settings_are_saved_by_name(open_page: OpenPage) -> None:
     page = open_page(f"plugin/hops/runs?dag={DAG}&filter=metrics.auc+%3E+0.1&sort=-metrics.auc")
     page.get_by_role("button", name="Views").click()
     views = page.get_by_role("dialog", name="Saved views of")
@@ -234,7 +234,7 @@ def test_what_a_page_shows_is_saved_by_name_and_found_again(open_page: OpenPage)
     expect(views.get_by_text("None yet.")).to_be_visible()
 
 
-def test_notes_and_reports_of_a_run(site: Site, open_page: OpenPage) -> None:
+def test_notes_and_reports_of_a_run_are_shown(site: Site, open_page: OpenPage) -> None:
     run = site.get(f"/hops/api/dags/{DAG}/training-runs")["runs"][0]
     page = open_page(f"plugin/hops/runs?dag={DAG}&run={run['run_id']}")
     page.get_by_role("button", name="Add a note or tags").click()

@@ -63,7 +63,7 @@ def test_features_are_sorted_by_weight_and_can_be_searched(open_page: OpenPage, 
     expect(_rows(page)).to_have_count(1)
 
 
-def test_a_cell_opens_its_comparison_with_what_was_decided(
+def test_cell_opens_its_comparison_and_decision(
     open_page: OpenPage, timeline: dict[str, Any], weeks: list[dict[str, Any]]
 ) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", theme="dark")
@@ -87,7 +87,7 @@ def test_a_cell_opens_its_comparison_with_what_was_decided(
     expect(page).to_have_url(re.compile("week-03"))
 
 
-def test_a_fault_and_too_few_rows_are_told_in_words(open_page: OpenPage, weeks: list[dict[str, Any]]) -> None:
+def test_fault_and_too_few_rows_are_explained(open_page: OpenPage, weeks: list[dict[str, Any]]) -> None:
     few, fault, _ = weeks[-3:]
     assert (few["verdict"], fault["verdict"]) == ("insufficient", "pipeline_fault")
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp&artifact={_artifact(fault)}")
@@ -97,7 +97,7 @@ def test_a_fault_and_too_few_rows_are_told_in_words(open_page: OpenPage, weeks: 
     expect(page.get_by_text(f"{few['min_rows']:,} are needed")).to_be_visible()
 
 
-def test_what_is_measured_and_which_time_stay_in_the_address(open_page: OpenPage, timeline: dict[str, Any]) -> None:
+def test_measure_and_time_are_in_the_address(open_page: OpenPage, timeline: dict[str, Any]) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
     chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['checks'])} comparisons"))
     expect(chart.locator("canvas")).to_be_visible()
@@ -124,7 +124,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
 """
 
 
-def test_the_ticks_stand_where_the_chosen_zone_has_them(open_page: OpenPage, timeline: dict[str, Any]) -> None:
+def test_axis_ticks_follow_the_time_zone(open_page: OpenPage, timeline: dict[str, Any]) -> None:
     def dates(browsers: str, chosen: str) -> dict[str, int]:
         script = f"localStorage.timezone = JSON.stringify('{chosen}');\n{DRAWN_DATES}"
         page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", zone=browsers, own=script)
@@ -141,7 +141,7 @@ def test_the_ticks_stand_where_the_chosen_zone_has_them(open_page: OpenPage, tim
 
 
 @pytest.mark.parametrize("width", [1024, 2560])
-def test_one_comparison_is_shown_as_well(open_page: OpenPage, timeline: dict[str, Any], width: int) -> None:
+def test_single_comparison_is_shown(open_page: OpenPage, timeline: dict[str, Any], width: int) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}&last=1", width=width, theme="dark")
     expect(page.get_by_text(f"the last 1 of {timeline['total_entries']} comparisons")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("over 1 comparisons")).locator("canvas")).to_be_visible()
@@ -150,6 +150,6 @@ def test_one_comparison_is_shown_as_well(open_page: OpenPage, timeline: dict[str
     assert wide <= width
 
 
-def test_nothing_to_compare_says_how_to_begin(open_page: OpenPage) -> None:
+def test_page_without_comparisons_shows_how_to_start(open_page: OpenPage) -> None:
     page = open_page("plugin/hops/skew?dag=fashion_mnist")
     expect(page.get_by_text("This pipeline is not monitored")).to_be_visible()

@@ -62,9 +62,7 @@ def test_a_canary_is_marked_where_models_are_shown(site: Site, open_page: OpenPa
     expect(page.get_by_text(f"Version {canary} deployed as canary").first).to_be_visible()
 
 
-def test_a_canary_is_marked_above_the_features_it_may_move(
-    site: Site, open_page: OpenPage, versions: tuple[int, int]
-) -> None:
+def test_canary_is_marked_above_affected_features(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:
     _, canary = versions
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
     chart = page.get_by_role("img", name=re.compile("^temp over"))
@@ -80,9 +78,7 @@ def test_a_canary_is_marked_above_the_features_it_may_move(
     expect(chart).to_contain_text(f"{MODEL} v{canary} began as a canary")
 
 
-def test_traffic_that_is_set_on_the_page_is_what_is_served(
-    site: Site, open_page: OpenPage, versions: tuple[int, int]
-) -> None:
+def test_traffic_set_on_the_page_is_served(site: Site, open_page: OpenPage, versions: tuple[int, int]) -> None:
     champion, canary = versions
     page = open_page(PAGE, user="op")
     page.get_by_role("button", name="Set traffic").click()

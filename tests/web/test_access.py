@@ -97,7 +97,7 @@ def test_every_route_depends_on_airflows_check(subtests: pytest.Subtests) -> Non
             assert access.check_origin in _dependencies(route.dependant)
 
 
-def test_who_is_not_logged_in_is_told_so(api: Api, subtests: pytest.Subtests) -> None:
+def test_anonymous_request_is_401(api: Api, subtests: pytest.Subtests) -> None:
     for method, route in PROTECTED:
         with subtests.test(f"{method} {route.path}"):
             answer = api.request(method, _path(api, route), user=None)
@@ -106,7 +106,7 @@ def test_who_is_not_logged_in_is_told_so(api: Api, subtests: pytest.Subtests) ->
             assert forged.status_code == 403
 
 
-def test_who_has_no_right_is_refused(api: Api, subtests: pytest.Subtests) -> None:
+def test_user_without_right_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for method, route in PROTECTED:
         with subtests.test(f"{method} {route.path}"):
             assert api.request(method, _path(api, route), "nobody").status_code == 403
@@ -128,7 +128,7 @@ def test_a_run_of_another_dag_is_not_found(api: Api, subtests: pytest.Subtests) 
             assert api.request(method, _path(api, route, run_id=other)).status_code == 404
 
 
-def test_what_leads_astray_leads_nowhere(api: Api, subtests: pytest.Subtests) -> None:
+def test_path_traversal_is_refused(api: Api, subtests: pytest.Subtests) -> None:
     for method, route in PROTECTED:
         names = re.findall(r"{(\w+)}", route.path)  # less the paths of TensorBoard, which it answers itself
         for name, astray in itertools.product(names, ASTRAY):
@@ -138,7 +138,7 @@ def test_what_leads_astray_leads_nowhere(api: Api, subtests: pytest.Subtests) ->
                 assert "pages_other/" not in answer.text
 
 
-def test_a_page_of_another_site_changes_nothing(api: Api, subtests: pytest.Subtests) -> None:
+def test_cross_site_request_changes_nothing(api: Api, subtests: pytest.Subtests) -> None:
     for method, route in PROTECTED:
         if method == "GET":
             continue

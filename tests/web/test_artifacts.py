@@ -37,7 +37,7 @@ def test_a_run_lists_its_artifacts_in_the_pipelines_order(api: Api) -> None:
     assert examples["created_at"].endswith("Z")
 
 
-def test_runs_are_listed_by_what_they_hold(api: Api) -> None:
+def test_runs_are_listed_by_artifact_kind(api: Api) -> None:
     page = api.get("/api/dags/pages/runs?with=statistics").json()
     assert page["total_entries"] == 1
     assert [artifact["kind"] for artifact in page["entries"][0]["artifacts"]] == ["statistics"]
@@ -46,14 +46,14 @@ def test_runs_are_listed_by_what_they_hold(api: Api) -> None:
     assert api.get("/api/dags/pages/runs?with=a%25").status_code == 422
 
 
-def test_an_artifact_says_what_it_was_made_from(api: Api) -> None:
+def test_artifact_lists_its_inputs(api: Api) -> None:
     detail = api.get(api.artifact_path("statistics", "statistics")).json()
     (examples,) = detail["inputs"]["examples"]
     assert (examples["state"], examples["address"]["task_id"]) == ("present", "examples")
     assert {file["path"] for file in detail["files"]} >= {"train/FeatureStats.pb", "eval/statistics.json"}
 
 
-def test_what_another_dag_made_is_hidden_from_who_may_not_read_it(api: Api) -> None:
+def test_foreign_artifact_is_hidden_without_the_right(api: Api) -> None:
     store = api.store
     other = store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
     mine = Producer("pages", api.pages.run_id, "validate")
@@ -68,7 +68,7 @@ def test_what_another_dag_made_is_hidden_from_who_may_not_read_it(api: Api) -> N
     assert shown["address"]["dag_id"] == "pages_other"
 
 
-def test_an_artifact_that_another_dag_made_takes_the_right_to_that_dag(api: Api) -> None:
+def test_foreign_artifact_requires_the_right_to_its_dag(api: Api) -> None:
     from airflow.models.xcom import XComModel
 
     uri = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
@@ -93,14 +93,14 @@ def test_an_artifact_that_another_dag_made_takes_the_right_to_that_dag(api: Api)
         ("/api/dags/pages/runs/{other}/artifacts/examples/-1/examples", 404, "has no run"),
     ],
 )
-def test_what_is_not_there_is_named(api: Api, path: str, status: int, says: str) -> None:
+def test_missing_artifact_is_named(api: Api, path: str, status: int, says: str) -> None:
     runs = {"run": quote(api.pages.run_id, safe=""), "other": quote(api.other.run_id, safe="")}
     answer = api.get(path.format(**runs))
     assert answer.status_code == status
     assert says in answer.text
 
 
-def test_a_deleted_artifact_is_gone_and_a_replaced_one_too(api: Api, folder_of: Any) -> None:
+def test_deleted_and_replaced_artifacts_are_410(api: Api, folder_of: Any) -> None:
     folder: Path = folder_of("validate", "anomalies")
     path = api.artifact_path("validate", "anomalies")
     away = folder.with_name("away")
@@ -123,7 +123,7 @@ def test_a_deleted_artifact_is_gone_and_a_replaced_one_too(api: Api, folder_of: 
     assert api.get(path).status_code == 200
 
 
-def test_a_store_that_cannot_be_read_is_said_to_be_the_cause(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_store_is_named_as_the_cause(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"key": "a", "secret": "b", "endpoint_url": "http://127.0.0.1:9"}
     options["config_kwargs"] = {"retries": {"max_attempts": 0}}
     elsewhere = {"conn_type": "hops", "extra": {"store": "s3://no-such/hops", "storage_options": options}}
@@ -216,7 +216,7 @@ def test_statistics_show_their_sample_of_the_rows(api: Api) -> None:
         ("split=train&rows=0", "greater_than_equal"),
     ],
 )
-def test_rows_that_there_are_not_are_named(api: Api, query: str, says: str) -> None:
+def test_missing_rows_are_named(api: Api, query: str, says: str) -> None:
     answer = api.get(f"{api.artifact_path()}/rows?{query}")
     assert answer.status_code == 422
     assert says in answer.text
@@ -236,7 +236,7 @@ def test_failure_names_the_newer_profile_of_the_workers(api: Api, folder_of: Any
     assert (named in answer.json()["detail"]) == (profile_of(runtime) is BASE)
 
 
-def test_who_has_not_the_token_is_not_answered_by_the_ml_side(api: Api) -> None:
+def test_query_server_requires_the_token(api: Api) -> None:
     import httpx
 
     from airflow_hops.web import queries as inspection
@@ -274,7 +274,7 @@ def placed(api: Api) -> str:
     return api.artifact_path("validate", "placed")
 
 
-def test_a_split_says_what_of_it_can_be_shown(api: Api, placed: str) -> None:
+def test_split_lists_its_displayable_parts(api: Api, placed: str) -> None:
     train = api.get(f"{placed}/splits").json()["train"]
     assert train["rows"] == 4
     assert {column["name"]: column["role"] for column in train["columns"]} == {
@@ -289,7 +289,7 @@ def test_a_split_says_what_of_it_can_be_shown(api: Api, placed: str) -> None:
     }
 
 
-def test_places_of_vectors_are_columns_with_what_is_missing_in_them(api: Api, placed: str) -> None:
+def test_vector_elements_are_columns_with_missing_counts(api: Api, placed: str) -> None:
     header, columns = _values(api.get(f"{placed}/rows?split=train").content)
     assert set(header["left_out"]) == {"ids", "image", "wide"}
     np.testing.assert_array_equal(columns["numeric[0]"], np.float32([1, 3, np.nan, 0.1]))
@@ -299,7 +299,7 @@ def test_places_of_vectors_are_columns_with_what_is_missing_in_them(api: Api, pl
     np.testing.assert_array_equal(columns["at"], [1, np.nan, 0, 2_999])  # finer than a millisecond is cut off
 
 
-def test_columns_come_in_parts_that_fit_together(api: Api, placed: str) -> None:
+def test_columns_are_paged_consistently(api: Api, placed: str) -> None:
     # The page asks for what the plot needs first: the rows must be the same in each answer.
     whole = _values(api.get(f"{placed}/rows?split=train&rows=2").content)[1]
     for name in ("numeric[1]", "day"):
@@ -308,7 +308,7 @@ def test_columns_come_in_parts_that_fit_together(api: Api, placed: str) -> None:
         np.testing.assert_array_equal(part[name], whole[name])
 
 
-def test_numbers_of_all_rows_are_rounded_to_place_them_and_of_one_row_come_in_full(api: Api, placed: str) -> None:
+def test_bulk_numbers_are_rounded_and_single_rows_exact(api: Api, placed: str) -> None:
     random = np.random.default_rng(3)
     exact = {
         "wide": random.normal(0, 1, 100),
@@ -337,6 +337,6 @@ def test_numbers_of_all_rows_are_rounded_to_place_them_and_of_one_row_come_in_fu
     assert (answer.status_code, answer.json()["detail"]) == (422, "row is 40, expected 0 to 39, as 40 are sampled")
 
 
-def test_a_vector_itself_is_no_column(api: Api, placed: str) -> None:
+def test_whole_vector_is_not_a_column(api: Api, placed: str) -> None:
     answer = api.get(f"{placed}/rows?split=train&column=numeric")
     assert (answer.status_code, "column 'numeric' is not in split 'train'" in answer.json()["detail"]) == (422, True)

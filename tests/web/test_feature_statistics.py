@@ -86,7 +86,7 @@ def test_a_table_has_the_numbers_of_every_feature(statistics: Statistics) -> Non
     assert (rows["list"]["count"], rows["list"]["values_per_row"]) == (1000, 3)
 
 
-def test_a_slice_and_weights_have_tables_of_their_own(statistics: Statistics) -> None:
+def test_slices_and_weights_have_separate_tables(statistics: Statistics) -> None:
     rare = statistics.get("/features", "before", dataset="train", slice="word_<b>rare</b>").json()
     assert rare["rows"] == 100
     assert _rows(rare)["word"]["top_values"] == [["<b>rare</b>", 100]]
@@ -101,7 +101,7 @@ def test_a_slice_and_weights_have_tables_of_their_own(statistics: Statistics) ->
     )
 
 
-def test_one_feature_is_told_in_full(statistics: Statistics) -> None:
+def test_one_feature_has_full_details(statistics: Statistics) -> None:
     size = statistics.feature("size")
     assert sum(count for _, _, count in size["standard"]) == pytest.approx(1000)
     curve = size["curve"]
@@ -114,7 +114,7 @@ def test_one_feature_is_told_in_full(statistics: Statistics) -> None:
     assert statistics.feature("small", weighted=True)["mean"] == pytest.approx(2)
 
 
-def test_distances_are_measured_or_those_of_the_skew_report(statistics: Statistics) -> None:
+def test_distances_are_computed_or_come_from_the_skew_report(statistics: Statistics) -> None:
     pair = {"dataset": "train", "to": statistics.address("after"), "to_dataset": "train"}
     answer = statistics.get("/distances", "before", **pair)
     result = Distances.model_validate_json(answer.text)
@@ -159,7 +159,7 @@ def _report(statistics: Statistics) -> str:
         ("/distances", {"dataset": "train", "to": "skew/pages/../-1/x", "to_dataset": "train"}, 404, "has no run 'x'"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_missing_artifact_is_named(
     statistics: Statistics, verb: str, query: dict[str, Any], status: int, says: str
 ) -> None:
     answer = statistics.get(verb, "before", **query)
@@ -172,7 +172,7 @@ def test_other_artifacts_have_no_statistics(statistics: Statistics) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (422, "kind is 'examples', expected statistics or skew")
 
 
-def test_nothing_is_compared_with_what_the_user_may_not_read(statistics: Statistics) -> None:
+def test_unreadable_data_is_not_compared(statistics: Statistics) -> None:
     query = {"dataset": "train", "to": statistics.address("after"), "to_dataset": "train"}
     path = f"{statistics.api.artifact_path('statistics', 'statistics')}/statistics/distances"
     assert statistics.api.get(path, "only:pages,pages_statistics", params=query).status_code == 200

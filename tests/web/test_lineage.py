@@ -42,7 +42,7 @@ def test_an_artifact_leads_back_to_the_first_data(api: Api) -> None:
     assert lineage["is_whole"]
 
 
-def test_an_artifact_leads_on_to_what_was_made_from_it(api: Api) -> None:
+def test_artifact_leads_to_derived_artifacts(api: Api) -> None:
     lineage, nodes = _lineage(api, "examples", "examples")
     assert nodes["examples"]["distance"] == 0
     assert nodes["statistics"]["distance"] == 1
@@ -50,7 +50,7 @@ def test_an_artifact_leads_on_to_what_was_made_from_it(api: Api) -> None:
     assert ("statistics", "anomalies") in _edges(lineage)
 
 
-def test_what_another_dag_made_is_a_box_without_a_name(api: Api) -> None:
+def test_foreign_artifact_is_an_unnamed_box(api: Api) -> None:
     from airflow_hops.core.contract.artifacts import Producer
 
     other = api.store.address(Producer("pages_other", api.other.run_id, "examples"), "examples")
@@ -68,7 +68,7 @@ def test_what_another_dag_made_is_a_box_without_a_name(api: Api) -> None:
     assert seen["examples"]["address"]["dag_id"] == "pages_other"
 
 
-def test_what_was_deleted_keeps_its_place(api: Api, folder_of: Any) -> None:
+def test_deleted_artifact_stays_in_the_graph(api: Api, folder_of: Any) -> None:
     folder: Path = folder_of("statistics", "statistics")
     away = folder.with_name("away")
     folder.rename(away)
@@ -83,7 +83,7 @@ def test_what_was_deleted_keeps_its_place(api: Api, folder_of: Any) -> None:
         away.rename(folder)
 
 
-def test_replaced_schema_leads_on_to_what_was_made_with_it(api: Api) -> None:
+def test_replaced_schema_leads_to_derived_artifacts(api: Api) -> None:
     uri = api.store.uri("pages", "_frozen", "schema", "schema")
     before, text = _lineage(api, "schema", "schema")[0], schema_text(api.store, uri)
     publish_schema(api.store, uri, f"{text}\n", approved_by="Ada")
@@ -107,7 +107,7 @@ def test_a_result_of_an_earlier_run_is_marked(api: Api, run_dag: Any) -> None:
     assert not focus["cached"]
 
 
-def test_what_it_takes_to_make_it_again_is_said_part_by_part(api: Api) -> None:
+def test_reproduction_requirements_are_listed(api: Api) -> None:
     made = api.get(f"{api.artifact_path('statistics', 'statistics')}/reproduction").json()
     assert {"code", "runtime", "parameters", "user code", "input examples"} <= set(made["parts"])
     assert made["parts"] == made["newest"]

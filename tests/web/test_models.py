@@ -57,7 +57,7 @@ def decide(api: Api, action: str, user: str = "admin", **body: Any) -> Any:
     return api.request("POST", f"{PATH}/{action}", user, json=values)
 
 
-def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api, canary: Pipeline) -> None:
+def test_page_decisions_record_user_and_reason(api: Api, canary: Pipeline) -> None:
     server = canary.server
     before = api.get(PATH).json()
     assert (before["traffic"], before["deployed"], before["may_change"]) == ({"1": 80, "2": 20}, [2, 1], True)
@@ -98,7 +98,7 @@ def test_decisions_from_the_page_are_the_operators_and_say_who_and_why(api: Api,
     assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
 
 
-def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> None:
+def test_versions_merge_mlflow_and_records(api: Api, canary: Pipeline) -> None:
     result = api.get(f"{PATH}/versions").json()
     assert (result["total_entries"], result["problems"]) == (2, [])
     first = result["entries"][-1]
@@ -119,7 +119,7 @@ def test_versions_are_mlflows_and_the_records(api: Api, canary: Pipeline) -> Non
     assert "evaluated no version 1" in unknown.json()["detail"]
 
 
-def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, canary: Pipeline) -> None:
+def test_version_has_a_note_and_a_card(api: Api, canary: Pipeline) -> None:
     note = f"{PATH}/versions/2/note"
     said = {"note": "For <b>demonstration</b> only.", "tags": {"risk": "low"}}
     assert api.request("POST", note, "viewer", json=said).status_code == 403
@@ -153,7 +153,7 @@ def test_a_version_has_a_note_and_a_card_with_all_that_is_known_of_it(api: Api, 
     assert "A card was stored at" in text.text
 
 
-def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api: Api, canary: Pipeline) -> None:
+def test_decision_note_is_a_version_tag_with_its_author(api: Api, canary: Pipeline) -> None:
     decided_at = next(each["at"] for each in api.get(PATH).json()["decisions"] if each["version"] == 2)
     note = f"{PATH}/versions/2/decisions/{decided_at}/note"
 
@@ -177,7 +177,7 @@ def test_a_note_on_a_decision_is_a_tag_of_its_version_and_says_who_wrote_it(api:
     assert (api.request("POST", note, json={"note": ""}).status_code, tags()) == (204, {})
 
 
-def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(api: Api, canary: Pipeline) -> None:
+def test_card_of_a_foreign_model_is_limited_by_rights(api: Api, canary: Pipeline) -> None:
     # The DAG "training" made the artifact, and "tests" deployed it.
     def card(user: str) -> str:
         return str(api.get(f"{PATH}/versions/2/card", user).text)
@@ -203,7 +203,7 @@ def test_a_card_shows_of_what_another_dag_trained_only_what_the_reader_may_see(a
         ("roll_back", {"to_version": 99}, 422, "has no version 99"),
     ],
 )
-def test_what_cannot_be_decided_is_said_and_changes_nothing(
+def test_impossible_decision_is_reported_and_changes_nothing(
     api: Api, canary: Pipeline, action: str, body: Any, status: int, text: str
 ) -> None:
     record = canary.record()
@@ -212,7 +212,7 @@ def test_what_cannot_be_decided_is_said_and_changes_nothing(
     assert canary.record() == record
 
 
-def test_only_who_may_trigger_the_dag_decides(api: Api, canary: Pipeline) -> None:
+def test_decisions_require_the_right_to_trigger(api: Api, canary: Pipeline) -> None:
     record = canary.record()
     for user in ("viewer", "only:pages", "nobody"):
         for action, body in (("promote", {"version": 2}), ("traffic", {"percents": {"1": 100}}), ("roll_back", {})):
@@ -222,7 +222,7 @@ def test_only_who_may_trigger_the_dag_decides(api: Api, canary: Pipeline) -> Non
     assert canary.record() == record
 
 
-def test_decisions_at_once_leave_one_that_was_made(api: Api, canary: Pipeline) -> None:
+def test_concurrent_decisions_leave_one(api: Api, canary: Pipeline) -> None:
     canary.deploy(canary.model("third"))
     assert canary.record()["challenger"]["version"] == 3
     asked = [
@@ -241,7 +241,7 @@ def test_decisions_at_once_leave_one_that_was_made(api: Api, canary: Pipeline) -
     wait_for(lambda: canary.server.traffic(MODEL) == decided, "what the record says")
 
 
-def test_the_log_is_of_this_model_alone(api: Api, canary: Pipeline) -> None:
+def test_log_covers_only_this_model(api: Api, canary: Pipeline) -> None:
     canary.server.get("/v1/logs")
     lines = api.get(f"{PATH}/logs").json()
     assert any("loaded in" in line["message"] and line["version"] == 2 for line in lines)
@@ -251,7 +251,9 @@ def test_the_log_is_of_this_model_alone(api: Api, canary: Pipeline) -> None:
     assert api.get(f"{PATH}/logs?level=LOUD").status_code == 422
 
 
-def test_a_server_that_is_away_is_an_answer(api: Api, canary: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_is_reported_in_the_answer(
+    api: Api, canary: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = {"conn_type": "hops", "port": 9, "extra": {"store": api.store.root, "serving_rest_port": 9}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     live = api.get(f"{PATH}/live").json()
@@ -304,7 +306,7 @@ def test_champion_is_replaced_by_a_candidate_that_was_refused(api: Api, canary: 
     assert decide(api, "roll_back", to_version=former).json()["champion"] == former
 
 
-def test_what_a_newer_version_adds_to_a_decision_is_not_taken_for_a_field_of_this_one() -> None:
+def test_unknown_fields_of_a_decision_are_ignored() -> None:
     event = {"at": "2026-01-01T00:00:00+00:00", "event": "canary", "version": 2, "percent": "20 %", "canary": 3}
     (decision,) = decisions_of(ModelRecord.from_dict({"history": [event]}), ())
     assert (decision.version, decision.percent, decision.canary) == (2, None, None)

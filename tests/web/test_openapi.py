@@ -10,12 +10,12 @@ from airflow_hops.web.openapi import document
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_the_document_of_the_pages_is_the_apis() -> None:
+def test_openapi_document_matches_the_api() -> None:
     written = (REPOSITORY / "ui" / "openapi.json").read_text()
     assert document() == written, "run 'python -m airflow_hops.web.openapi > ui/openapi.json'"
 
 
-def test_operations_are_named_once_and_answers_are_typed() -> None:
+def test_operation_ids_are_unique_and_answers_typed() -> None:
     written = json.loads((REPOSITORY / "ui" / "openapi.json").read_text())
     operations = [operation for path in written["paths"].values() for operation in path.values()]
     names = [operation["operationId"] for operation in operations]

@@ -34,7 +34,9 @@ def client() -> TestClient:
         {"Origin": "https://public.example", "Sec-Fetch-Site": "cross-site"},
     ],
 )
-def test_own_pages_and_programs_may(client: TestClient, headers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_origin_and_programs_are_allowed(
+    client: TestClient, headers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://public.example/some/path")
     assert client.post("/change", headers=headers).status_code == 200
 
@@ -53,7 +55,7 @@ def test_own_pages_and_programs_may(client: TestClient, headers: Any, monkeypatc
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_pages_of_others_may_not(client: TestClient, headers: Any, method: str) -> None:
+def test_other_origins_are_refused(client: TestClient, headers: Any, method: str) -> None:
     answer = client.request(method, "/change", headers=headers)
     assert answer.status_code == 403
     assert "may not change anything here" in answer.json()["detail"]

@@ -23,7 +23,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "0123456789abcdef"
 
 
-def test_airflow_takes_all_entries_and_their_bundles_are_there(api: Any) -> None:
+def test_airflow_accepts_all_entries_with_existing_bundles(api: Any) -> None:
     plugins = api.client.get("/api/v2/plugins", headers=bearer("admin")).json()["plugins"]
     (entries,) = (plugin["react_apps"] for plugin in plugins if plugin["name"] == "hops")
     assert [(entry["name"], entry["destination"], entry["url_route"]) for entry in entries] == [
@@ -38,13 +38,13 @@ def test_airflow_takes_all_entries_and_their_bundles_are_there(api: Any) -> None
         assert api.client.get(f"/{address}").status_code == 200
 
 
-def test_the_names_of_the_entries_are_those_that_the_bundle_is_found_under() -> None:
+def test_entry_names_match_the_bundle() -> None:
     source = (Path(__file__).parents[2] / "ui" / "src" / "host.ts").read_text()
     names = ", ".join(f'"{entry["name"]}"' for entry in pages.react_apps())
     assert f"ENTRY_NAMES = [{names}]" in source
 
 
-def test_a_bundle_is_kept_for_ever_under_its_fingerprint_only(api: Any, built: str) -> None:
+def test_bundle_is_immutable_only_under_its_fingerprint(api: Any, built: str) -> None:
     current = api.get(f"/static/hops.umd.js?v={built}")
     assert current.content == CODE
     assert current.headers["content-encoding"] == "gzip"
@@ -55,7 +55,7 @@ def test_a_bundle_is_kept_for_ever_under_its_fingerprint_only(api: Any, built: s
         assert (other.content, other.headers["cache-control"]) == (CODE, "no-cache")
 
 
-def test_a_browser_that_has_it_is_not_sent_it_again(api: Any, built: str) -> None:
+def test_cached_bundle_is_304(api: Any, built: str) -> None:
     first = api.get("/static/hops.umd.js")
     again = api.get("/static/hops.umd.js", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -63,9 +63,7 @@ def test_a_browser_that_has_it_is_not_sent_it_again(api: Any, built: str) -> Non
     assert api.get("/static/hops.umd.js", headers={"If-None-Match": first.headers["etag"]}).status_code == 200
 
 
-def test_a_build_that_is_missing_is_said_on_the_page_with_how_to_make_it(
-    api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_build_is_explained_on_the_page(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "STATIC", tmp_path / "nothing")
     assert all("?v=none&" in entry["bundle_url"] for entry in pages.react_apps())
     notice = api.get("/static/hops.umd.js?v=none")
@@ -79,7 +77,7 @@ def test_a_build_that_is_missing_is_said_on_the_page_with_how_to_make_it(
     "name",
     ["fingerprint", "sources.sha256", "..%2Fpages.py", "%2E%2E%2Fapp.py", "%2Fetc%2Fpasswd", "..%5Capp.py", "x" * 500],
 )
-def test_nothing_else_is_served(api: Any, built: str, name: str) -> None:
+def test_only_built_files_are_served(api: Any, built: str, name: str) -> None:
     assert api.get(f"/static/{name}").status_code == 404
 
 
@@ -96,7 +94,7 @@ def test_nothing_else_is_served(api: Any, built: str, name: str) -> None:
         ("/dags/pages/runs/first/plugin/hops-run", 200, "base-uri 'self'; object-src 'none'"),
     ],
 )
-def test_no_other_site_frames_it(api: Any, built: str, path: str, status: int, policy: str) -> None:
+def test_other_sites_cannot_frame_the_pages(api: Any, built: str, path: str, status: int, policy: str) -> None:
     answer = api.client.get(path, headers=bearer("admin"))
     assert answer.status_code == status
     assert answer.headers.get_list("content-security-policy") == ["frame-ancestors 'self'", policy]
@@ -105,7 +103,7 @@ def test_no_other_site_frames_it(api: Any, built: str, path: str, status: int, p
 
 
 @pytest.mark.parametrize("path", ["/", "/dags/pages", "/plugin/hops-of-others", "/api/v2/version"])
-def test_airflows_own_pages_and_those_of_other_plugins_are_left_alone(api: Any, path: str) -> None:
+def test_pages_of_airflow_and_other_plugins_are_unchanged(api: Any, path: str) -> None:
     answer = api.client.get(path, headers=bearer("admin"))
     assert answer.status_code == 200
     assert "content-security-policy" not in answer.headers

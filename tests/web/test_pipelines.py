@@ -29,7 +29,7 @@ def _pipelines(api: Api, user: str, name: str = "pages") -> dict[str, Any]:
     return {result["dag_id"]: result for result in api.get(f"/api/pipelines?name={name}", user).json()["entries"]}
 
 
-def test_a_user_sees_the_pipelines_that_he_may_read(api: Api) -> None:
+def test_user_sees_only_readable_pipelines(api: Api) -> None:
     seen = list(_pipelines(api, "viewer"))
     assert {"pages", "pages_other", "pages_training"} <= set(seen)
     assert seen == sorted(seen)
@@ -37,7 +37,7 @@ def test_a_user_sees_the_pipelines_that_he_may_read(api: Api) -> None:
     assert api.get("/api/pipelines", "only:no_such").json() == {"total_entries": 0, "entries": [], "problems": []}
 
 
-def test_pages_of_the_list_go_on_where_the_one_before_ended(api: Api) -> None:
+def test_list_pages_continue_without_gaps(api: Api) -> None:
     path, user = "/api/pipelines?name=pages&limit=2", "only:pages,pages_other,pages_training"
     pages = [api.get(f"{path}&offset={offset}", user).json() for offset in (0, 2)]
     assert [page["total_entries"] for page in pages] == [3, 3]
@@ -46,7 +46,7 @@ def test_pages_of_the_list_go_on_where_the_one_before_ended(api: Api) -> None:
     assert api.get("/api/pipelines?limit=0").status_code == 422
 
 
-def test_a_pipeline_says_how_its_last_run_went_and_what_its_stages_are(api: Api) -> None:
+def test_pipeline_has_its_last_run_and_stages(api: Api) -> None:
     pages = _pipelines(api, "viewer")["pages"]
     assert pages["stages"] == ["statistics", "schema", "validation"]
     newest = api.get("/api/dags/pages/runs?limit=1", "viewer").json()["entries"][0]
@@ -54,7 +54,7 @@ def test_a_pipeline_says_how_its_last_run_went_and_what_its_stages_are(api: Api)
     assert pages["model"] is None
 
 
-def test_a_dag_that_watches_a_model_belongs_to_the_one_that_deploys_it(api: Api) -> None:
+def test_monitoring_dag_belongs_to_the_deploying_dag(api: Api) -> None:
     pipelines = _pipelines(api, "viewer")
     (monitor,) = pipelines["pages_training"]["monitors"]
     assert (monitor["dag_id"], monitor["last_run"]) == ("pages_monitoring", None)
@@ -63,7 +63,7 @@ def test_a_dag_that_watches_a_model_belongs_to_the_one_that_deploys_it(api: Api)
     assert _pipelines(api, "only:pages_training")["pages_training"]["monitors"] == []
 
 
-def test_the_overview_of_a_dag_that_watches_a_model_is_that_of_the_pipeline_which_trains_it(api: Api) -> None:
+def test_overview_of_a_monitoring_dag_is_that_of_its_pipeline(api: Api) -> None:
     def overview(user: str) -> Any:
         return api.get("/api/dags/pages_monitoring/overview", user).json()
 
@@ -77,14 +77,14 @@ def test_the_overview_of_a_dag_that_watches_a_model_is_that_of_the_pipeline_whic
     assert "'no_such'" in api.get("/api/dags/no_such/overview").json()["detail"]
 
 
-def test_what_serves_is_what_was_decided(api: Api, canary: ModelRecord) -> None:
+def test_served_version_is_the_decided_one(api: Api, canary: ModelRecord) -> None:
     model = _pipelines(api, "viewer")["pages_training"]["model"]
     shares = {role: (model[role]["version"], model[role]["traffic_percent"]) for role in ("champion", "challenger")}
     assert shares == {"champion": (3, 80), "challenger": (4, 20)}
     assert (model["name"], model["problem"], model["metric"]) == ("pages_model", None, None)
 
 
-def test_a_record_that_cannot_be_read_is_said_in_its_row_alone(api: Api, canary: ModelRecord) -> None:
+def test_unreadable_record_affects_only_its_row(api: Api, canary: ModelRecord) -> None:
     api.store.write_text(record_uri(api.store, "pages_model"), "no JSON")
     pipelines = _pipelines(api, "viewer")
     assert "not a model record" in pipelines["pages_training"]["model"]["problem"]
@@ -108,7 +108,7 @@ def test_a_pipeline_is_read_again_when_its_dag_changes(api: Api) -> None:
         row.dag_hash = retained
 
 
-def test_views_are_names_for_addresses_shared_or_ones_own(api: Api) -> None:
+def test_saved_views_are_shared_or_private_addresses(api: Api) -> None:
     path, hostile = "/api/dags/pages/views", "</script><img src=x onerror=alert(1)> ../ü"
     body = {"name": f" {hostile} ", "page": "runs", "query": "dag=pages&filter=metrics.auc > 0.7", "shared": True}
     assert api.request("POST", path, "viewer", json=body).status_code == 403

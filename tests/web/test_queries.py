@@ -34,7 +34,7 @@ def hook(api: Api, shared_run_step: Any, warm_launcher: Any) -> RuntimeHook:
     return hook
 
 
-def test_runs_are_found_by_mlflows_own_search_and_order(hook: RuntimeHook) -> None:
+def test_runs_use_mlflows_search_and_order(hook: RuntimeHook) -> None:
     query = {"experiment": "pages", "filter": "metrics.auc > 0.65", "order_by": ["metrics.auc DESC"]}
     result = ask(hook, "runs/search", query)
     assert [run["metrics"]["auc"] for run in result["runs"]] == [0.9, 0.8, 0.7]
@@ -44,7 +44,7 @@ def test_runs_are_found_by_mlflows_own_search_and_order(hook: RuntimeHook) -> No
     assert result["next_page_token"] is None
 
 
-def test_pages_of_runs_go_on_where_the_one_before_ended(hook: RuntimeHook) -> None:
+def test_run_pages_continue_without_gaps(hook: RuntimeHook) -> None:
     query = {"experiment": "pages", "order_by": ["metrics.auc ASC"], "max_results": 3}
     first = ask(hook, "runs/search", query)
     rest = ask(hook, "runs/search", {**query, "page_token": first["next_page_token"]})
@@ -52,7 +52,7 @@ def test_pages_of_runs_go_on_where_the_one_before_ended(hook: RuntimeHook) -> No
     assert rest["next_page_token"] is None
 
 
-def test_there_are_no_runs_of_what_has_not_trained(hook: RuntimeHook, tmp_path: Path) -> None:
+def test_untrained_pipeline_has_no_runs(hook: RuntimeHook, tmp_path: Path) -> None:
     none = {"runs": [], "next_page_token": None}
     assert ask(hook, "runs/search", {"experiment": "pages_other"}) == none
     elsewhere = RuntimeHook()
@@ -80,7 +80,7 @@ def test_there_are_no_runs_of_what_has_not_trained(hook: RuntimeHook, tmp_path: 
         ("runs/search", {}, 502, "runs/search: KeyError: 'experiment'"),
     ],
 )
-def test_what_cannot_be_answered_is_said(
+def test_unanswerable_queries_are_explained(
     hook: RuntimeHook, query: str, params: dict[str, Any], status: int, says: str
 ) -> None:
     with pytest.raises(HTTPException) as refused:
@@ -98,7 +98,7 @@ def test_a_server_that_was_killed_is_started_again(hook: RuntimeHook) -> None:
     assert [other.process.pid for other in _servers._servers.values()] != [server.process.pid]
 
 
-def test_a_runtime_environment_that_is_not_there_is_the_cause(hook: RuntimeHook, tmp_path: Path) -> None:
+def test_missing_runtime_environment_is_the_cause(hook: RuntimeHook, tmp_path: Path) -> None:
     elsewhere = RuntimeHook()
     elsewhere.__dict__["settings"] = type(hook.settings)(**{**vars(hook.settings), "runtime": tmp_path / "none"})
     with pytest.raises(HTTPException) as refused:
@@ -107,7 +107,7 @@ def test_a_runtime_environment_that_is_not_there_is_the_cause(hook: RuntimeHook,
     assert "airflow hops runtime create" in str(refused.value.detail)
 
 
-def test_too_many_that_wait_leave_airflow_its_threads(hook: RuntimeHook) -> None:
+def test_waiting_queries_leave_threads_to_airflow(hook: RuntimeHook) -> None:
     taken = 0
     while _waiting.acquire(blocking=False):
         taken += 1
@@ -120,7 +120,7 @@ def test_too_many_that_wait_leave_airflow_its_threads(hook: RuntimeHook) -> None
     assert ask(hook, "runs/search", {"experiment": "pages"})["runs"]
 
 
-def test_the_server_that_was_asked_least_recently_makes_room(hook: RuntimeHook, tmp_path: Path) -> None:
+def test_least_recently_used_query_server_is_ended(hook: RuntimeHook, tmp_path: Path) -> None:
     servers = RuntimeServers(most=2)
     programs = []
     for name in ("first", "second", "third"):

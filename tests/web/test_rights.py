@@ -15,7 +15,7 @@ from web.conftest import Api
 pytestmark = pytest.mark.runtime
 
 
-def test_who_may_see_dags_alone_learns_nothing_of_their_runs_and_artifacts(api: Api) -> None:
+def test_dag_right_alone_reveals_no_runs_and_artifacts(api: Api) -> None:
     def listed(user: str) -> dict[str, Any]:
         return {each["dag_id"]: each for each in api.get("/api/pipelines", user).json()["entries"]}
 
@@ -30,7 +30,7 @@ def test_who_may_see_dags_alone_learns_nothing_of_their_runs_and_artifacts(api: 
     assert api.get(asked, "bare").json() == {}
 
 
-def test_who_may_trigger_what_only_watches_a_model_decides_nothing(api: Api) -> None:
+def test_trigger_right_on_a_monitoring_dag_allows_no_decision(api: Api) -> None:
     watching = "/api/dags/pages_monitoring/models/pages_model"
     assert api.get(watching).json()["may_change"] is False
     body = {"reason": "a test", "request_id": "12345678", "to_version": "previous"}
@@ -63,7 +63,7 @@ def twin(api: Api, folder_of: Any) -> Any:
     return copy
 
 
-def test_equal_contents_are_not_told_with_the_facts_of_another_dag(api: Api, twin: Any) -> None:
+def test_equal_contents_reveal_no_facts_of_another_dag(api: Api, twin: Any) -> None:
     statistics, artifact = twin("statistics", "statistics")
     mine, others = (
         api.get(f"{each}/statistics").json() for each in (api.artifact_path("statistics", "statistics"), statistics)
@@ -89,7 +89,7 @@ def test_equal_contents_are_not_told_with_the_facts_of_another_dag(api: Api, twi
         '{"__classname__": "elsewhere.Thing", "__version__": 1, "__data__": {}}',
     ],
 )
-def test_what_is_no_artifact_spoils_no_list(api: Api, value: Any) -> None:
+def test_invalid_artifacts_do_not_break_lists(api: Api, value: Any) -> None:
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
 
@@ -111,7 +111,7 @@ def test_what_is_no_artifact_spoils_no_list(api: Api, value: Any) -> None:
     assert kinds() == before == ["examples"]
 
 
-def test_no_link_has_the_server_read_what_its_maker_may_not(api: Api, tmp_path: Path) -> None:
+def test_links_do_not_bypass_rights_of_their_author(api: Api, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("the server's own")
     producer = Producer("pages", api.pages.run_id, "validate")
@@ -130,7 +130,7 @@ def test_no_link_has_the_server_read_what_its_maker_may_not(api: Api, tmp_path: 
     assert api.get(f"{files}/{name}").text == "escaped, as Spark does"
 
 
-def test_numbers_that_no_database_holds_are_refused(api: Api) -> None:
+def test_numbers_beyond_the_database_are_refused(api: Api) -> None:
     huge = 10**30
     paths = [
         api.artifact_path().replace("/-1/", f"/{huge}/"),
@@ -141,7 +141,7 @@ def test_numbers_that_no_database_holds_are_refused(api: Api) -> None:
     assert [api.get(path).status_code for path in paths] == [422, 422, 422]
 
 
-def test_log_in_a_model_takes_the_right_to_read_task_logs(api: Api) -> None:
+def test_model_log_requires_the_right_to_read_task_logs(api: Api) -> None:
     producer = Producer("pages_other", api.other.run_id, "examples")
     with api.store.create(api.store.address(producer, "model"), "model", producer) as writer:
         (writer.path / "logs").mkdir()

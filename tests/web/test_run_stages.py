@@ -57,7 +57,7 @@ def _stages(api: Api, dag_id: str, run_id: str) -> Any:
     return api.get(f"/api/dags/{dag_id}/runs/{quote(run_id, safe='')}/stages", "viewer").json()
 
 
-def test_a_run_says_how_its_stages_went_and_what_they_made(api: Api) -> None:
+def test_run_has_stage_states_and_artifacts(api: Api) -> None:
     run = _stages(api, "pages", api.pages.run_id)
     assert [(stage["task_id"], stage["stage"], stage["state"]) for stage in run["stages"]] == [
         ("examples", None, "success"),
@@ -73,7 +73,7 @@ def test_a_run_says_how_its_stages_went_and_what_they_made(api: Api) -> None:
     assert run["stages"][0]["artifacts"][0]["rows"]["eval"]["rows_out"] == 200
 
 
-def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -> None:
+def test_run_with_a_refused_model_has_the_reason(api: Api, run_dag: Any) -> None:
     refused = run_dag("pages_refused", {})
     assert str(refused.state) == "success"
     said = {
@@ -104,7 +104,7 @@ def test_a_run_whose_model_was_refused_says_so_and_why(api: Api, run_dag: Any) -
     assert [len(run["stages"]) for run in runs] == [2, 2]
 
 
-def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api, run_dag: Any) -> None:
+def test_newest_measurement_requires_the_right_to_its_dag(api: Api, run_dag: Any) -> None:
     path = "/api/dags/pages_refused/models/pages_candidate/performance"
     assert api.get(path).json() == {"artifact": None, "report": None, "labels": []}
     run = run_dag("pages_performance", {})
@@ -135,7 +135,7 @@ def test_a_models_newest_measurement_is_told_to_who_may_read_its_maker(api: Api,
         ("evaluation", {"blessed": False, "candidate": "mine", "champion": 3, "reasons": "too bad"}, "not blessed"),
     ],
 )
-def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
+def test_only_judging_stages_refuse_a_model(kind: str, properties: dict[str, Any], verdict: str | None) -> None:
     from airflow_hops.core.contract.artifacts import Artifact
     from airflow_hops.web.artifacts.tasks import ReturnedArtifact
     from airflow_hops.web.runs.states import refusals_in
@@ -146,7 +146,7 @@ def test_only_what_judges_a_model_refuses_it(kind: str, properties: dict[str, An
     assert results == ([("one", verdict), ("two", verdict)] if verdict else [])
 
 
-def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
+def test_failed_run_names_task_and_reason(api: Api, failed_train: str) -> None:
     train, deploy = _stages(api, "pages_training", failed_train)["stages"]
     assert (train["state"], train["error"], train["artifacts"]) == ("failed", "rank 1 ended: <b>out of memory</b>", [])
     assert (deploy["state"], deploy["error"], deploy["model_name"]) == ("upstream_failed", None, "pages_model")
@@ -166,7 +166,7 @@ def test_a_failed_run_says_where_and_why(api: Api, failed_train: str) -> None:
     }
 
 
-def test_a_file_is_kept_and_never_shown(api: Api, folder_of: Any) -> None:
+def test_file_is_downloaded_never_shown_inline(api: Api, folder_of: Any) -> None:
     path = f"{api.artifact_path('statistics', 'statistics')}/files"
     answer = api.get(f"{path}/train/statistics.json", "viewer")
     folder: Path = folder_of("statistics", "statistics")
@@ -186,13 +186,13 @@ def test_a_file_is_kept_and_never_shown(api: Api, folder_of: Any) -> None:
         "%2fetc%2fpasswd", "train/%2e/statistics.json", "train%2f%2e%2e%2f%2e%2e%2fx", "%00",
     ],
 )  # fmt: skip
-def test_only_files_that_the_manifest_names_are_there(api: Api, file: str) -> None:
+def test_only_files_of_the_manifest_are_served(api: Api, file: str) -> None:
     answer = api.get(f"{api.artifact_path('statistics', 'statistics')}/files/{file}")
     assert answer.status_code in (404, 422)
     assert "root:" not in answer.text
 
 
-def test_a_deleted_file_is_gone(api: Api, folder_of: Any) -> None:
+def test_deleted_file_is_410(api: Api, folder_of: Any) -> None:
     file: Path = folder_of("statistics", "statistics") / "eval" / "statistics.json"
     away = file.rename(file.with_name("away"))
     try:
@@ -202,7 +202,7 @@ def test_a_deleted_file_is_gone(api: Api, folder_of: Any) -> None:
         away.rename(file)
 
 
-def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(api: Api) -> None:
+def test_notebook_page_is_sandboxed(api: Api) -> None:
     producer = Producer("pages", api.pages.run_id, "examples")
     with api.store.create(api.store.address(producer, "notebook"), "notebook", producer) as writer:
         (writer.path / "notebook.html").write_text("<script>draw()</script>ü")
@@ -220,7 +220,7 @@ def test_a_notebooks_page_is_shown_where_its_scripts_cannot_act_as_the_reader(ap
     assert api.get(f"{api.artifact_path(kind='notebook')}/page", "only:pages_other").status_code == 403
 
 
-def test_scripts_of_a_notebook_run_only_for_a_reader_who_asks_but_for_those_of_dive(api: Api) -> None:
+def test_notebook_scripts_run_only_on_request_except_dive(api: Api) -> None:
     template = (Path(airflow_hops.__file__).parent / "extensions" / "notebooks" / "ml" / "dive.html").read_text()
 
     def frame(data: str) -> str:
@@ -252,7 +252,7 @@ def _activity(api: Api, *dag_ids: str, user: str = "viewer") -> dict[str, Any]:
     return result
 
 
-def test_requests_are_told_in_steps_of_a_minute() -> None:
+def test_requests_are_counted_by_minute() -> None:
     from airflow_hops.web.pipelines.activity import _requests
 
     counts = {"requests": [60] * 7, "errors": [0] * 6 + [2], "client_errors": [1] + [0] * 6}
@@ -265,7 +265,7 @@ def test_requests_are_told_in_steps_of_a_minute() -> None:
     assert nothing.per_second == [0.0, 0.0]
 
 
-def test_a_server_that_does_not_answer_is_named_and_other_dags_are_not(api: Api) -> None:
+def test_silent_server_is_named_without_other_dags(api: Api) -> None:
     result = _activity(api, "pages", "pages_training", "no_such")
     assert result["pages"] == {"traffic": None, "skew": []}
     assert "serving_rest_port" in result["pages_training"]["traffic"]["problem"]

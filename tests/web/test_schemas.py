@@ -85,7 +85,7 @@ def asking(api: Api, run_dag: Callable[..., Any]) -> Asking:
     return asking
 
 
-def test_a_question_says_who_may_answer_and_airflow_lets_nobody_else(asking: Asking) -> None:
+def test_question_names_permitted_users_and_airflow_enforces_it(asking: Asking) -> None:
     question = asking.before["admin"]["question"]
     assert question["options"] == [APPROVE, CONTINUE, REJECT]
     assert (question["state"], question["may_answer"], question["schema_changed"]) == ("waiting", True, False)
@@ -94,7 +94,7 @@ def test_a_question_says_who_may_answer_and_airflow_lets_nobody_else(asking: Ask
     assert asking.refusals == {"viewer": 403, "only:pages": 403, "too late": 409}
 
 
-def test_an_answer_says_who_gave_it_and_why_and_the_run_goes_on(asking: Asking) -> None:
+def test_answer_records_user_and_reason_and_the_run_continues(asking: Asking) -> None:
     question = asking.newest("viewer")["question"]
     assert (question["state"], question["choice"], question["may_answer"]) == ("answered", APPROVE, False)
     assert (question["answered_by"], question["note"]) == ("admin", "seen <b>and</b> fine")
@@ -130,7 +130,7 @@ def test_a_validation_names_rows_and_values_of_each_anomaly(asking: Asking) -> N
     assert (report["statistics"]["task_id"], report["has_proposal"]) == ("statistics", True)
 
 
-def test_rows_in_quarantine_are_paged_and_say_why(asking: Asking) -> None:
+def test_quarantined_rows_are_paged_with_reasons(asking: Asking) -> None:
     path = f"{asking.path()}/quarantine"
     result = asking.api.get(path, params={"split": "train", "limit": 3, "offset": 299}).json()
     assert (result["total"], result["matching"], len(result["rows"])) == (300, 300, 1)
@@ -148,7 +148,7 @@ def test_rows_in_quarantine_are_paged_and_say_why(asking: Asking) -> None:
     assert asking.api.get(path, params={"split": "train", "limit": 1000}).status_code == 422
 
 
-def test_what_was_proposed_is_what_the_versions_differ_in(asking: Asking) -> None:
+def test_proposal_equals_the_difference_of_versions(asking: Asking) -> None:
     proposal = asking.api.get(f"{asking.path()}/proposal").json()
     changes = {each["name"]: each for each in proposal["features"]}
     assert {name: each["change"] for name, each in changes.items()} == {
@@ -166,7 +166,7 @@ def test_what_was_proposed_is_what_the_versions_differ_in(asking: Asking) -> Non
     assert asking.api.get(f"{asking.path('after')}/proposal").status_code == 404  # nothing to propose
 
 
-def test_a_schema_is_told_feature_by_feature_and_as_text(asking: Asking) -> None:
+def test_schema_is_shown_by_feature_and_as_text(asking: Asking) -> None:
     old = asking.api.get(f"{DAG}/schemas/rows", params={"version": 1}).json()
     features = {each["name"]: each for each in old["features"]}
     assert features["label"]["environments"] == ["TRAINING"]
@@ -188,7 +188,7 @@ def test_a_schema_is_told_feature_by_feature_and_as_text(asking: Asking) -> None
     assert asking.api.get(f"{DAG}/schemas/none").status_code == 404
 
 
-def test_an_edit_by_hand_is_told_of_until_a_run_takes_it_in(asking: Asking) -> None:
+def test_hand_edit_is_reported_until_a_run_accepts_it(asking: Asking) -> None:
     store = asking.api.store
     uri = store.uri("pages_schema", "_frozen", "rows", "schema")
     good = schema_text(store, uri)
@@ -204,7 +204,7 @@ def test_an_edit_by_hand_is_told_of_until_a_run_takes_it_in(asking: Asking) -> N
     assert asking.api.get(f"{DAG}/schemas").json()["schemas"][0]["is_edited"] is False
 
 
-def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> None:
+def test_expired_question_is_reported(asking: Asking) -> None:
     """The question depends on its task: seen through the rows of the database."""
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
@@ -237,7 +237,7 @@ def test_a_question_that_cannot_be_answered_any_more_says_so(asking: Asking) -> 
         change("success", **retained)
 
 
-def test_what_was_deleted_is_told_of(asking: Asking) -> None:
+def test_deleted_artifacts_are_reported(asking: Asking) -> None:
     from airflow_hops.core.contract.artifacts import Producer
 
     uri = asking.api.store.address(Producer("pages_schema", asking.first.run_id, "validate"), "anomalies")
@@ -289,7 +289,7 @@ def _body(review: Any, choice: str, text: str | None = None, decisions: int = 0)
     return {"choice": choice, "text": text, "reason": " seen <i>it</i> ", **seen}
 
 
-def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
+def test_proposal_without_question_is_rejected_edited_and_approved(
     asking: Asking, open_proposal: str, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, uri = asking.api, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
@@ -350,7 +350,7 @@ def test_a_proposal_that_nobody_was_asked_about_is_rejected_edited_and_approved(
     assert (again.status_code, "has changed since" in again.json()["detail"]) == (409, True)
 
 
-def test_of_two_approvals_at_once_one_is_told_of_the_other(asking: Asking, open_proposal: str) -> None:
+def test_concurrent_approvals_report_the_conflict(asking: Asking, open_proposal: str) -> None:
     seen = asking.api.get(f"{open_proposal}/review").json()
     count = len(seen["decisions"])
     store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
@@ -368,7 +368,7 @@ def test_of_two_approvals_at_once_one_is_told_of_the_other(asking: Asking, open_
     assert len(asking.api.get(f"{open_proposal}/review").json()["decisions"]) == count + 1
 
 
-def test_an_edit_by_hand_since_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
+def test_later_hand_edit_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
     store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
     edited = f"{schema_text(store, uri)}# mine\n"
     store.write_text(f"{uri}/schema.pbtxt", edited)

@@ -49,7 +49,7 @@ def report_path(api: Api, runs: list[Any]) -> Any:
     return lambda number: api.artifact_path("drift", "skew", runs[number])
 
 
-def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: list[Any]) -> None:
+def test_timeline_has_every_comparison_and_decision(api: Api, runs: list[Any]) -> None:
     timeline = api.get(f"/api/dags/{DAG}/skew", "viewer").json()
     assert (timeline["total_entries"], len(timeline["entries"])) == (5, 5)
     assert [check["run_id"] for check in timeline["entries"]] == [run.run_id for run in runs]
@@ -78,7 +78,7 @@ def test_the_timeline_has_every_comparison_and_what_was_decided(api: Api, runs: 
     assert timeline["sources"][0]["checks"] == 5
 
 
-def test_a_feature_stands_beside_the_comparisons_in_their_order(api: Api, runs: list[Any]) -> None:
+def test_feature_values_are_in_comparison_order(api: Api, runs: list[Any]) -> None:
     timeline = api.get(f"/api/dags/{DAG}/skew").json()
     features = {feature["name"]: feature for feature in timeline["features"]}
     assert HOSTILE in features
@@ -91,7 +91,7 @@ def test_a_feature_stands_beside_the_comparisons_in_their_order(api: Api, runs: 
     assert {feature["name"]: feature for feature in newest["features"]}["size"]["scores"] == size["scores"][2:4]
 
 
-def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> None:
+def test_feature_details_come_from_the_reports(api: Api, runs: list[Any]) -> None:
     points = api.get(f"/api/dags/{DAG}/skew/feature?feature=size").json()["entries"]
     assert [point["drifted"] for point in points[:3]] == [False, True, True]
     assert points[0]["p_value"] > 0.01 > points[1]["p_value"]
@@ -102,7 +102,7 @@ def test_all_of_a_feature_comes_from_the_reports(api: Api, runs: list[Any]) -> N
     assert {point["state"] for point in unknown} == {"not_compared"}
 
 
-def test_a_deleted_report_leaves_its_scores_and_says_so(api: Api, runs: list[Any], report_path: Any) -> None:
+def test_deleted_report_leaves_its_scores_with_a_note(api: Api, runs: list[Any], report_path: Any) -> None:
     from airflow_hops.core.contract.artifacts import Producer
     from airflow_hops.web.skew import report as skew_reports
 
@@ -138,7 +138,7 @@ def test_one_comparison_has_figures_and_a_feature_of_it_both_histograms(api: Api
     assert api.get(f"{report_path(1)}/skew/feature?feature={quote(HOSTILE)}").json()["name"] == HOSTILE
 
 
-def test_a_report_lists_first_what_matters_most() -> None:
+def test_report_lists_most_important_features_first() -> None:
     from airflow_hops.web.skew.report import describe_comparison
 
     none = dict.fromkeys(("p_value", "missing_reference", "missing_current", "missing_p_value", "cause", "detail"))
@@ -167,7 +167,7 @@ def test_a_report_lists_first_what_matters_most() -> None:
         ("{examples}/skew", 422, "kind is 'examples', expected 'skew'"),
     ],
 )
-def test_what_cannot_be_answered_is_named(api: Api, report_path: Any, path: str, status: int, says: str) -> None:
+def test_unanswerable_queries_are_named(api: Api, report_path: Any, path: str, status: int, says: str) -> None:
     answer = api.get(path.format(report=report_path(1), examples=api.artifact_path()))
     assert (answer.status_code, says in answer.text) == (status, True), answer.text
 
@@ -198,7 +198,7 @@ def test_a_comparison_that_failed_is_on_the_timeline_with_its_message(
     assert (len(result["entries"]), result["failures"], result["total_failures"]) == (len(runs), [], None)
 
 
-def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> None:
+def test_pipeline_without_comparison_shows_how_to_start(api: Api) -> None:
     watched = api.get("/api/dags/pages_training/skew").json()
     assert (watched["entries"], watched["total_entries"]) == ([], 0)
     assert [(each["dag_id"], each["model"]) for each in watched["sources"]] == [("pages_monitoring", "pages_model")]
@@ -206,7 +206,7 @@ def test_a_pipeline_without_a_comparison_says_what_would_make_one(api: Api) -> N
     assert api.get("/api/dags/pages/skew").json()["sources"] == []
 
 
-def test_a_report_of_a_check_is_one_file_that_runs_nothing(api: Api, report_path: Any) -> None:
+def test_check_report_is_one_file_without_scripts(api: Api, report_path: Any) -> None:
     answer = api.get(f"{report_path(1)}/skew/report.html", "viewer")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "sandbox" in answer.headers["content-security-policy"]

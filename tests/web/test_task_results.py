@@ -21,7 +21,7 @@ def _tasks(run: Any) -> str:
     return f"/api/dags/{run.dag_id}/runs/{quote(run.run_id, safe='')}/tasks"
 
 
-def test_a_task_that_has_ended_shows_what_it_made(api: Api) -> None:
+def test_ended_task_shows_its_artifact(api: Api) -> None:
     result = api.get(f"{_tasks(api.pages)}/statistics/-1", "viewer").json()
     assert (result["stage"], result["state"], result["progress"], result["error"]) == (
         "statistics",
@@ -34,9 +34,7 @@ def test_a_task_that_has_ended_shows_what_it_made(api: Api) -> None:
     assert artifact["metrics"]["train_rows"] == 800
 
 
-def test_a_mapped_task_lists_its_instances_and_a_failed_one_says_how_far_it_came_and_why(
-    api: Api, run_dag: Any
-) -> None:
+def test_mapped_task_lists_instances_and_failed_progress(api: Api, run_dag: Any) -> None:
     run = run_dag("task_progress", {})
     path = f"{_tasks(run)}/learn"
     whole = api.get(f"{path}/-1").json()
@@ -57,12 +55,12 @@ def test_a_mapped_task_lists_its_instances_and_a_failed_one_says_how_far_it_came
 @pytest.mark.parametrize(
     ("path", "says"), [("no_such/-1", "no task instance 'no_such'"), ("examples/0", "no task instance 'examples@0'")]
 )
-def test_a_task_instance_that_is_not_there_is_named(api: Api, path: str, says: str) -> None:
+def test_missing_task_instance_is_named(api: Api, path: str, says: str) -> None:
     answer = api.get(f"{_tasks(api.pages)}/{path}")
     assert (answer.status_code, says in answer.text) == (404, True)
 
 
-def test_very_many_reports_are_thinned_out_and_the_last_one_is_kept(api: Api) -> None:
+def test_many_progress_reports_are_thinned_out_except_the_last(api: Api) -> None:
     producer = Producer("pages", api.pages.run_id, "nobody", try_number=2)
     writer = ProgressWriter(api.store, producer)
     for number in range(5000):
@@ -82,7 +80,7 @@ def test_very_many_reports_are_thinned_out_and_the_last_one_is_kept(api: Api) ->
     assert resumed.began_at == report.began_at < time.time()
 
 
-def test_progress_that_cannot_be_written_costs_the_task_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_progress_write_does_not_fail_the_task(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> None:
         raise OSError("no space left on device")
 
@@ -92,7 +90,7 @@ def test_progress_that_cannot_be_written_costs_the_task_nothing(api: Api, monkey
     writer.failed("for another reason")
 
 
-def test_a_task_that_fails_after_it_was_deferred_keeps_what_it_said_before(api: Api) -> None:
+def test_failed_deferred_task_keeps_earlier_progress(api: Api) -> None:
     producer = Producer("pages", api.pages.run_id, "deferred")
     ProgressWriter(api.store, producer).hear(Line(20, "half of it", 0.5, {"loss": 0.1}))
     ProgressWriter(api.store, producer).failed("the ranks are gone")
@@ -118,7 +116,7 @@ def _links(api: Api, task_id: str) -> dict[str, Any]:
         ("validate", "anomalies", "schema"),
     ],
 )
-def test_a_task_links_to_the_page_that_shows_what_it_made(api: Api, task_id: str, kind: str, page: str) -> None:
+def test_task_links_to_the_page_of_its_artifact(api: Api, task_id: str, kind: str, page: str) -> None:
     links = _links(api, task_id)
     assert set(links) == {"Lineage", page.capitalize()}
     result = urlsplit(links[page.capitalize()])
@@ -127,7 +125,7 @@ def test_a_task_links_to_the_page_that_shows_what_it_made(api: Api, task_id: str
     assert parse_qs(result.query) == {"dag": ["pages"], "artifact": [artifact]}
 
 
-def test_links_keep_to_the_path_that_airflow_is_served_under(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_keep_airflows_path_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_hops.operators.links import DataLink, LineageLink, ModelsLink
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/behind/a-proxy/")

@@ -83,7 +83,7 @@ def test_parameters_are_ordered_as_numbers_and_durations_too(api: Api, runs: Any
         ({"limit": 0}, "limit"),
     ],
 )
-def test_what_cannot_be_answered_is_said_with_its_place(api: Api, runs: Any, params: Any, says: str) -> None:
+def test_query_errors_name_their_position(api: Api, runs: Any, params: Any, says: str) -> None:
     answer = api.get(RUNS, params=params)
     assert answer.status_code == 422
     assert says in answer.text
@@ -120,14 +120,14 @@ def test_files_are_listed_shown_as_plain_text_and_saved(api: Api, runs: Any) -> 
 
 
 @pytest.mark.parametrize("astray", ["../../../mlflow.db", "/etc/passwd", "notes/../../x", "a\\..\\b", "%2e%2e/x", ""])
-def test_a_path_that_leads_astray_is_refused(api: Api, runs: Any, astray: str) -> None:
+def test_path_traversal_is_refused(api: Api, runs: Any, astray: str) -> None:
     for what in ("preview", "download"):
         answer = api.get(f"{RUNS}/{runs[0]['run_id']}/files/{what}", params={"path": astray})
         assert (answer.status_code, "path is" in answer.text) == (422, True)
     assert api.get(f"{RUNS}/{runs[0]['run_id']}/files/preview?path=none.txt").status_code == 410
 
 
-def test_a_link_among_a_runs_files_is_not_followed_out_of_them(api: Api, runs: Any, tmp_path: Path) -> None:
+def test_links_outside_a_runs_files_are_not_followed(api: Api, runs: Any, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("the server's own")
     database = Path(RuntimeHook().settings.tracking_uri.removeprefix("sqlite:///"))
     folder = database.parent / "mlflow-artifacts" / "pages_training" / runs[0]["run_id"] / "artifacts"
@@ -139,12 +139,12 @@ def test_a_link_among_a_runs_files_is_not_followed_out_of_them(api: Api, runs: A
     assert (answer.status_code, "leads out of the run's files" in answer.json()["detail"]) == (422, True)
 
 
-def test_a_filter_of_many_digits_is_refused_at_once(api: Api, runs: Any) -> None:
+def test_filter_with_many_digits_is_refused_at_once(api: Api, runs: Any) -> None:
     answer = api.get(RUNS, params={"search": f"metrics.auc > {'1' * 1900}x"})
     assert (answer.status_code, answer.json()["detail"][:20]) == (422, "filter, character 1:")
 
 
-def test_a_run_of_another_dag_is_not_there(api: Api, runs: Any) -> None:
+def test_run_of_another_dag_is_not_found(api: Api, runs: Any) -> None:
     run_id = runs[0]["run_id"]
     for path in ("", "/curves", "/files", "/files/preview?path=notes/page.html"):
         answer = api.get(f"/api/dags/pages_other/training-runs/{run_id}{path}", "only:pages_other")
@@ -155,7 +155,7 @@ def test_a_run_of_another_dag_is_not_there(api: Api, runs: Any) -> None:
     )
 
 
-def test_notes_and_tags_are_mlflows_own_and_found_by_its_search(api: Api, runs: Any) -> None:
+def test_notes_and_tags_are_stored_in_mlflow_and_searchable(api: Api, runs: Any) -> None:
     path, note = f"{RUNS}/{runs[2]['run_id']}", f"{RUNS}/{runs[2]['run_id']}/note"
     said = {"note": "  the <b>first</b> that converged\n", "tags": {"team": "pricing's", "checked by": ""}}
     assert api.request("POST", note, "viewer", json=said).status_code == 403
@@ -190,7 +190,7 @@ def test_a_note_on_a_refused_candidate_is_a_tag_of_its_training_run(api: Api, ru
     assert api.get(RUNS, params=noted).json()["runs"] == []
 
 
-def test_a_report_of_runs_is_one_file_that_runs_nothing(api: Api, runs: Any) -> None:
+def test_run_report_is_one_file_without_scripts(api: Api, runs: Any) -> None:
     chosen = [runs[number]["run_id"] for number in (3, 4)]
     answer = api.get("/api/dags/pages_training/reports/runs", "viewer", params={"run": chosen})
     assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''pages_training%202%20runs")

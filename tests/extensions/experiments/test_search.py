@@ -51,7 +51,7 @@ def test_the_example_evaluates_the_best_of_pruned_trials() -> None:
     assert (search.upstream_task_ids, search.downstream_task_ids) == ({"transform"}, {"evaluate"})
 
 
-def test_a_search_whose_data_no_key_knows_is_not_skipped() -> None:
+def test_search_over_unversioned_data_is_not_cached() -> None:
     space = {"lr": Uniform(0, 1)}
     assert not SearchOperator(space=space, **SEARCH)._cache_enabled()
     assert SearchOperator(space=space, examples="{{ examples }}", **SEARCH)._cache_enabled()

@@ -56,7 +56,7 @@ def test_a_search_whose_task_has_ended_cannot_be_stopped(
     assert running.stop_requests() == {}
 
 
-def test_a_study_is_told_in_words_or_whole(hops: Any, running: StudyFolder) -> None:
+def test_study_is_printed_as_text_or_json(hops: Any, running: StudyFolder) -> None:
     _, out, _ = hops("search", "churn", "now")
     best = running.read().best
     assert out.startswith(
@@ -116,13 +116,13 @@ def test_a_search_and_its_trials_are_stopped(hops: Any, running: StudyFolder, mo
         (("other", "--follow"), "it has none"),
     ],
 )
-def test_what_is_not_there_is_said(hops: Any, running: StudyFolder, arguments: tuple[str, ...], says: str) -> None:
+def test_missing_study_is_reported(hops: Any, running: StudyFolder, arguments: tuple[str, ...], says: str) -> None:
     code, _, errors = hops("search", *arguments)
     assert (code, says in errors) == (1, True), errors
     assert running.stop_requests() == {}
 
 
-def test_a_name_of_two_tasks_studies_needs_the_task(hops: Any, store: ArtifactStore, running: StudyFolder) -> None:
+def test_study_name_of_two_tasks_needs_task_id(hops: Any, store: ArtifactStore, running: StudyFolder) -> None:
     write_study(store, "churn", "now", 3, task_id="other")
     code, _, errors = hops("search", "churn", "now")
     assert (code, "name one of them by --task" in errors) == (1, True)

@@ -38,7 +38,7 @@ from tests.extensions.experiments.written_studies import write_study
 OPTIONS = {"training": {}, "space": {"lr": LogUniform(1e-4, 1e-2)}, "metrics": ["auc"], "directions": ["maximize"]}
 
 
-def test_a_space_comes_back_from_json() -> None:
+def test_space_round_trips_through_json() -> None:
     space = {"lr": LogUniform(1e-4, 1e-2), "rate": Uniform(0, 1, step=0.5), "units": IntUniform(16, 64, step=16)}
     report = space_to_dict({**space, "optimizer": ["sgd", "adam"], "epochs": 3})
     assert space_of_dict(report) == {**space, "optimizer": Choice(["sgd", "adam"]), "epochs": Choice([3])}
@@ -62,7 +62,7 @@ def test_a_space_comes_back_from_json() -> None:
         (lambda: space_to_dict({"lr": {"type": "uniform", "low": 2, "high": 1}}), r"space\['lr'\].*low below high"),
     ],
 )
-def test_a_range_that_is_none_is_refused(make: Any, words: str) -> None:
+def test_invalid_range_is_refused(make: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         make()
 
@@ -84,18 +84,18 @@ def test_a_range_that_is_none_is_refused(make: Any, words: str) -> None:
         ),
     ],
 )
-def test_an_option_that_is_none_is_refused(given: dict[str, Any], words: str) -> None:
+def test_invalid_option_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         SearchOptions(**{**OPTIONS, **given})
 
 
-def test_options_come_back_from_json_and_a_grid_counts_its_points() -> None:
+def test_options_round_trip_through_json_and_grid_counts_points() -> None:
     options = SearchOptions(**{**OPTIONS, "sampler": "grid", "space": {"a": [1, 2, 3], "b": IntUniform(0, 2)}})
     assert SearchOptions(**options.to_dict()) == options
     assert (options.wanted, replace(options, trials=None).wanted, replace(options, trials=4).wanted) == (9, 9, 4)
 
 
-def test_the_record_of_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_study_record_round_trips(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path))
     folder = study_folder(store, "flights", "search@1", "manual__2026-11-22T10:00:00+00:00")
     assert folder.read() is None
@@ -168,7 +168,7 @@ def test_a_field_of_another_type_is_named(tmp_path: Path, file: str, damage: dic
     assert (sorted(record.name for _, record in result), [str(each) for each in damaged]) == expected
 
 
-def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:
+def test_stop_is_requested_and_acknowledged(tmp_path: Path) -> None:
     folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "one")
     folder.request_stop(3, "ann")
     folder.request_stop(None, "bob")
@@ -179,7 +179,7 @@ def test_a_stop_is_asked_for_and_answered(tmp_path: Path) -> None:
     assert folder.stop_requests() == {}
 
 
-def test_one_search_at_a_time_has_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_belongs_to_one_search_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "shared")
     one, two, again = StudyOwner(folder, "one"), StudyOwner(folder, "two"), StudyOwner(folder, "one")
     monkeypatch.setattr(study_owner, "_POLL_S", 0.01)

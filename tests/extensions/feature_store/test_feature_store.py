@@ -160,7 +160,7 @@ both_engines = pytest.mark.parametrize("repository", ["dask", "duckdb"], indirec
 
 
 @both_engines
-def test_a_training_set_has_the_values_that_were_known_at_each_rows_time(step: Any) -> None:
+def test_training_set_has_point_in_time_values(step: Any) -> None:
     rows = flights()
     defined = step("apply_features", "feature_definitions")
     joined = step(
@@ -194,7 +194,7 @@ def test_a_training_set_has_the_values_that_were_known_at_each_rows_time(step: A
     assert origin.fingerprint == defined.properties["fingerprint"]
 
 
-def test_a_feature_service_and_full_names(step: Any) -> None:
+def test_feature_service_with_full_names(step: Any) -> None:
     step("apply_features", "feature_definitions")
     labelled = examples(step, flights(30))
     joined = step("training_dataset", "examples", {"examples": labelled}, features="scoring", full_names=True)
@@ -220,7 +220,7 @@ def test_unknown_features_are_named(step: Any, features: Any, message: str) -> N
     assert not failure.value.retryable
 
 
-def test_rows_without_a_key_and_taken_names_are_named(step: Any) -> None:
+def test_missing_keys_and_name_conflicts_are_named(step: Any) -> None:
     step("apply_features", "feature_definitions")
     labelled = examples(step, flights(9).drop(columns="carrier_id"))
     with pytest.raises(StepFailed, match="the views need the key 'carrier_id'"):
@@ -230,7 +230,7 @@ def test_rows_without_a_key_and_taken_names_are_named(step: Any) -> None:
         step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
 
 
-def test_keys_are_neither_rounded_nor_confused(step: Any) -> None:
+def test_keys_are_exact(step: Any) -> None:
     first = 2**53  # the next integer is the same float
     history = pd.DataFrame({"carrier_id": [first, first + 1], "mean_delay": np.float32([1, 2]), "flights": [1, 2]})
     file = step.repository.parent / "features" / "delays.parquet"
@@ -295,7 +295,7 @@ with open(path, "wb") as file:
 """Puts code into a registry, as who may write it could."""
 
 
-def test_input_that_cannot_be_used_is_named(step: Any) -> None:
+def test_unusable_input_is_named(step: Any) -> None:
     odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [2**53 + 1], "at": START})
     folder = step.repository.parent / "features"
     odd.to_parquet(folder / "odd.parquet", index=False)
@@ -352,7 +352,7 @@ def test_input_that_cannot_be_used_is_named(step: Any) -> None:
         step("push_features", "feature_push", {"rows": examples(step, wrong)}, **push)
 
 
-def test_code_in_the_registry_does_not_run(step: Any, feast_runtime: Path, tmp_path: Path) -> None:
+def test_registry_code_does_not_run(step: Any, feast_runtime: Path, tmp_path: Path) -> None:
     folder, ran = step.repository.parent / "features", tmp_path / "ran"
     odd = pd.DataFrame({"carrier_id": [1], "codes": [[1, 2]], "large": [1], "at": START})
     odd.to_parquet(folder / "odd.parquet", index=False)
@@ -382,7 +382,7 @@ def test_code_in_the_registry_does_not_run(step: Any, feast_runtime: Path, tmp_p
         ("definitions.py", ODD.replace('name="double"', 'name="other"'), "not found in inferred list of features"),
     ],
 )
-def test_repository_that_cannot_be_used_is_named(step: Any, name: str, text: str, message: str) -> None:
+def test_unusable_repository_is_named(step: Any, name: str, text: str, message: str) -> None:
     file = step.repository / name
     file.write_text((file.read_text() if name == "definitions.py" else "") + text)
     if text.startswith(ODD[:40]):
@@ -431,7 +431,7 @@ def test_a_registry_in_the_dag_bundle_is_refused(step: Any) -> None:
         step("apply_features", "feature_definitions")
 
 
-def test_a_module_that_cannot_be_imported_is_named(step: Any) -> None:
+def test_failed_module_import_is_named(step: Any) -> None:
     (step.repository / "more.py").write_text("import no_such_module\n")
     with pytest.raises(StepFailed, match="No module named 'no_such_module'"):
         step("apply_features", "feature_definitions")
@@ -471,7 +471,7 @@ def test_a_window_is_loaded_once_and_a_backfill_keeps_later_values(step: Any) ->
 
 
 @both_engines
-def test_statistics_of_a_window_are_those_of_its_rows(step: Any) -> None:
+def test_window_statistics_match_its_rows(step: Any) -> None:
     step("apply_features", "feature_definitions")
     file = step.repository.parent / "features" / "delays.parquet"
     history = pd.read_parquet(file)
@@ -584,7 +584,7 @@ def test_newest_pushed_value_is_online(step: Any, monkeypatch: pytest.MonkeyPatc
         push(rows.drop(columns="flights"), "delays_push")
 
 
-def test_windows_of_a_spark_stream_come_into_the_store_once(step: Any, runtime: Path, tmp_path: Path) -> None:
+def test_spark_stream_windows_are_stored_once(step: Any, runtime: Path, tmp_path: Path) -> None:
     """Spark reads files of a folder, as its Kafka package is not on PyPI; all that follows is the same for a topic."""
     random, begin = np.random.default_rng(3), pd.Timestamp.now("UTC").floor("h") - 5 * HOUR
     flights = pd.DataFrame({
@@ -664,7 +664,7 @@ def captured(step: Any, rows: pd.DataFrame, seen: pd.DataFrame) -> dict[str, str
     return {"serving_capture_path": str(folder.parent)}
 
 
-def test_an_audit_finds_planted_faults_and_none_in_equal_rows(step: Any) -> None:
+def test_audit_finds_planted_faults_and_no_others(step: Any) -> None:
     step("apply_features", "feature_definitions")
     rows = flights(10_000).assign(carrier_id=lambda frame: frame["carrier_id"] % 12)
     dataset = step(
@@ -845,7 +845,7 @@ def redis_place(step: Any, request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
-def test_the_server_looks_features_up_and_the_audit_reads_what_it_captured(
+def test_audit_reads_captured_lookups_of_the_server(
     step: Any, served: Any, kind: str, request: pytest.FixtureRequest
 ) -> None:
     place = redis_place(step, request) if kind == "redis" else sqlite_place(step)
@@ -891,7 +891,7 @@ def test_the_server_looks_features_up_and_the_audit_reads_what_it_captured(
 
 
 @pytest.mark.server
-def test_an_online_store_that_is_down_fails_requests_or_gives_defaults(
+def test_online_store_outage_fails_requests_or_gives_defaults(
     step: Any, served: Any, request: pytest.FixtureRequest
 ) -> None:
     url = redis_place(step, request)
@@ -969,7 +969,7 @@ runpy.run_module("airflow_hops.serving", run_name="__main__")
 
 
 @pytest.mark.server
-def test_a_gateway_passes_keys_to_servers_that_look_features_up(
+def test_gateway_passes_keys_to_servers_with_lookups(
     step: Any, deploy: Any, runtime_python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     dataset = materialized(step)

@@ -47,7 +47,7 @@ def returned(run_dag: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     return run
 
 
-def test_penguins_are_told_apart_by_a_pipeline_of_scikit_learn(
+def test_scikit_learn_pipeline_classifies_penguins(
     connected: Pipeline, returned: Callable[..., dict[str, Any]]
 ) -> None:
     done = returned("penguins_training")
@@ -136,7 +136,7 @@ def worse(fuel: Pipeline, model: dict[str, Any], by: float) -> Artifact:
         return writer.commit(properties=trained.properties)
 
 
-def test_fuel_drifts_is_learnt_again_and_a_worse_model_is_rolled_back(
+def test_fuel_drift_retrains_and_worse_model_is_rolled_back(
     connected: Pipeline, returned: Callable[..., dict[str, Any]]
 ) -> None:
     fuel = replace(connected, name="fuel")

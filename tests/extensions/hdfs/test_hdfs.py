@@ -114,7 +114,7 @@ def test_an_artifact_appears_once_it_is_complete(hdfs_store: ArtifactStore) -> N
     assert hdfs_store.verify(writing.result())
 
 
-def test_one_of_several_creates_a_text(hdfs_store: ArtifactStore) -> None:
+def test_one_of_several_writers_creates_a_text(hdfs_store: ArtifactStore) -> None:
     uri = f"{hdfs_store.root}/claim"
 
     def create(number: int) -> bool:
@@ -163,7 +163,7 @@ def test_listed_sources_are_complete_and_keep_their_version(fs: Any, folder: str
         list_files(Source(f"{folder}/none"))
 
 
-def test_permissions_of_another_user(hdfs_store: ArtifactStore, fs: Any, folder: str, tmp_path: Path) -> None:
+def test_folder_of_another_user_is_refused(hdfs_store: ArtifactStore, fs: Any, folder: str, tmp_path: Path) -> None:
     fs.pipe_file(f"{folder}/raw/mine/a.csv", b"id\n1\n")
     fs.client.set_permission(fs._strip_protocol(f"{folder}/raw/mine"), 0o700)
     artifact = write(hdfs_store, {"a": "1"})
@@ -197,7 +197,7 @@ for call in lambda: write(store, {{"a": "2"}}), lambda: list_files(Source("{fold
     ],
     ids=["safe mode", "full"],
 )
-def test_hdfs_that_takes_no_files_is_reported(
+def test_hdfs_that_accepts_no_files_is_reported(
     hdfs: HdfsCluster, hdfs_store: ArtifactStore, refuse: list[str], allow: list[str], error: Any, reason: str
 ) -> None:
     hdfs_store.write_text(f"{hdfs_store.root}/text", "text")
@@ -245,9 +245,7 @@ def test_name_node_that_does_not_answer_is_named(address: str, tmp_path: Path) -
     assert time.monotonic() - began < 90
 
 
-def test_name_node_that_accepts_connections_and_is_silent_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_name_node_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_hops.extensions.hdfs.core.hdfs.CONTACT_S", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

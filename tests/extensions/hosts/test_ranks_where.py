@@ -65,7 +65,7 @@ def test_all_fields_reach_the_step(connection: Any) -> None:
     assert where_ranks_run("gpus", "") == {**expected, **dict.fromkeys(texts)}
 
 
-def test_no_hosts_mean_this_machine(connection: Any) -> None:
+def test_ranks_run_on_this_machine_without_hosts(connection: Any) -> None:
     assert where_ranks_run(None, None) is None
     assert where_ranks_run("", "") is None
     connection({})
@@ -94,7 +94,7 @@ def test_hosts_alone_and_spark_need_no_connection_of_this_type() -> None:
         ("{not json", "ranks_conn_id: connection 'gpus': AIRFLOW_CONN_GPUS cannot be read; expected a URI"),
     ],
 )
-def test_what_cannot_be_used_is_named(connection: Any, value: Any, message: str) -> None:
+def test_unusable_input_is_named(connection: Any, value: Any, message: str) -> None:
     connection(value)
     with pytest.raises(BadInput) as caught:
         where_ranks_run("gpus", None)
@@ -115,7 +115,7 @@ def test_hosts_besides_spark_are_refused() -> None:
         (SearchOperator, {"space": {}, "metric": "auc", "direction": "maximize"}, "which SearchOperator does not know"),
     ],
 )
-def test_auto_ranks_are_those_of_a_horovod_training(operator: Any, given: Any, message: str) -> None:
+def test_auto_rank_count_needs_horovod(operator: Any, given: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         operator(task_id="train", train="flights:train", np="auto", **given)
 
@@ -128,7 +128,7 @@ def test_auto_ranks_are_on_the_workers_machine(place: Any) -> None:
 
 
 @pytest.mark.runtime
-def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
+def test_test_button_connects_ranks_of_all_hosts(
     connection: Any, start_ssh_server: Callable[[], SshServer], runtime_python: Path, runtime: Path
 ) -> None:
     server = start_ssh_server()
@@ -150,7 +150,7 @@ def test_the_test_button_has_a_rank_on_every_host_meet_the_others(
         ({"port": 1, "extra": {"hosts": "127.0.0.1:1"}}, "port 1: Connection refused"),
     ],
 )
-def test_the_test_button_says_what_is_wrong(connection: Any, fields: Any, message: str) -> None:
+def test_test_button_reports_errors(connection: Any, fields: Any, message: str) -> None:
     connection(fields)
     ok, result = RanksHook("gpus").test_connection()
     assert not ok and message in result

@@ -89,7 +89,7 @@ def manifest(home: Path, task_id: str) -> dict[str, Any]:
 @pytest.mark.runtime
 @pytest.mark.spark
 @pytest.mark.last(1)
-def test_two_ranks_learn_to_name_pictures_that_they_never_saw(shown: Any, some_images: Any, minimum: float) -> None:
+def test_two_ranks_train_a_classifier_of_unseen_images(shown: Any, some_images: Any, minimum: float) -> None:
     home, _ = shown
     images, model, evaluation = (manifest(home, task_id) for task_id in ("images", "train", "evaluate"))
     rows = images["rows"]
@@ -106,7 +106,7 @@ def test_two_ranks_learn_to_name_pictures_that_they_never_saw(shown: Any, some_i
 @pytest.mark.runtime
 @pytest.mark.spark
 @pytest.mark.last(1)
-def test_the_server_names_pictures_that_come_as_png(shown: Any, minimum: float) -> None:
+def test_server_classifies_png_images(shown: Any, minimum: float) -> None:
     home, said = shown
     match = re.search(r"(\d+) of 1000 pictures were answered with their class", said)
     assert match is not None and int(match[1]) >= 1000 * minimum - 10
@@ -116,7 +116,7 @@ def test_the_server_names_pictures_that_come_as_png(shown: Any, minimum: float) 
         assert title in (home / "fashion_mnist.txt").read_text()
 
 
-def test_where_the_files_are_missing_the_demo_says_how_to_get_them(
+def test_demo_explains_how_to_get_missing_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from demo.images import main

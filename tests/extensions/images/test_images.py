@@ -13,7 +13,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.extensions.images import ImageSource, PackOperator, PrepareImagesOperator
 
 
-def test_the_operator_hands_its_arguments_on_and_knows_when_files_change(tmp_path: Path) -> None:
+def test_operator_passes_arguments_and_detects_changed_files(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     (tmp_path / "cat" / "one.png").write_bytes(b"1")
     operator = PrepareImagesOperator(

@@ -157,9 +157,7 @@ def test_model_that_does_not_load_leaves_no_inference_service(served: KServe) ->
     assert served.predictor() is None
 
 
-def test_objects_of_others_names_and_fields_that_kubernetes_refuses_are_bad_input(
-    served: KServe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_objects_and_invalid_fields_are_bad_input(served: KServe, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, gateway, namespace = served.pipeline, served.gateway, served.gateway.services["serving_namespace"]
     model = pipeline.model("first")
 

@@ -34,7 +34,7 @@ def phase(kubernetes: KubernetesCluster) -> Any:
     kubernetes.kubectl("delete", "pods,services", "--selector", "app=smoke", "--wait=false")
 
 
-def test_pod_killed_for_memory(kubernetes: KubernetesCluster, phase: Any) -> None:
+def test_memory_kill_of_pod_is_reported(kubernetes: KubernetesCluster, phase: Any) -> None:
     kubernetes.apply(pod("greedy", "tail /dev/zero", container={"resources": {"limits": {"memory": "32Mi"}}}))
     (container,) = phase("greedy", "Failed")["containerStatuses"]
     assert container["state"]["terminated"]["reason"] == "OOMKilled"

@@ -124,7 +124,7 @@ def test_step_streams_and_returns(runner: Runner, tmp_path: Path) -> None:
 
 
 @pytest.mark.runtime
-def test_worker_without_runtime(runner: Runner, runtime: Path) -> None:
+def test_worker_needs_no_runtime_environment(runner: Runner, runtime: Path) -> None:
     """The runtime environment lies in the image alone, whose root file system is read-only."""
     text = json.dumps(runner.pods.options["pod_override"])
     pod = json.loads(text.replace(f'"mountPath": "{runtime}"', '"mountPath": "/opt/hops-runtime"'))
@@ -136,7 +136,7 @@ def test_worker_without_runtime(runner: Runner, runtime: Path) -> None:
 
 
 @pytest.mark.runtime
-def test_store_on_s3(runner: Runner, tmp_path: Path) -> None:
+def test_step_uses_store_on_s3(runner: Runner, tmp_path: Path) -> None:
     import s3fs
     from moto.server import ThreadedMotoServer
 
@@ -269,7 +269,7 @@ def test_step_of_a_dead_worker_does_not_begin(runner: Runner, tmp_path: Path, mo
 
 
 @pytest.mark.runtime
-def test_out_of_memory(runner: Runner) -> None:
+def test_out_of_memory_is_reported(runner: Runner) -> None:
     limits = {"resources": {"limits": {"memory": "96Mi"}}}
     with pytest.raises(HopsError, match=r"was killed because it used more memory than 96Mi; raise resources") as raised:
         runner.run(runner.spec("eat_memory"), pod_override=override(container=limits)(runner.pods))
@@ -277,14 +277,14 @@ def test_out_of_memory(runner: Runner) -> None:
 
 
 @pytest.mark.runtime
-def test_evicted(runner: Runner) -> None:
+def test_eviction_is_reported(runner: Runner) -> None:
     limits = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}}
     with pytest.raises(HopsError, match=r"was evicted from node test-node \(.*\); request the memory and disk"):
         runner.run(runner.spec("fill_disk"), pod_override=override(container=limits)(runner.pods))
 
 
 @pytest.mark.runtime
-def test_pending_for_lack_of_memory(runner: Runner) -> None:
+def test_unschedulable_pod_is_reported(runner: Runner) -> None:
     requests = {"resources": {"requests": {"memory": "4Ti"}}}
     with pytest.raises(HopsError, match=r"has not started within 3 s \(Unschedulable: .*Insufficient memory"):
         runner.run(runner.spec("where"), pod_override=override(container=requests)(runner.pods), startup_timeout_s=3)
@@ -293,7 +293,7 @@ def test_pending_for_lack_of_memory(runner: Runner) -> None:
 
 
 @pytest.mark.runtime
-def test_image_cannot_be_pulled(runner: Runner) -> None:
+def test_failed_image_pull_is_reported(runner: Runner) -> None:
     with pytest.raises(BadInput, match=r"the image Hops:1 cannot be pulled \(InvalidImageName: .*; correct its name"):
         runner.run(runner.spec("where"), image="Hops:1")
 
@@ -325,7 +325,7 @@ def test_failed_init_container_is_named(runner: Runner) -> None:
 
 
 @pytest.mark.runtime
-def test_airflows_with_equal_ids_leave_each_others_pods_alone(runner: Runner, tmp_path: Path) -> None:
+def test_airflow_installations_with_equal_ids_do_not_share_pods(runner: Runner, tmp_path: Path) -> None:
     first = Background(lambda: runner.run(runner.spec("wait_long", seconds=6)))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     other = Runner(str(tmp_path / "store" / "other"), runner.runtime)
@@ -334,13 +334,13 @@ def test_airflows_with_equal_ids_leave_each_others_pods_alone(runner: Runner, tm
 
 
 @pytest.mark.runtime
-def test_image_without_runtime(runner: Runner) -> None:
+def test_image_without_runtime_is_refused(runner: Runner) -> None:
     with pytest.raises(BadInput, match=r"the image .*busybox:test has no runtime environment at the path"):
         runner.run(runner.spec("where"), pod_override={"spec": {"containers": [{"name": "base", "image": BUSYBOX}]}})
 
 
 @pytest.mark.runtime
-def test_image_of_other_pins(runner: Runner, runtime: Path, tmp_path: Path) -> None:
+def test_image_with_other_pins_is_refused(runner: Runner, runtime: Path, tmp_path: Path) -> None:
     stamp = tmp_path / "stamp"
     stamp.write_text(f"other\n{runtime}\nruntime.txt\n")
     pod = json.loads(json.dumps(runner.pods.options["pod_override"]))
@@ -353,13 +353,13 @@ def test_image_of_other_pins(runner: Runner, runtime: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.runtime
-def test_store_out_of_reach(runner: Runner, runtime: Path) -> None:
+def test_unreachable_store_is_reported(runner: Runner, runtime: Path) -> None:
     with pytest.raises(HopsError, match=r"the pod cannot read file:///.*; mount that folder at the same path"):
         runner.run(runner.spec("where"), pod_override=machine_pod(runtime))
 
 
 @pytest.mark.runtime
-def test_denied(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rights_are_reported(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = yaml.safe_load(runner.pods.cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": "guest-token"}
     path = tmp_path / "guest"
@@ -371,7 +371,7 @@ def test_denied(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.runtime
-def test_quota_and_namespace(runner: Runner) -> None:
+def test_exceeded_quota_and_missing_namespace_are_reported(runner: Runner) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}}}
     runner.pods.cluster.apply({**quota, "metadata": {"name": "none", "namespace": runner.pods.namespace}})
     path = f"/api/v1/namespaces/{runner.pods.namespace}/resourcequotas/none"
@@ -385,7 +385,7 @@ def test_quota_and_namespace(runner: Runner) -> None:
 
 
 @pytest.mark.runtime
-def test_drained_node(runner: Runner) -> None:
+def test_drained_node_is_reported(runner: Runner) -> None:
     step = Background(lambda: runner.run(runner.spec("wait_long")))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     try:
@@ -399,7 +399,7 @@ def test_drained_node(runner: Runner) -> None:
 
 @pytest.mark.runtime
 @pytest.mark.last(1)
-def test_lost_node(runner: Runner) -> None:
+def test_lost_node_is_reported(runner: Runner) -> None:
     step = Background(lambda: runner.run(runner.spec("wait_long"), lost_node_timeout_s=5))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
     runner.pods.cluster.stop_kubelet()

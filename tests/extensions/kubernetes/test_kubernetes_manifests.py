@@ -59,7 +59,7 @@ def test_objects_fit_current_schemas(version: str) -> None:
         kubernetes_validate.validate({"apiVersion": "v1", "kind": kind, **json_value}, version, strict=True)
 
 
-def test_step_keeps_what_the_user_sets() -> None:
+def test_step_keeps_user_settings() -> None:
     pod = step_pod()
     spec, container = pod.spec, pod.spec.containers[0]
     assert (spec.service_account_name, spec.node_selector) == ("steps", {"accelerator": "h100"})
@@ -129,12 +129,12 @@ def test_empty_first_container_keeps_its_place() -> None:
         (["spec"], "is a list, expected a pod"),
     ],
 )
-def test_bad_override(value: Any, error: str) -> None:
+def test_invalid_override_is_refused(value: Any, error: str) -> None:
     with pytest.raises(BadInput, match=re.escape(error)):
         manifests.read_pod(value, "pod_override")
 
 
-def test_bad_template_and_image(tmp_path: Path) -> None:
+def test_invalid_template_and_image_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"pod_template_file .*missing.yaml: .*No such file"):
         KubernetesLauncher(tmp_path, pod_template_file=str(tmp_path / "missing.yaml"))
     with pytest.raises(BadInput, match="there is no image for the step's pod"):
@@ -154,7 +154,7 @@ def test_bad_template_and_image(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["container_statuses", "init_container_statuses"])
-def test_only_lasting_problems_are_given_up_at_once(reason: str, message: str, is_final: bool, kind: str) -> None:
+def test_only_permanent_problems_fail_at_once(reason: str, message: str, is_final: bool, kind: str) -> None:
     waiting = client.V1ContainerState(waiting=client.V1ContainerStateWaiting(reason=reason, message=message))
     image = "r.example.org/not-found/denied:1"
     status = client.V1ContainerStatus(
@@ -181,7 +181,7 @@ def test_advice_fits_the_reason(reason: str, advice: str) -> None:
     assert advice in message and ("ask for less" in message) == ("Insufficient" in reason)
 
 
-def test_order_larger_than_secret() -> None:
+def test_parameters_larger_than_a_secret_are_refused() -> None:
     with pytest.raises(BadInput, match="a Secret of Kubernetes holds 1,000,000 at most"):
         manifests.step_secret(step_pod(), {"spec.json": "x" * 2_000_000})
 
@@ -201,7 +201,7 @@ def test_connection_chooses_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare is not None and prepare.environment == "hops:1"
 
 
-def test_code_of_nested_folders_travels_once(tmp_path: Path) -> None:
+def test_code_of_nested_folders_is_sent_once(tmp_path: Path) -> None:
     (tmp_path / "dags" / "inner" / "__pycache__").mkdir(parents=True)
     for name in ("dags/a.py", "dags/inner/b.py", "dags/inner/__pycache__/b.pyc"):
         (tmp_path / name).write_text("")
@@ -213,7 +213,7 @@ def test_code_of_nested_folders_travels_once(tmp_path: Path) -> None:
     assert store_code(store, [str(tmp_path / "dags" / "inner"), str(tmp_path / "dags")])[0] == uri
 
 
-def test_only_imported_modules_travel_to_a_pod(tmp_path: Path) -> None:
+def test_only_imported_modules_are_sent_to_a_pod(tmp_path: Path) -> None:
     files = {
         "a.py": "import helper\n\ndef run(context): ...\n",
         "helper.py": "",

@@ -23,7 +23,7 @@ from tests.test_task_hops import xcom
 pytestmark = pytest.mark.runtime
 
 
-def test_notebook_task_renders_parameters_but_not_those_of_the_runs_conf_and_keeps_what_failed(
+def test_notebook_task_renders_parameters_except_conf_and_keeps_failed_notebook(
     run_dag: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = run_dag("notebook", {"rows": "{{ 1 + 1 }}"})
@@ -42,7 +42,7 @@ def test_notebook_task_renders_parameters_but_not_those_of_the_runs_conf_and_kee
     assert failed.inputs["report"][0].fingerprint == artifact.fingerprint
 
 
-def test_jupyterlab_is_not_started_where_it_cannot_be(hops: Any, tmp_path: Path) -> None:
+def test_jupyterlab_refuses_unusable_settings(hops: Any, tmp_path: Path) -> None:
     code, _, said = hops("notebook", str(tmp_path / "none"), "--no-browser")
     assert (code, "none: there is no such folder" in said) == (1, True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -51,13 +51,13 @@ def test_jupyterlab_is_not_started_where_it_cannot_be(hops: Any, tmp_path: Path)
         assert (code, f"--port {port}: cannot listen there" in said) == (1, True)
 
 
-def test_sockets_of_kernels_have_paths_that_are_short_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_socket_paths_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, root in (("/tmp", None), ("/tmp/" + "t" * 60, Path("/tmp"))):
         monkeypatch.setattr(tempfile, "tempdir", folder)
         assert socket_root(command._SOCKET_LENGTH) == root
 
 
-def test_jupyterlab_has_what_comes_from_the_connection_in_its_environment_alone(
+def test_connection_secrets_are_only_in_the_environment_of_jupyterlab(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extra = {"store": str(tmp_path / "store"), "storage_options": {"secret": "s3cret"}}

@@ -100,9 +100,7 @@ def demo_events(shown_demo: ShownDemo) -> list[dict[str, Any]]:
 
 
 @pytest.mark.runtime
-def test_graph_of_the_loop_is_that_of_the_lineage_page(
-    shown_demo: ShownDemo, demo_events: list[dict[str, Any]]
-) -> None:
+def test_openlineage_graph_matches_lineage_page(shown_demo: ShownDemo, demo_events: list[dict[str, Any]]) -> None:
     emitted: set[Edge] = set()
     made: dict[str, tuple[str, str, str, str]] = {}
     versions: list[tuple[str, str]] = []
@@ -135,7 +133,7 @@ def test_graph_of_the_loop_is_that_of_the_lineage_page(
 
 
 @pytest.mark.runtime
-def test_decisions_of_the_loop_are_facets_of_their_schema(demo_events: list[dict[str, Any]]) -> None:
+def test_decisions_are_valid_facets(demo_events: list[dict[str, Any]]) -> None:
     names = check_facets(demo_events)
     assert names == set(json.loads(SCHEMA_FILE.read_text())["properties"])
 
@@ -153,7 +151,7 @@ def test_decisions_of_the_loop_are_facets_of_their_schema(demo_events: list[dict
 
 
 @pytest.mark.runtime
-def test_datasets_of_the_loop_have_columns_rows_and_versions(demo_events: list[dict[str, Any]]) -> None:
+def test_datasets_have_columns_rows_and_versions(demo_events: list[dict[str, Any]]) -> None:
     complete = [event for event in demo_events if event["eventType"] == "COMPLETE"]
     outputs = {each["facets"]["hops_artifact"]["kind"]: each for event in complete for each in event["outputs"]}
     (flights, *_) = outputs["snapshot"]["facets"]["schema"]["fields"]

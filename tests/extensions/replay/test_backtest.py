@@ -120,7 +120,7 @@ def ends(course: Course) -> list[int]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_best_schedule_is_that_of_brute_force(data: st.DataObject) -> None:
+def test_best_schedule_matches_brute_force(data: st.DataObject) -> None:
     periods = data.draw(st.integers(1, 4))
     number = data.draw(st.integers(1, 3))
     values = [[data.draw(st.integers(0, 9)) / 10 for _ in range(periods)] for _ in range(number)]
@@ -145,7 +145,7 @@ def test_the_best_schedule_is_that_of_brute_force(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_no_course_earns_more_than_the_best_in_hindsight(data: st.DataObject) -> None:
+def test_no_schedule_beats_the_best_in_hindsight(data: st.DataObject) -> None:
     value = st.one_of(st.none(), st.integers(0, 9).map(lambda tenth: tenth / 10))
     rows = [1, *(data.draw(st.integers(0, 3)) for _ in range(5))]
     make = partial(assessed, rows=rows, lower_is_better=data.draw(st.booleans()))
@@ -170,7 +170,7 @@ def test_no_course_earns_more_than_the_best_in_hindsight(data: st.DataObject) ->
     assert outcome.average[0] == pytest.approx(weighted / (sum(rows[each] for each in counted) or 1))
 
 
-def test_blocks_are_summed_as_their_periods_one_by_one() -> None:
+def test_block_sums_match_single_periods() -> None:
     draw = Random(1)
     rows, values = [draw.randrange(1, 9) for _ in range(30)], [draw.random() for _ in range(30)]
     of = BlockBootstrap.of(rows, samples=50)
@@ -185,7 +185,7 @@ def test_blocks_are_summed_as_their_periods_one_by_one() -> None:
     assert of.average([0.25] * 30) == pytest.approx((0.25, 0.25, 0.25))  # pairs: what is the same everywhere is sure
 
 
-def test_blocks_cover_the_mean_of_neighbours_that_resemble_each_other() -> None:
+def test_bootstrap_blocks_cover_the_mean_of_correlated_periods() -> None:
     """Intervals of single periods of an autoregression (0.5) of 60 periods hold the mean in some 75 of 100."""
     draw = Random(2)
     in_blocks = one_by_one = 0
@@ -201,14 +201,14 @@ def test_blocks_cover_the_mean_of_neighbours_that_resemble_each_other() -> None:
     assert in_blocks / 150 > 0.8 > one_by_one / 150
 
 
-def test_a_gain_is_above_zero_for_better_whatever_the_metric() -> None:
+def test_gain_is_positive_if_better_for_every_metric() -> None:
     now, before = [(0.8, 0.77, 0.83), None], [(0.7, 0.66, 0.74), (0.1, 0.1, 0.1)]
     assert gain_of(now, before, [3, 5], lower_is_better=False) == pytest.approx((0.1, 0.05, 0.15))
     assert gain_of(now, before, [3, 5], lower_is_better=True) == pytest.approx((-0.1, -0.15, -0.05))
     assert gain_of(now, before, [0, 5], lower_is_better=False) is None
 
 
-def test_a_candidate_serves_from_the_tick_on_at_which_it_was_asked_for() -> None:
+def test_candidate_serves_from_the_tick_of_its_request() -> None:
     course = replayed(RetrainingPolicy(when=Age(timedelta(days=6.5))), assessed())
     assert ends(course) == [0, 1, 2, 3, 4, 5]
     assert [of.requested for of in course.decisions] == [True] * 6
@@ -235,7 +235,7 @@ def test_a_rejected_candidate_does_not_serve_and_counts_as_rejected() -> None:
     assert outcome.regret == pytest.approx(0.1 * 5 / 6)
 
 
-def test_drift_is_that_of_the_model_that_serves_and_begins_the_window() -> None:
+def test_drift_of_the_serving_model_starts_the_window() -> None:
     first = assessed(drift={1: "temp", 2: "temp", 3: "temp"})
     course = replayed(RetrainingPolicy(when=Drift(consecutive=2), window=SinceChange()), first)
     assert ends(course) == [0, 0, 0, 3, 3, 3]
@@ -252,7 +252,7 @@ def test_drift_is_that_of_the_model_that_serves_and_begins_the_window() -> None:
     assert sliding.requested[0].candidate.candidate.start == TICKS[0].isoformat()
 
 
-def test_labels_that_come_late_are_not_known_before() -> None:
+def test_late_labels_are_unknown_before_their_arrival() -> None:
     policy = RetrainingPolicy(when=Performance("auc", drop=0.05))
     first = assessed(values=[0.7, 0.7, 0.5, 0.5, 0.5, 0.5])
     assert ends(replayed(policy, first)) == [0, 0, 0, 3, 3, 3]
@@ -266,7 +266,7 @@ def test_labels_that_come_late_are_not_known_before() -> None:
     assert {of.why for of in replayed(policy, first, label_delay_s=1.0).decisions} == {"monitor"}
 
 
-def test_of_equal_policies_that_with_fewer_trainings_is_chosen_and_a_price_decides() -> None:
+def test_ties_prefer_fewer_trainings_and_price_decides() -> None:
     first, better = assessed(), assessed(1, [0.8] * 6)
     never = Course((first,) * 6)
     once = Course((first, *(better,) * 5), (), (Requested(0, "", better, first, True, ()),))
@@ -281,7 +281,7 @@ def test_of_equal_policies_that_with_fewer_trainings_is_chosen_and_a_price_decid
         assert board.chosen(results[:2]).name == "never"
 
 
-def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_policies_match_their_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "careful.json").write_text(json.dumps(RetrainingPolicy(when=NewRows(9)).to_dict()))
     (tmp_path / "backtest_policies.py").write_text(
         "from airflow.sdk import Asset\n"
@@ -328,9 +328,7 @@ def test_policies_by_name_are_those_that_their_json_says(tmp_path: Path, capsys:
         ),
     ],
 )
-def test_names_that_the_model_does_not_have_are_found_before_anything_is_trained(
-    store: ArtifactStore, policy: RetrainingPolicy, words: str
-) -> None:
+def test_unknown_names_are_found_before_training(store: ArtifactStore, policy: RetrainingPolicy, words: str) -> None:
     plan = BacktestPlan("m", START, TICKS[-1], {"mine": policy})
     candidates = MadeUp(plan, print)
     with pytest.raises(BadInput, match=words):
@@ -338,7 +336,7 @@ def test_names_that_the_model_does_not_have_are_found_before_anything_is_trained
     assert (candidates.trained, candidates.kills) == ([], 1)
 
 
-def test_a_history_that_is_too_short_is_refused_with_its_dates() -> None:
+def test_too_short_history_is_refused_with_its_dates() -> None:
     plan = BacktestPlan("m", START, TICKS[-1], {})
     late = replace(plan, label_delays=(timedelta(0), 4 * WEEK))
     with pytest.raises(BadInput, match="from the first 28d, but labels come after 28d"):
@@ -419,7 +417,7 @@ def backtested(store: ArtifactStore, jobs: int = 1) -> tuple[str, BacktestReport
     return uri, report, candidates, said
 
 
-def test_the_report_says_what_became_of_each_policy_and_candidates_are_trained_once(store: ArtifactStore) -> None:
+def test_report_covers_each_policy_and_candidates_are_trained_once(store: ArtifactStore) -> None:
     uri, report, candidates, said = backtested(store, jobs=4)
     assert BacktestReport.from_dict(store.read_json(uri)) == replace(
         BacktestReport.from_dict(json.loads(json.dumps(report.to_dict())))

@@ -171,7 +171,7 @@ def test_a_candidate_of_the_champions_own_window_is_the_champion(shop: Shop, rep
     assert pipeline.gate(candidate, candidate) == (False, ("the model is the champion already",))
 
 
-def test_a_candidate_learns_from_its_window_alone_and_is_made_once(shop: Shop, replay: Any) -> None:
+def test_candidate_is_trained_once_on_its_window_only(shop: Shop, replay: Any) -> None:
     first, second = replay(), replay()
     candidate, _ = first.train("2020-02-01", "2020-04-01")
     rows = candidate.examples["rows"]
@@ -199,7 +199,7 @@ def test_a_candidate_learns_from_its_window_alone_and_is_made_once(shop: Shop, r
     assert second.train("2020-02-01", "2020-04-01")[1] and graph.read_bytes() != b"damaged"
 
 
-def test_a_killed_training_goes_on_where_it_was(shop: Shop, replay: Any) -> None:
+def test_killed_training_is_resumed(shop: Shop, replay: Any) -> None:
     def kill(line: Line) -> None:
         if "Frozen" in line.text:
             killed.kill()
@@ -213,7 +213,7 @@ def test_a_killed_training_goes_on_where_it_was(shop: Shop, replay: Any) -> None
     assert candidate.model["properties"]["window"][0].startswith("2020-01-15")
 
 
-def test_one_that_waits_for_another_back_test_can_be_killed(shop: Shop, replay: Any) -> None:
+def test_waiting_back_test_can_be_killed(shop: Shop, replay: Any) -> None:
     waits = replay()
     folder = shop.store.uri("_backtest", waits._run_id(as_utc(JANUARY), as_utc(MARCH)))
     with shop.store.lock(folder), ThreadPoolExecutor() as threads:
@@ -224,14 +224,14 @@ def test_one_that_waits_for_another_back_test_can_be_killed(shop: Shop, replay: 
             waiting.result(5)
 
 
-def test_a_champion_of_a_search_is_searched_again(shop: Shop, replay: Any) -> None:
+def test_champion_of_a_search_repeats_the_search(shop: Shop, replay: Any) -> None:
     shop.serve(shop.search())
     candidate, _ = replay().train(JANUARY, "2020-02-10")
     assert set(candidate.model["properties"]["params"]) == {"C"}
     assert candidate.model["properties"]["window"][1].startswith("2020-02-10")
 
 
-def test_what_cannot_be_made_again_is_said(shop: Shop, replay: Any) -> None:
+def test_unrepeatable_steps_are_reported(shop: Shop, replay: Any) -> None:
     with pytest.raises(BadInput, match=r"model 'shoe' has no champion in .*deployed models: .*shop"):
         replay("shoe")
     with pytest.raises(BadInput, match="no rows in the window"):
@@ -282,7 +282,7 @@ def test_the_newest_monitor_is_found(shop: Shop, replay: Any) -> None:
     assert [of["min_rows"] for of in replay().monitor()] == [1, 2]
 
 
-def test_windows_that_would_not_move_are_refused() -> None:
+def test_fixed_windows_are_refused() -> None:
     def step(name: str, entry: str = "prepare:run", **params: Any) -> ChainStep:
         record = RunRecord("d", name, entry, params, {}, {}, "", "", {}, "")
         return ChainStep(Artifact(name, name, name), record, Producer())

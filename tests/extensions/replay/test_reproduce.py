@@ -114,7 +114,7 @@ def reproduce(
     return run
 
 
-def test_a_training_is_reproduced_bit_for_bit_with_the_code_that_it_had(
+def test_training_is_reproduced_bit_for_bit_with_its_recorded_code(
     reproduce: Any, model: Artifact, code: Path, shared_run_step: Any
 ) -> None:
     store: ArtifactStore = shared_run_step.store
@@ -139,7 +139,7 @@ def test_a_training_is_reproduced_bit_for_bit_with_the_code_that_it_had(
     (code / "shop" / "layers.py").write_text("UNITS = 4\n")
 
 
-def test_a_step_of_data_is_reproduced_and_says_what_it_cost(
+def test_data_step_is_reproduced_with_its_cost(
     reproduce: Any, examples: Artifact, model: Artifact, shared_run_step: Any
 ) -> None:
     status, lines, said = reproduce(examples.uri)
@@ -149,14 +149,14 @@ def test_a_step_of_data_is_reproduced_and_says_what_it_cost(
     assert cost["core_s"] > shared_run_step.store.manifest(examples.uri).cost["core_s"] > 0
 
 
-def test_a_training_that_is_not_deterministic_differs(reproduce: Any, train: Any) -> None:
+def test_nondeterministic_training_differs(reproduce: Any, train: Any) -> None:
     status, lines, said = reproduce(train(dice=True).uri)
     assert status == 1, said
     assert lines["curves"]["verdict"] == lines["metric train_loss"]["verdict"] == "differs"
     assert lines["weights"]["reproduced"].startswith("largest difference")
 
 
-def test_what_cannot_be_run_is_said_before_anything_runs(
+def test_unrunnable_steps_are_reported_before_any_runs(
     reproduce: Any, model: Artifact, examples: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("API_TOKEN")
@@ -172,7 +172,7 @@ def test_what_cannot_be_run_is_said_before_anything_runs(
     assert reproduce("no/such/run/model")[0] == 2
 
 
-def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
+def test_run_without_record_is_reproduced_only_on_request(
     reproduce: Any, model: Artifact, shared_run_step: Any, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: ArtifactStore = shared_run_step.store
@@ -190,7 +190,7 @@ def test_a_run_without_a_record_is_run_with_what_there_is_only_on_request(
     assert "Not known of this run, and taken as it is now: code" in said
 
 
-def test_a_number_of_ranks_that_was_measured_is_not_measured_again(
+def test_measured_number_of_ranks_is_reused(
     model: Artifact, shared_run_step: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     connection = {"conn_type": "hops", "extra": {"store": shared_run_step.store.root}}
@@ -201,7 +201,7 @@ def test_a_number_of_ranks_that_was_measured_is_not_measured_again(
     assert step_again(RuntimeHook(), measured, tmp_path).params["np"] == 1
 
 
-def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
+def test_trial_is_reproduced_from_the_search_record(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     training = {"train": "shop:train", "params": {"epochs": 2}, "np": 1, "tensorboard": True, "env": {"TOKEN": None}}
@@ -243,7 +243,7 @@ def test_a_trial_is_a_training_with_its_parameters_by_the_record_of_its_search(
         find_run(RuntimeHook(), "0" * 32)
 
 
-def test_a_model_that_was_replaced_is_not_taken_for_that_of_the_run(
+def test_replaced_model_is_not_compared_as_the_runs_model(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with store.create(uri := store.uri("d", "r", "train", "model"), "model", Producer("d", "r", "train")) as writer:
@@ -258,7 +258,7 @@ def test_a_model_that_was_replaced_is_not_taken_for_that_of_the_run(
         find_run(RuntimeHook(), "0" * 32)
 
 
-def test_numbers_are_compared_within_the_tolerance_and_those_of_time_not_at_all() -> None:
+def test_numbers_are_compared_within_tolerance_and_times_ignored() -> None:
     before = {"auc": 0.7, "loss": 200.0, "gone": 1.0, "seconds": 3.0, "small": 2e-4, "zero": 0.0, "endless": math.inf}
     after = {"auc": 0.7005, "loss": 200.1, "new": math.nan, "seconds": 9.0, "small": 9e-4, "zero": 1e-9, "endless": 0.5}
     lines = compare_metrics(before, after, 1e-3)
@@ -286,7 +286,7 @@ def test_numbers_are_compared_within_the_tolerance_and_those_of_time_not_at_all(
     ]
 
 
-def test_notebooks_are_compared_by_what_their_cells_put_out(store: ArtifactStore) -> None:
+def test_notebooks_are_compared_by_cell_outputs(store: ArtifactStore) -> None:
     def notebook(run: str, *outputs: str) -> Artifact:
         cells = [
             {"cell_type": "code", "source": "x", "outputs": [{"text": o, "execution_count": run}]} for o in outputs

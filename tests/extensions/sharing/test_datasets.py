@@ -84,7 +84,7 @@ def test_commands_find_preview_fetch_and_verify(two: tuple[Organisation, Organis
     assert "none of that name" in hops("datasets", "verify", REF)[2]
 
 
-def test_versions_count_on_after_a_withdrawal(
+def test_version_numbers_continue_after_a_withdrawal(
     two: tuple[Organisation, Organisation], hops: Any, as_organisation: Any
 ) -> None:
     north, south = two

@@ -19,7 +19,7 @@ REF = "north/numbers@1"
 
 
 @pytest.mark.parametrize("kind", ["s3", pytest.param("hdfs", marks=pytest.mark.spark)])
-def test_files_reach_a_remote_store_one_by_one(
+def test_files_are_uploaded_to_a_remote_store_one_by_one(
     organisation: Callable[..., Organisation], tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     store: ArtifactStore = request.getfixturevalue(f"{kind}_store")

@@ -80,7 +80,7 @@ def test_only_listed_keys_count(organisation: Make, tmp_path: Path) -> None:
     assert any("which is not trusted" in reason for reason in catalogue.rejected)
 
 
-def test_hostile_items_do_not_block_others(organisation: Make, tmp_path: Path) -> None:
+def test_hostile_entries_do_not_block_others(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation)
     files = random_files(tmp_path / "files", a=1000)
     entry = north.share(files)
@@ -133,7 +133,7 @@ def test_old_catalogues_and_replaced_versions_are_refused(organisation: Make, tm
     assert [each.entry.name for each in replaced.datasets] == ["second"]
 
 
-def test_a_preview_that_leads_out_of_its_folder_is_refused(organisation: Make, tmp_path: Path) -> None:
+def test_preview_path_traversal_is_refused(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation)
     files = random_files(tmp_path / "files", a=1000)
     paths = ("../../up.parquet", "/etc/up.parquet", "table/.up.parquet", "table/manifest.json", "dataset.json")
@@ -154,7 +154,7 @@ def test_a_preview_that_leads_out_of_its_folder_is_refused(organisation: Make, t
     assert not (south.home / "store" / "_datasets").exists()
 
 
-def test_a_torrent_with_other_files_than_the_preview_is_refused(organisation: Make, tmp_path: Path) -> None:
+def test_torrent_differing_from_preview_is_refused(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation)
     files = random_files(tmp_path / "files", a=1000)
     entry = north.share(files)
@@ -202,7 +202,7 @@ def test_a_peer_with_wrong_data_is_dropped_and_named(organisation: Make, tmp_pat
     assert same_files(south.fetched(REF), files)
 
 
-def test_a_killed_daemon_goes_on_where_it_was(organisation: Make, tmp_path: Path) -> None:
+def test_killed_daemon_resumes_transfers(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation, download_mbit_s=40)
     files = random_files(tmp_path / "files", a=30_000_000, b=20_000_000)
     north.share(files)
@@ -218,7 +218,7 @@ def test_a_killed_daemon_goes_on_where_it_was(organisation: Make, tmp_path: Path
     assert sent < 1.5 * 50_000_000  # what had come is not sent again
 
 
-def test_vanished_peers_fail_the_transfer_and_a_second_request_goes_on(organisation: Make, tmp_path: Path) -> None:
+def test_vanished_peers_fail_the_transfer_and_a_second_request_resumes_it(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation, download_mbit_s=20, stall_s=12)
     files = random_files(tmp_path / "files", a=20_000_000)
     north.share(files)
@@ -237,7 +237,7 @@ def test_vanished_peers_fail_the_transfer_and_a_second_request_goes_on(organisat
     assert same_files(south.fetched(REF), files)
 
 
-def test_a_data_set_too_large_for_the_limit_or_the_disk_is_not_begun(organisation: Make, tmp_path: Path) -> None:
+def test_too_large_data_set_is_not_started(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation, disk_gb=0.001)
     north.share(random_files(tmp_path / "files", a=2_000_000))
     north.start()
@@ -255,7 +255,7 @@ def test_a_data_set_too_large_for_the_limit_or_the_disk_is_not_begun(organisatio
     assert transfer.retryable
 
 
-def test_a_disk_that_fills_fails_the_transfer_and_a_second_request_goes_on(
+def test_full_disk_fails_the_transfer_and_a_second_request_resumes_it(
     organisation: Make, tmp_path: Path, small_disk: Path
 ) -> None:
     north, south = two(organisation, download_mbit_s=16, free_gb=0, data=str(small_disk))
@@ -278,9 +278,7 @@ def test_a_disk_that_fills_fails_the_transfer_and_a_second_request_goes_on(
     assert same_files(south.fetched(REF), files)
 
 
-def test_who_fetched_gives_to_others_if_configured_and_stops_when_unpublished(
-    organisation: Make, tmp_path: Path
-) -> None:
+def test_fetched_data_set_is_seeded_if_configured_until_unpublished(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation, seeding="always")
     east = organisation("east")
     for one, other in ((north, east), (east, north), (south, east), (east, south)):

@@ -120,7 +120,7 @@ def tcp_rate(of: Organisation, server: str, seconds: float) -> float:
     return float(process.communicate()[0])
 
 
-def test_a_transfer_fills_the_bottleneck_and_gives_way_to_tcp(wide: Wide, tmp_path: Path) -> None:
+def test_transfer_fills_the_bottleneck_and_yields_to_tcp(wide: Wide, tmp_path: Path) -> None:
     north, east, south = wide(north=Link(), east=Link(), south=BOTTLENECK)
     north.share(random_files(tmp_path / "files", a=200_000_000))
     east.run([sys.executable, tcp_flow.__file__, "send", east.address])

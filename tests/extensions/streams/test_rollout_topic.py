@@ -14,7 +14,7 @@ from tests.extensions.streams.kafka_brokers import Broker
 pytestmark = pytest.mark.runtime
 
 
-def test_predictions_that_go_to_a_topic_alone_are_in_doubt_only_if_they_have_a_limit(
+def test_predictions_in_a_topic_are_undecided_only_with_a_limit(
     pipeline: Pipeline, runtime_python: Path, tmp_path: Path, mock_kafka: Broker
 ) -> None:
     config = tmp_path / "kafka.json"

@@ -103,7 +103,7 @@ async def next_event(trigger: TopicTrigger, timeout_s: float) -> dict[str, Any] 
     return payload
 
 
-def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
+def test_trigger_fires_for_new_records_and_those_of_an_outage(
     mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = {"conn_type": "kafka", "extra": mock_kafka.config}
@@ -137,7 +137,7 @@ def test_trigger_fires_for_new_records_alone_and_for_those_of_an_outage(
     asyncio.run(watch())
 
 
-def test_trigger_that_assets_share_fires_without_state(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_trigger_fires_without_state(mock_kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = {"conn_type": "kafka", "extra": mock_kafka.config}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
     trigger = TopicTrigger("events", poll_s=0.2)

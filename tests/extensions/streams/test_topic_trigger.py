@@ -20,7 +20,7 @@ NAMES = ("alone", "shared_1", "shared_2")
 
 
 @pytest.mark.last(2)
-def test_topic_starts_dags_of_all_its_assets_and_after_a_killed_triggerer(
+def test_topic_starts_dags_of_all_assets_also_after_triggerer_kill(
     real_airflow: RealAirflow, mock_kafka: Broker
 ) -> None:
     connection = json.dumps({"conn_type": "kafka", "extra": mock_kafka.config})

@@ -118,7 +118,7 @@ def test_table_is_read_at_the_planned_state(
         ("iceberg", "equality", "equality deletes"),
     ],
 )
-def test_deletes_for_spark_are_refused(
+def test_row_level_deletes_are_refused_for_spark(
     kind: str, what: str, message: str, ingest: Any, source: Any, change: Any
 ) -> None:
     change(what)
@@ -130,13 +130,13 @@ def test_deletes_for_spark_are_refused(
     ("name", "message"),
     [("rows", "expected iceberg://catalog/namespace.table"), ("shop.empty", "the table has no snapshot")],
 )
-def test_iceberg_names_what_is_wrong(name: str, message: str, ingest: Any, source: Any) -> None:
+def test_iceberg_errors_are_named(name: str, message: str, ingest: Any, source: Any) -> None:
     with pytest.raises(StepFailed, match=message) as failure:
         ingest(replace(source("iceberg"), uri=f"iceberg://lake/{name}"))
     assert not failure.value.retryable
 
 
-def test_iceberg_schema_is_that_of_the_table(source: Any, change: Any, run_step: Any, lake_runtime: Path) -> None:
+def test_iceberg_schema_matches_the_table(source: Any, change: Any, run_step: Any, lake_runtime: Path) -> None:
     launcher = LocalLauncher(lake_runtime, None)
 
     def state(**fields: Any) -> str:
@@ -188,7 +188,7 @@ def test_all_tries_of_a_run_read_one_version(tmp_path: Path) -> None:
     assert [state("tuesday", 1, None, "2"), state("monday", 3, "7", "7")] == ["2", "7"]
 
 
-def test_an_environment_without_the_library_is_named(run_step: Any, warm_launcher: Any) -> None:
+def test_missing_library_is_named(run_step: Any, warm_launcher: Any) -> None:
     params = {"sources": {"rows": TableSource("delta:///tmp/none").to_dict()}}
     with pytest.raises(StepFailed, match="lacks deltalake; make one with 'airflow hops runtime create"):
         run_step(STATES, params=params, launcher=warm_launcher)

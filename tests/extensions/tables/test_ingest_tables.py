@@ -190,7 +190,7 @@ def test_bad_queries_name_connection_and_cause(postgres: Any, ingest: Any, monke
     assert "refused" in message and "ecret" not in message
 
 
-def test_sqlite_types_are_those_of_all_values(sqlite: Any, ingest: Any) -> None:
+def test_sqlite_types_consider_all_values(sqlite: Any, ingest: Any) -> None:
     sqlite.execute("CREATE TABLE many (a INT, b REAL, c TEXT, d BLOB, e, f, at TEXT)")
     rows = [
         (n, n, f"t{n}", b"\x00", None, n if n < 70_000 else n / 2, f"2013-01-01 00:00:{n % 60:02}")
@@ -234,7 +234,7 @@ def test_sqlite_window_of_integers(sqlite: Any, ingest: Any) -> None:
     assert "goes from 0 to 691200" in refused(ingest, "SELECT * FROM events", ("1980-01-01", None), time_column="at")
 
 
-def test_state_is_the_value_of_the_version_query(sqlite: Any, run_step: Any, warm_launcher: Any) -> None:
+def test_version_query_identifies_the_state(sqlite: Any, run_step: Any, warm_launcher: Any) -> None:
     sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
 
     def state(version: str | None) -> str:

@@ -178,7 +178,7 @@ def test_other_columns_and_types_are_refused(target: Target, artifact: Any) -> N
 
 
 @pytest.mark.parametrize("target", KINDS, indirect=True)
-def test_values_that_fit_no_type_are_refused(target: Target, artifact: Any) -> None:
+def test_values_without_a_matching_type_are_refused(target: Target, artifact: Any) -> None:
     for number, day, message in (
         (2**63, 0, "column 'n' has 9223372036854775808, which does not fit int64"),
         (2**63 - 1, -800_000, "column 'day' has '-0221-09-04', which does not fit date32"),
@@ -260,7 +260,7 @@ class Recording:
 
 
 @pytest.mark.parametrize("target", ["sqlite", "delta"], indirect=True)
-def test_rows_that_are_set_aside(target: Target, artifact: Any) -> None:
+def test_quarantined_and_rejected_rows_are_written(target: Target, artifact: Any) -> None:
     some = {"quarantine/train": ids([1]), "quarantine/eval": ids([2])}
     target.write(artifact(some, kind="anomalies"), batch="b")
     assert target.ids() == [("b", "quarantine/eval", 2), ("b", "quarantine/train", 1)]
@@ -285,7 +285,7 @@ def test_a_table_with_more_columns_is_refused(target: Target, artifact: Any, sql
 
 
 @pytest.mark.parametrize("target", ["sqlite"], indirect=True)
-def test_sqlite_without_rows_and_with_nan(target: Target, artifact: Any, sqlite: sqlite3.Connection) -> None:
+def test_sqlite_takes_no_rows_and_nan(target: Target, artifact: Any, sqlite: sqlite3.Connection) -> None:
     written = target.write(artifact({}, kind="anomalies"))
     assert written.rows[target.table.uri].rows_out == 0
     assert sqlite.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
@@ -296,7 +296,7 @@ def test_sqlite_without_rows_and_with_nan(target: Target, artifact: Any, sqlite:
 
 
 @pytest.mark.parametrize("target", ["postgres"], indirect=True)
-def test_postgres_refuses(target: Target, artifact: Any, postgres: Any) -> None:
+def test_postgres_refusals_are_reported(target: Target, artifact: Any, postgres: Any) -> None:
     assert "invalid byte sequence" in target.refused(artifact({"train": pa.table({"x": ["a\0"]})}))
     assert "has more than 63 bytes" in target.refused(artifact({"train": pa.table({"ä" * 32: [1]})}))
     assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
@@ -339,7 +339,7 @@ def test_rows_that_the_database_changes_are_refused(target: Target, artifact: An
 
 
 @pytest.mark.parametrize("target", ["delta"], indirect=True)
-def test_delta_refuses(target: Target, artifact: Any, lake_runtime: Path) -> None:
+def test_delta_refusals_are_reported(target: Target, artifact: Any, lake_runtime: Path) -> None:
     assert "Duplicate field name" in target.refused(artifact({"train": pa.table({"a": [1], "A": [2]})}))
     make = "import sys, pyarrow as pa; from deltalake import write_deltalake; write_deltalake(sys.argv[1], "
     make += "pa.table({'id': [1]}), configuration={'delta.columnMapping.mode': 'name', 'delta.minReaderVersion': '2'})"

@@ -64,7 +64,7 @@ def train(run_step: Any, examples: Artifact, launcher: Any, run_id: str, **param
     return result
 
 
-def test_two_ranks_train_one_network_and_a_retry_goes_on_where_a_rank_was_killed(
+def test_retry_resumes_after_a_killed_torch_rank(
     shared_run_step: Any, examples: Artifact, launcher: LocalLauncher
 ) -> None:
     with pytest.raises(StepFailed, match=r"rank 1 of 2 .* SIGKILL[\s\S]*\(step 10\) is kept"):
@@ -89,7 +89,7 @@ def test_ranks_with_different_models_are_refused(
         train(shared_run_step, examples, launcher, param, **{param: True})
 
 
-def test_where_there_is_no_pytorch_the_command_is_named_that_makes_an_environment_with_it(
+def test_missing_pytorch_names_the_command_to_add_it(
     shared_run_step: Any, examples: Artifact, warm_launcher: LocalLauncher
 ) -> None:
     with pytest.raises(StepFailed, match=r"no PyTorch in this runtime environment.*create --name NAME --with torch"):

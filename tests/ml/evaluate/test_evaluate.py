@@ -29,7 +29,7 @@ from tests import flights_examples
 pytestmark = pytest.mark.runtime
 
 
-def test_one_class_has_no_auc_and_says_why() -> None:
+def test_single_class_has_no_auc_and_a_reason() -> None:
     result = binary_metrics(np.zeros(5, int), np.full(5, 0.2))
     assert result.auc is None and result.reason == "all 5 labels are 0; the AUC needs both classes"
     assert result.accuracy == 1.0
@@ -38,7 +38,7 @@ def test_one_class_has_no_auc_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("metric", ["auc", "log_loss", "brier", "accuracy"])
-def test_intervals_of_a_gain_hold_the_truth_19_times_in_20(metric: str) -> None:
+def test_gain_intervals_have_95_percent_coverage(metric: str) -> None:
     def sample(seed: int, rows: int) -> tuple[Any, Any, Any]:
         generator = np.random.default_rng(seed)
         labels = (generator.random(rows) < 0.3).astype(int)
@@ -93,14 +93,14 @@ def test_a_first_model_must_reach_the_minimum_on_every_split() -> None:
     assert blessed and any("newest: auc cannot be judged: all 9 labels are 0" in reason for reason in reasons)
 
 
-def test_margins_may_differ_by_split_and_no_improvement_may_be_asked() -> None:
+def test_margins_may_differ_by_split_and_be_zero() -> None:
     gains = {"eval": _gain(-0.01, 0.005), "newest": _gain(0.0, 0.005)}
     metrics = {"eval": METRICS, "newest": METRICS}
     assert bless(BlessingRule(max_regression={"eval": 0.02, "newest": 0.01}, min_improvement=None), metrics, gains)[0]
     assert not bless(BlessingRule(max_regression={"newest": 0.01}, min_improvement=None), metrics, gains)[0]
 
 
-def test_a_rule_that_makes_no_sense_is_refused() -> None:
+def test_contradictory_rule_is_refused() -> None:
     with pytest.raises(
         BadInput, match="metric 'f1' is unknown; expected one of auc, average_precision, accuracy, log_loss, brier"
     ):
@@ -215,7 +215,7 @@ def test_champion_is_scored_on_the_same_rows_and_decides(
 
 
 @pytest.mark.parametrize("properties", [{}, {"synchronized": False}, {"synchronized": "yes"}])
-def test_a_model_whose_ranks_did_not_prove_to_be_equal_is_never_blessed(
+def test_model_without_proof_of_equal_ranks_is_never_blessed(
     evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, properties: dict[str, Any]
 ) -> None:
     uri = shared_store.uri("tests", f"synchronized-{properties.get('synchronized')}", "train", "model")
@@ -229,7 +229,7 @@ def test_a_model_whose_ranks_did_not_prove_to_be_equal_is_never_blessed(
     assert any("auc" in reason for reason in evaluation.properties["reasons"][1:]), "the other reasons stay"
 
 
-def test_a_champion_whose_training_ran_again_is_read_where_it_is_served(
+def test_retrained_champion_is_read_from_the_served_copy(
     evaluate: Evaluate,
     shared_store: ArtifactStore,
     flights_model: Artifact,
@@ -258,7 +258,7 @@ def test_a_champion_whose_training_ran_again_is_read_where_it_is_served(
         evaluate(again, model_name="retrained")
 
 
-def test_the_splits_that_there_are_are_evaluated(
+def test_existing_splits_are_evaluated(
     evaluate: Evaluate,
     shared_store: ArtifactStore,
     flights_model: Artifact,
@@ -289,7 +289,7 @@ def test_the_splits_that_there_are_are_evaluated(
         ({"minimum": {"recall": 0.5}}, "metric 'recall' is not of the problem 'binary'"),
     ],
 )
-def test_arguments_at_fault_are_named(evaluate: Evaluate, flights_model: Artifact, params: Any, words: str) -> None:
+def test_invalid_arguments_are_named(evaluate: Evaluate, flights_model: Artifact, params: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         evaluate(flights_model, **params)
 
@@ -303,7 +303,7 @@ def test_arguments_at_fault_are_named(evaluate: Evaluate, flights_model: Artifac
         ("empty", "split 'eval': no rows to evaluate on"),
     ],
 )
-def test_examples_at_fault_are_named(
+def test_unusable_examples_are_named(
     evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path, change: str, words: str
 ) -> None:
     rows = flights_examples.months(flights_raw, 1, 1).head(30).copy()
@@ -320,7 +320,7 @@ def test_examples_at_fault_are_named(
         evaluate(flights_model, examples, splits=["eval"])
 
 
-def test_one_class_in_a_later_split_cannot_decide(
+def test_later_split_with_one_class_cannot_decide(
     evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path
 ) -> None:
     rows = flights_examples.months(flights_raw, 1, 1)
@@ -342,7 +342,7 @@ def test_a_model_that_answers_nan_fails(evaluate: Evaluate, make_flights_model: 
         evaluate(make_flights_model(steps=1, flaw="nan"))
 
 
-def test_candidate_that_answers_logits_fails_and_such_a_champion_is_named(
+def test_candidate_with_logits_fails_and_champion_with_logits_is_named(
     evaluate: Evaluate,
     flights_model: Artifact,
     make_flights_model: Callable[..., Artifact],

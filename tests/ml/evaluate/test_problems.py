@@ -42,7 +42,7 @@ SHARES = random.dirichlet([1, 1, 1], ROWS) * 0.6 + 0.4 * np.eye(3)[CLASSES]
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["even", "weighted"])
-def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
+def test_metrics_match_scikit_learn(weights: Any) -> None:
     of = {"sample_weight": weights}
     result = regression_metrics(NUMBERS, GUESSES, weights)
     assert result.rmse == pytest.approx(sklearn.mean_squared_error(NUMBERS, GUESSES, **of) ** 0.5)
@@ -79,7 +79,7 @@ def test_figures_are_those_of_scikit_learn(weights: Any) -> None:
     assert two.accuracy == pytest.approx(sklearn.accuracy_score(labels, p >= 0.5, **of))
 
 
-def test_residuals_and_labels_that_do_not_differ() -> None:
+def test_residuals_of_constant_labels() -> None:
     result = regression_metrics(np.arange(101.0), np.zeros(101))
     assert result.residual_quantiles == {"5": 5.0, "25": 25.0, "50": 50.0, "75": 75.0, "95": 95.0}
     same = regression_metrics(np.full(4, 2.0), np.array([1.0, 2.0, 3.0, 2.0]))
@@ -90,7 +90,7 @@ def test_residuals_and_labels_that_do_not_differ() -> None:
     assert (perfect.rmse, perfect.r2, perfect.intervals["rmse"]) == (0.0, 1.0, (0.0, 0.0))
 
 
-def test_calibration_has_bins_of_as_many_rows_and_keeps_equal_predictions_together() -> None:
+def test_calibration_bins_have_equal_rows_and_keep_ties_together() -> None:
     bins = calibration(np.arange(1000.0), np.arange(1000.0) * 2, None)
     assert [each.rows for each in bins] == [100] * 10
     assert [each.observed for each in bins] == [2 * each.predicted for each in bins]
@@ -103,7 +103,7 @@ def test_calibration_has_bins_of_as_many_rows_and_keeps_equal_predictions_togeth
 
 @pytest.mark.parametrize("metric", ["rmse", "mae", "r2"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
-def test_intervals_of_a_regressions_gain_hold_the_truth_19_times_in_20(metric: str, weighted: bool) -> None:
+def test_regression_gain_intervals_have_95_percent_coverage(metric: str, weighted: bool) -> None:
     def sample(seed: int, rows: int) -> Any:
         generator = np.random.default_rng(seed)
         labels = generator.gamma(2.0, 3.0, rows)
@@ -118,7 +118,7 @@ def test_intervals_of_a_regressions_gain_hold_the_truth_19_times_in_20(metric: s
     assert 0.92 <= covered <= 0.98
 
 
-def test_intervals_of_resampled_rows_are_as_wide_as_those_that_can_be_computed() -> None:
+def test_bootstrap_intervals_match_analytic_ones() -> None:
     other = GUESSES + random.normal(0.0, 4.0, ROWS)
     computed = Judge("regression", "mae").gain(NUMBERS, GUESSES, other, WEIGHTS)
     drawn = resampled_difference(
@@ -137,7 +137,7 @@ def test_intervals_of_resampled_rows_are_as_wide_as_those_that_can_be_computed()
     assert gains["auc"].difference == pytest.approx(class_metrics(CLASSES, SHARES).auc - 0.5)
 
 
-def test_average_precision_of_a_guess_is_the_share_of_positives() -> None:
+def test_random_average_precision_equals_share_of_positives() -> None:
     labels = (np.arange(4000) % 200 == 0).astype(int)
     assert binary_metrics(labels, np.full(4000, 0.3)).average_precision == pytest.approx(0.005)
     for of_one_class in (np.zeros(5, int), np.ones(5, int)):
@@ -147,7 +147,7 @@ def test_average_precision_of_a_guess_is_the_share_of_positives() -> None:
     assert gain is not None and 0 < gain.low < gain.difference < gain.high
 
 
-def test_a_class_that_a_model_does_not_tell_apart_shows_in_the_worst_auc() -> None:
+def test_confused_class_lowers_the_worst_auc() -> None:
     labels = np.where(np.arange(2000) % 200 == 0, 2, np.arange(2000) % 2)
     shares = np.stack([labels == 0, labels == 1, np.zeros(2000)], axis=1) * 0.9 + 0.03
     shares[labels == 2] = [0.93, 0.03, 0.03]
@@ -200,9 +200,7 @@ def bench(store: ArtifactStore, run_stage: Callable[..., Any], tmp_path: Path) -
     return Bench(store, run_stage, tmp_path)
 
 
-def test_a_result_that_is_too_good_is_warned_of_with_the_feature(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_too_good_result_warns_with_the_feature(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     labels = np.arange(400) % 2
     honest, leaking = random.uniform(0.2, 0.8, 400), np.where(labels == 1, 0.9, 0.1) + random.uniform(0, 0.09, 400)
     columns = {"label": labels, "honest": honest, "refund": leaking}
@@ -218,7 +216,7 @@ def test_a_result_that_is_too_good_is_warned_of_with_the_feature(
 
 
 @pytest.mark.parametrize("rows", [60, 400])
-def test_a_perfect_result_on_few_rows_is_no_reason_to_warn(bench: Bench, rows: int) -> None:
+def test_perfect_result_on_few_rows_does_not_warn(bench: Bench, rows: int) -> None:
     values = random.normal(100.0, 30.0, rows)
     examples = bench.examples({"label": values, "copy": values}, problem="regression")
     _, report = bench.evaluate(bench.model("copy", "prediction", ["copy"]), examples)
@@ -264,7 +262,7 @@ def test_a_regression_is_judged_in_the_units_of_its_label(
     sys.modules.pop("hangar_costs")
 
 
-def test_classes_are_compared_by_name_whatever_their_order(bench: Bench) -> None:
+def test_classes_are_compared_by_name(bench: Bench) -> None:
     """The candidate has a class that the champion never saw, and both have orders of their own."""
     names = ["a", "b", "c"]
     p = {name: SHARES[:, number] for number, name in enumerate(names)}
@@ -288,7 +286,7 @@ def test_classes_are_compared_by_name_whatever_their_order(bench: Bench) -> None
     assert words in report["reasons"]
 
 
-def test_the_second_class_of_two_is_the_positive_one_by_its_name(bench: Bench) -> None:
+def test_second_class_name_is_positive(bench: Bench) -> None:
     labels, p = (CLASSES == 1).astype(int), SHARES[:, 1]
     examples = bench.examples({"label": labels, "p": p, "q": 1 - p}, problem="binary", classes=("no", "yes"))
     bench.model("old", "probability", ["q"], champion=True, problem="binary", classes=("yes", "no"))
@@ -313,9 +311,7 @@ def parcels(bench: Bench) -> Artifact:
     return bench.examples(columns, problem="binary", weight="w", more_labels=MORE)
 
 
-def test_a_further_label_has_figures_of_its_own_and_the_first_one_decides_against_the_champion(
-    bench: Bench, parcels: Artifact
-) -> None:
+def test_first_label_decides_and_further_label_has_metrics(bench: Bench, parcels: Artifact) -> None:
     reports = {"problem": "binary", "more_labels": MORE}
     bench.model("old", "probability", ["p"], champion=True, more={"minutes_prediction": "guess"}, **reports)
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "off"}, **reports)
@@ -338,7 +334,7 @@ def test_a_further_label_has_figures_of_its_own_and_the_first_one_decides_agains
     )
 
 
-def test_a_model_or_champion_without_an_output_for_a_further_label_is_told_of(bench: Bench, parcels: Artifact) -> None:
+def test_missing_output_for_a_further_label_is_reported(bench: Bench, parcels: Artifact) -> None:
     reports = {"problem": "binary", "more_labels": MORE}
     bench.model("old", "probability", ["p"], champion=True, problem="binary")
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, **reports)
@@ -364,7 +360,7 @@ def test_a_model_or_champion_without_an_output_for_a_further_label_is_told_of(be
         ),
     ],
 )
-def test_a_champion_of_another_problem_for_a_further_label_is_told_of_and_not_shown(
+def test_champion_with_another_problem_is_reported_not_shown(
     bench: Bench, parcels: Artifact, output: str, theirs: Any, words: str
 ) -> None:
     reports = {"minutes": theirs}
@@ -380,7 +376,7 @@ def test_a_champion_of_another_problem_for_a_further_label_is_told_of_and_not_sh
     assert said.startswith("minutes: not compared with the champion: ") and words in said
 
 
-def test_a_further_label_that_is_the_same_in_all_rows_is_told_of_unless_something_is_asked_of_it(bench: Bench) -> None:
+def test_constant_further_label_is_reported_without_conditions(bench: Bench) -> None:
     columns = {"label": LATE, "minutes": np.full(ROWS, 7.0), "p": SHARES[:, 1], "guess": GUESSES}
     examples = bench.examples(columns, problem="binary", more_labels=MORE)
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
@@ -399,7 +395,7 @@ def test_a_further_label_that_is_the_same_in_all_rows_is_told_of_unless_somethin
         ({"minutes/auc": 1}, "further label 'minutes': metric 'auc' is not of the problem 'regression'; expected one"),
     ],
 )
-def test_a_condition_on_no_further_label_or_none_of_its_metrics_is_refused(
+def test_condition_on_unknown_label_or_metric_is_refused(
     bench: Bench, parcels: Artifact, minimum: dict[str, float], words: str
 ) -> None:
     candidate = bench.model("new", "probability", ["p"], more={"minutes_prediction": "guess"}, more_labels=MORE)
@@ -477,7 +473,7 @@ def test_a_condition_on_no_further_label_or_none_of_its_metrics_is_refused(
     ],
     ids=["problem", "class", "lost", "champion", "names", "metric", "direction", "taken", "failing", "weight"],
 )  # fmt: skip
-def test_what_does_not_go_together_is_named(
+def test_contradictory_arguments_are_named(
     bench: Bench, examples: Any, candidate: Any, champion: Any, params: Any, words: str
 ) -> None:
     columns = {"label": np.minimum(CLASSES, 1) if examples is BINARY else CLASSES, "zero": np.zeros(ROWS)}
@@ -496,7 +492,7 @@ def test_what_does_not_go_together_is_named(
         bench.evaluate(write("new", candidate), bench.examples(columns, **examples), **params)
 
 
-def test_a_model_that_does_not_say_how_many_classes_there_are_or_answers_other_rows_is_refused(tmp_path: Path) -> None:
+def test_model_with_wrong_output_shape_is_refused(tmp_path: Path) -> None:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "p")])
     def serve(p: Any) -> Any:
         return {"probabilities": tf.repeat(p[:, None], tf.size(p), axis=1)}
@@ -513,7 +509,7 @@ def test_a_model_that_does_not_say_how_many_classes_there_are_or_answers_other_r
         ServedModel(tmp_path / "twice").predict({"p": np.zeros(3, np.float32)})
 
 
-def test_the_labels_of_a_regression_are_finite_and_differ(bench: Bench) -> None:
+def test_regression_labels_must_be_finite_and_differ(bench: Bench) -> None:
     model = bench.model("new", "prediction", ["p"], problem="regression")
     cases = (
         (np.full(9, 3.0), "label 'label' is 3 in all 9 rows; an evaluation needs labels that differ"),
@@ -524,7 +520,7 @@ def test_the_labels_of_a_regression_are_finite_and_differ(bench: Bench) -> None:
             bench.evaluate(model, bench.examples({"label": label, "p": label * 0}, problem="regression"))
 
 
-def test_candidate_that_takes_an_input_of_another_type_than_the_champion_is_named(bench: Bench) -> None:
+def test_candidate_with_another_input_type_is_named(bench: Bench) -> None:
     columns = {"label": LATE, "p": SHARES[:, 1]}
     bench.model("old", "probability", ["p"], champion=True, problem="binary")
     uri = bench.store.uri("tests", "run", "new", "model")

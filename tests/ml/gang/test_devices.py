@@ -56,19 +56,17 @@ def gang(own_process: Any, tmp_path: Path) -> Callable[..., Any]:
         ("MIG-1234", ["MIG-1234"]),
     ],
 )
-def test_a_schedulers_assignment_says_which_gpus_there_are(
-    assigned: str, ids: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scheduler_assignment_limits_gpus(assigned: str, ids: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", assigned)
     assert [gpu.id for gpu in get_gpus()] == ids
     assert get_num_gpus() == len(ids)
 
 
-def test_each_rank_sees_a_gpu_of_its_own(gang: Any) -> None:
+def test_each_rank_sees_its_own_gpu(gang: Any) -> None:
     assert gang("GPU-a,GPU-b,GPU-c", 2) == (3, [["GPU-a", 1], ["GPU-b", 1]])
 
 
-def test_slots_are_cores_without_gpus(gang: Any) -> None:
+def test_slots_equal_cores_without_gpus(gang: Any) -> None:
     assert gang("", 2) == (len(os.sched_getaffinity(0)), [["", 0]] * 2)
 
 

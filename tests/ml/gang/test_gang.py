@@ -115,7 +115,7 @@ def test_ranks_can_meet_again(own_process: Any, tmp_path: Path) -> None:
     assert ranks == [[2.0, 4.0]] * 2
 
 
-def test_trainings_do_not_need_tensorflow() -> None:
+def test_training_without_tensorflow_runs() -> None:
     program = "import sys; sys.modules |= dict.fromkeys(('tensorflow', 'horovod', 'keras')); "
     program += "import airflow_hops.ml.stages.train.training, airflow_hops.ml.training.reader"
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -177,24 +177,24 @@ def test_hanging_rank_is_named_with_its_line(own_process: Any, tmp_path: Path) -
     assert "in _never_come_back" in str(failure.value)
 
 
-def test_a_gang_that_never_begins_stalls_too(own_process: Any, tmp_path: Path) -> None:
+def test_gang_that_never_starts_is_reported_as_stalled(own_process: Any, tmp_path: Path) -> None:
     with pytest.raises(HopsError, match=r"made no progress for 1 s \(stall_timeout_s\) after its start"):
         own_process(_watched, _never_come_back, tmp_path, stall_timeout_s=1)
 
 
 @pytest.mark.parametrize("size", [0, True, "2"])
-def test_what_is_no_number_of_ranks_is_refused(size: Any, tmp_path: Path) -> None:
+def test_invalid_number_of_ranks_is_refused(size: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=re.escape(f"np is {size!r}, expected a number of ranks, 1 or more")):
         run_gang(_fine, size, logs=tmp_path)
 
 
 @pytest.mark.parametrize("stall_timeout_s", [0, -1.5, "300", float("inf"), float("nan")])
-def test_what_is_no_number_of_seconds_is_refused(stall_timeout_s: Any, tmp_path: Path) -> None:
+def test_invalid_number_of_seconds_is_refused(stall_timeout_s: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=re.escape(f"stall_timeout_s is {stall_timeout_s!r}, ")):
         run_gang(_fine, 2, logs=tmp_path, stall_timeout_s=stall_timeout_s)
 
 
-def test_ranks_are_not_forked_where_tensorflow_has_begun(tmp_path: Path) -> None:
+def test_ranks_are_not_forked_after_tensorflow_started(tmp_path: Path) -> None:
     tf.constant(1)
     with pytest.raises(HopsError, match="TensorFlow runs already in this process"):
         run_gang(_fine, 2, logs=tmp_path)

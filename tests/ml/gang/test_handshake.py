@@ -26,11 +26,11 @@ def _driver_hears(call: Callable[[tuple[str, int]], None]) -> Any:
             calling.result(20)
 
 
-def test_a_task_that_knows_the_secret_is_heard() -> None:
+def test_peer_with_the_secret_is_accepted() -> None:
     assert _driver_hears(lambda address: call_driver(address, b"secret", {"partition": 3}).close()) == {"partition": 3}
 
 
-def test_a_stranger_is_refused_by_both_sides() -> None:
+def test_peer_without_the_secret_is_refused_by_both_sides() -> None:
     def call(address: tuple[str, int]) -> None:
         with pytest.raises(ConnectionError):
             call_driver(address, b"another", {"partition": 3})

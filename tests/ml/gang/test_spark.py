@@ -154,7 +154,7 @@ def all_gone(met: list[Mapping[str, Any]]) -> bool:
     return all(is_gone(rank["pid"]) for rank in met)
 
 
-def test_too_few_slots_are_an_error_at_once_that_names_both(cluster: Cluster, rank_code: tuple[str, str]) -> None:
+def test_too_few_slots_fail_at_once_with_both_numbers(cluster: Cluster, rank_code: tuple[str, str]) -> None:
     too_many, no_number = (cluster.run(size, rank_code, accident="none").error for size in (5, 0))
     assert isinstance(too_many, BadInput) and isinstance(no_number, BadInput)
     assert "np is 5, but there are only 2 slots (local-cluster[2,1,1024]: 2)" in str(too_many)

@@ -146,7 +146,7 @@ def _nan_within_an_execution() -> None:
     fit(model, x, y, callbacks=[NanStopCallback()])
 
 
-def test_the_checksum_is_of_the_bytes_of_all_variables() -> None:
+def test_checksum_covers_the_bytes_of_all_variables() -> None:
     random = np.random.default_rng(0)
     shapes = [("float32", (3, 5)), ("float16", (7,)), ("bfloat16", (1,)), ("float64", (2, 2)), ("float32", ())]
     variables = [keras.Variable(random.normal(size=shape), dtype=dtype) for dtype, shape in shapes]
@@ -252,7 +252,7 @@ def test_every_rank_raises_the_same_error(two_ranks: Any, what: str) -> None:
     assert [part for part in expected if part not in first] == []
 
 
-def test_what_is_no_number_of_steps_is_refused() -> None:
+def test_invalid_number_of_steps_is_refused() -> None:
     with pytest.raises(BadInput, match="guard_every_steps is -1, expected a number of steps, or 0 for no guard"):
         Guard(-1)
 
@@ -277,7 +277,7 @@ def test_stopped_epoch_counts_no_rows(two_ranks: Any) -> None:
     assert two_ranks(_train, 100, (48, 48), tamper=_stop)[0]["rows"] == [None]
 
 
-def test_moving_statistics_become_the_mean_of_the_ranks(two_ranks: Any) -> None:
+def test_moving_statistics_are_averaged_over_ranks(two_ranks: Any) -> None:
     first, second = two_ranks(_batch_normalization)
     assert first["frozen_unchanged"] and second["frozen_unchanged"]
     # Without a validation: after the step, before and after averaging. With one, it comes before the epoch's end.
@@ -299,7 +299,7 @@ def test_nan_loss_on_one_rank_ends_all(own_process: Any, tmp_path: Path) -> None
     assert time.monotonic() - began < 50
 
 
-def test_missing_join_operation_ends_an_epoch() -> None:
+def test_epoch_ends_without_join_operation() -> None:
     def without_a_kernel() -> tf.Tensor:
         return tf.raw_ops.NcclAllReduce(input=[1.0], reduction="sum", num_devices=1, shared_name="hops")
 

@@ -340,13 +340,13 @@ def test_three_ranks_match_one_process(three_ranks: Any) -> None:
     _have_waited(*result[:2])
 
 
-def test_a_loop_of_ones_own_averages_gradients_too(two_ranks: Any) -> None:
+def test_custom_loop_averages_gradients(two_ranks: Any) -> None:
     first, second = two_ranks(_with_a_tape)
     assert first["checksum"] == second["checksum"]
     assert first["difference"] < 1e-5
 
 
-def test_gradients_that_travel_in_16_bits_are_near(two_ranks: Any) -> None:
+def test_sixteen_bit_gradients_are_close(two_ranks: Any) -> None:
     """Rounding on the way makes a small difference, and it does make one."""
     first, second = two_ranks(_against_one_process, "fp16")
     assert first["checksum"] == second["checksum"]
@@ -360,7 +360,7 @@ def test_overflow_on_one_rank_blocks_no_other(two_ranks: Any) -> None:
     assert first["exchanged"]
 
 
-def test_horovods_own_wrapper_fails_with_keras_3(two_ranks: Any) -> None:
+def test_horovod_wrapper_fails_with_keras_3(two_ranks: Any) -> None:
     """The trap that this module closes; should it fail, Horovod has learnt Keras 3 and ours may go."""
     first, second = two_ranks(_with_horovods_own)
     assert first != second
@@ -402,7 +402,7 @@ def test_callbacks_decide_alike_on_all_ranks(two_ranks: Any) -> None:
     assert first["rates"][-1] < first["rates"][0]
 
 
-def test_a_rank_that_waits_for_another_counts_it_as_exchange(two_ranks: Any) -> None:
+def test_waiting_for_another_rank_counts_as_exchange(two_ranks: Any) -> None:
     waited, late = two_ranks(_exchange_with_a_slow_rank)
     assert waited > 0.4
     assert 0 < late < waited - 0.3
@@ -488,7 +488,7 @@ def _refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_done_is_said_in_one_sentence(two_ranks: Any, what: str) -> None:
+def test_unsupported_calls_are_explained(two_ranks: Any, what: str) -> None:
     for message in two_ranks.errors(_refused, what):
         assert REFUSED[what][1] in message
 

@@ -144,7 +144,7 @@ BEFORE = {
 
 
 @pytest.mark.parametrize("layer", BEFORE)
-def test_other_vocabularies_and_boundaries_are_refused_before_training(two_ranks: Any, layer: str) -> None:
+def test_differing_vocabularies_and_boundaries_are_refused_before_training(two_ranks: Any, layer: str) -> None:
     first, second = two_ranks.errors(BEFORE[layer])
     assert first == second
     assert first.startswith("the ranks' models differ before training in ") and layer in first
@@ -173,7 +173,7 @@ def _own_loop() -> Any:
     return before, [v.numpy().tolist() for v in model.non_trainable_variables]
 
 
-def test_own_loop_ends_with_the_mean_of_batch_statistics(two_ranks: Any) -> None:
+def test_custom_loop_ends_with_mean_batch_statistics(two_ranks: Any) -> None:
     first, second = two_ranks(_own_loop)
     assert first[0] != second[0], "each rank has seen its own rows"
     assert first[1] == second[1]

@@ -51,7 +51,7 @@ def test_served_model_predicts_as_trained(
     export_model(model, tmp_path / "onnx", framework="sklearn", target=target, sample=rows)
 
 
-def test_noise_gives_a_constant_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_gives_constant_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, random = _rows(600)
     labels = random.integers(0, 2, len(rows))
     model = _model_module("binary", monkeypatch).fit(rows[:100], labels[:100])

@@ -141,7 +141,7 @@ def assert_exact(ranks: list[Any], rows: int) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_row_comes_once_an_epoch(way: str, tmp_path: Path) -> None:
+def test_every_row_is_read_once_per_epoch(way: str, tmp_path: Path) -> None:
     format, mode = way.split()
     files = [1, 30, 0, 12]
     folder = write_parquet(tmp_path, files) if format == "parquet" else write_tfrecord(tmp_path, files, counts=True)
@@ -299,7 +299,7 @@ def _resident(field: str) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_input_is_named(tmp_path: Path) -> None:
     root = tmp_path
 
     def parquet(name: str, *tables: Any) -> Path:
@@ -425,9 +425,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_processes_share_the_cache_whatever_happens_to_one(
-    own_process: Any, tmp_path: Path, small_folder: Path
-) -> None:
+def test_processes_share_the_cache_despite_a_crash(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
     own_process(_share_the_cache, tmp_path, small_folder)
 
 

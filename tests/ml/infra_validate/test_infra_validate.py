@@ -53,7 +53,7 @@ def validate(
     return run
 
 
-def test_a_model_that_serves_is_blessed_with_its_latencies(
+def test_served_model_is_blessed_with_its_latencies(
     validate: Validate, shared_store: ArtifactStore, flights_model: Artifact
 ) -> None:
     artifact = validate(flights_model, requests=12)
@@ -66,7 +66,7 @@ def test_a_model_that_serves_is_blessed_with_its_latencies(
     assert artifact.metrics["load_seconds"] > 0
 
 
-def test_a_damaged_saved_model_fails_with_the_servers_own_words(
+def test_damaged_saved_model_fails_with_the_servers_message(
     validate: Validate, shared_store: ArtifactStore, flights_model: Artifact
 ) -> None:
     with shared_store.create(shared_store.uri("tests", "damaged", "train", "model"), "model", Producer()) as writer:
@@ -80,14 +80,14 @@ def test_a_damaged_saved_model_fails_with_the_servers_own_words(
     assert "saved_model.pb" in str(failed.value)
 
 
-def test_answers_that_are_no_probabilities_are_refused(
+def test_answers_outside_probabilities_are_refused(
     validate: Validate, make_flights_model: Callable[..., Artifact]
 ) -> None:
     with pytest.raises(BadInput, match=r"the model: the prediction is NaN or infinite in \d+ of \d+ rows"):
         validate(make_flights_model(steps=1, flaw="nan"))
 
 
-def test_a_regression_serves_whatever_the_size_of_its_numbers(tmp_path: Path) -> None:
+def test_regression_serves_numbers_of_any_size(tmp_path: Path) -> None:
     model = write_echo_model(tmp_path / "model", "prediction", ["price"])
     pq.write_table(pa.table({"price": np.linspace(1e6, 3e6, 50) / 3}), tmp_path / "rows.parquet")
     scratch = tmp_path / "scratch"
@@ -108,18 +108,18 @@ def test_a_regression_serves_whatever_the_size_of_its_numbers(tmp_path: Path) ->
         ("multiclass", [0.5, 0.5], r"REST: predictions of shape \[2\] for 2 rows, expected \[2, 2\]"),
     ],
 )
-def test_answers_that_cannot_be_predictions_are_refused(problem: Any, values: list[Any], words: str) -> None:
+def test_impossible_predictions_are_refused(problem: Any, values: list[Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         infra_validate.check_answers("REST", np.array(values), (2, 2) if problem == "multiclass" else (2,), problem)
 
 
-def test_rounding_that_training_allows_is_allowed_of_answers() -> None:
+def test_answers_may_round_like_training() -> None:
     infra_validate.check_answers("REST", np.array([-1.2e-7, 1 + 1.2e-7]), (2,), "binary")
     softmax_in_bfloat16 = np.array([[0.25, 0.75], [0.2578125, 0.74609375]])
     infra_validate.check_answers("REST", softmax_in_bfloat16, (2, 2), "multiclass")
 
 
-def test_arguments_at_fault_are_named(validate: Validate, flights_model: Artifact) -> None:
+def test_invalid_arguments_are_named(validate: Validate, flights_model: Artifact) -> None:
     with pytest.raises(BadInput, match="requests is 0, expected at least 1"):
         validate(flights_model, requests=0)
     with pytest.raises(BadInput, match="no Parquet files of split 'test'; there are the splits eval, newest, train"):

@@ -138,7 +138,7 @@ def serve(tmp_path: Path, run_shared_stage: Callable[..., Any], deployed: Artifa
     return lambda **how: Served(tmp_path, run, **how)
 
 
-def test_predictions_are_measured_by_version_and_period_beside_their_training_and_estimates(
+def test_predictions_are_measured_by_version_and_period(
     serve: Callable[..., Served],
 ) -> None:
     served = serve()
@@ -172,7 +172,7 @@ def test_predictions_are_measured_by_version_and_period_beside_their_training_an
     assert served.measured(served.rows, estimates=False).versions[0].estimates == {}
 
 
-def test_each_label_of_a_model_is_measured_with_figures_of_its_own(serve: Callable[..., Served]) -> None:
+def test_each_label_is_measured_separately(serve: Callable[..., Served]) -> None:
     served = serve()
     report = served.measured(served.rows, label="minutes")
     assert (report.problem, report.metric, report.label) == ("regression", "rmse", "minutes")
@@ -185,7 +185,7 @@ def test_each_label_of_a_model_is_measured_with_figures_of_its_own(serve: Callab
         served.measured(served.rows, label="gate")
 
 
-def test_estimates_do_not_see_concept_drift_and_measurements_say_so(serve: Callable[..., Served]) -> None:
+def test_measurements_report_concept_drift_missed_by_estimates(serve: Callable[..., Served]) -> None:
     served = serve(turned_from=4)
     report = served.measured(served.rows, as_of="2013-04-08T00:00:00", window_s=3 * DAY)
     (third,) = report.versions
@@ -194,7 +194,7 @@ def test_estimates_do_not_see_concept_drift_and_measurements_say_so(serve: Calla
     assert any("Estimates of version 3 are off: auc" in note for note in report.notes)
 
 
-def test_labels_that_have_not_come_are_told_by_the_age_of_predictions(serve: Callable[..., Served]) -> None:
+def test_missing_labels_are_reported_by_age_of_predictions(serve: Callable[..., Served]) -> None:
     served = serve()
     came = served.rows["scheduled_at"] < START + 6 * DAY
     labels = served.rows[came | (served.rows.index % 2 == 0)]
@@ -233,7 +233,7 @@ def test_labels_that_stop_coming_are_noticed(serve: Callable[..., Served]) -> No
     assert none.versions[0].figures == {} and none.versions[0].estimates["auc"][0] > 0.65
 
 
-def test_of_several_labels_the_last_counts_and_contradictions_are_told(serve: Callable[..., Served]) -> None:
+def test_last_label_counts_and_contradictions_are_reported(serve: Callable[..., Served]) -> None:
     served = serve()
     turned, keyless = served.rows.assign(late=1 - served.rows["late"]), served.rows.iloc[60:66].assign(flight=None)
     corrected, contradicted, repeated = turned.iloc[:7], turned.iloc[10:15], served.rows.iloc[20:23]
@@ -300,7 +300,7 @@ def test_one_label_of_another_type_or_version_does_not_end_the_measurement(serve
         served.measured()
 
 
-def test_rows_of_a_version_without_a_key_and_labels_of_several_predictions_are_told(
+def test_keyless_rows_and_ambiguous_labels_are_reported(
     serve: Callable[..., Served],
 ) -> None:
     served = serve()
@@ -321,7 +321,7 @@ def test_rows_of_a_version_without_a_key_and_labels_of_several_predictions_are_t
     assert not served.measured(served.rows[:ROWS], min_rows=ROWS + 1, **once).versions[0].figures
 
 
-def test_predictions_that_share_labels_are_no_more_certain_than_one_of_each() -> None:
+def test_shared_labels_do_not_narrow_intervals() -> None:
     judge, rows = Judge("binary", "auc"), drawn(ROWS, 30)
     labels, outputs = rows["late"].to_numpy(), true_probability(rows["x"].to_numpy())
     again = measure(judge, np.tile(labels, 8), np.tile(outputs, 8), np.tile(np.arange(ROWS), 8))
@@ -329,7 +329,7 @@ def test_predictions_that_share_labels_are_no_more_certain_than_one_of_each() ->
         assert again[name] == pytest.approx((value, low, high), abs=0.2 * (high - low)), name
 
 
-def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deployed: ArtifactStore) -> None:
+def test_classes_of_a_missing_version_are_not_borrowed(deployed: ArtifactStore) -> None:
     context: Any = SimpleNamespace(store=deployed, spec=SimpleNamespace(services={}))
     for classes, is_known in ((("no", "yes"), False), (None, True)):
         known = ModelProperties(label="late", problem="binary", classes=classes)
@@ -337,7 +337,7 @@ def test_classes_of_a_version_that_is_not_found_are_not_taken_from_another(deplo
         assert (version.is_known, "no figures, as its classes may be others" in version.why) == (is_known, not is_known)
 
 
-def test_keys_of_several_columns_are_compared_whatever_their_types() -> None:
+def test_keys_of_several_columns_are_compared_across_types() -> None:
     keys = key_of([pa.array(["a", "b", "a", "a", None]), pa.array([1, 1, 2, 1, 1], pa.int16())], "labels").to_pylist()
     assert keys[0] == keys[3] and len(set(keys)) == 4 and keys[4] is None
     others = [pa.chunked_array([["a", "c"], ["b"]]).dictionary_encode(), pa.chunked_array([["2", "1", "1"]])]
@@ -381,7 +381,7 @@ def test_labels_of_usual_files_are_read(serve: Callable[..., Served]) -> None:
         served.measured(served.rows.assign(known_at=served.rows["known_at"] * 1000))
 
 
-def test_feedback_and_tables_by_request_say_the_same(serve: Callable[..., Served], deployed: ArtifactStore) -> None:
+def test_feedback_and_tables_by_request_agree(serve: Callable[..., Served], deployed: ArtifactStore) -> None:
     served = serve()
     rows = served.rows.iloc[: 2 * ROWS]
     us = 1_000_000
@@ -402,7 +402,7 @@ def test_feedback_and_tables_by_request_say_the_same(serve: Callable[..., Served
     assert (first.labels.corrected, first.labels.joined) == (2, 2)
 
 
-def test_half_of_the_captured_files_gone_or_no_rows_are_said(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_missing_captured_files_and_rows_are_reported(serve: Callable[..., Served], tmp_path: Path) -> None:
     served = serve()
     with pytest.raises(BadInput, match=r"is from 2013-12-31.* the captured ones are from 2013-04-01T00:00:00"):
         served.measured(served.rows, as_of="2014-01-01", window_s=DAY)
@@ -440,7 +440,7 @@ def test_options_are_checked() -> None:
             PerformanceOptions("flights", **options)
 
 
-def test_the_metrics_that_policies_may_name_are_those_that_are_measured() -> None:
+def test_policies_may_name_exactly_the_measured_metrics() -> None:
     for problem, of in judging.METRICS.items():
         assert set(METRICS[problem]) == set(of.higher_is_better)
         assert METRICS[problem][0] == of.metric

@@ -56,7 +56,7 @@ def find(tmp_path: Path) -> Find:
         ([3, 5, 5, 3], {"classes": [5, 3]}, "binary", ("5", "3")),
     ],
 )
-def test_values_tell_what_is_not_told(
+def test_problem_is_inferred_from_values(
     find: Find, values: list[Any], told: dict[str, Any], problem: str, classes: tuple[str, ...] | None
 ) -> None:
     assert find(values, **told) == Target("y", problem, classes, told.get("weight"))  # type: ignore[arg-type]
@@ -105,14 +105,14 @@ def test_an_integer_that_a_double_would_round_is_refused() -> None:
         ([2.5, 2.5], {}, "label 'y' is 2.5 in all 2 rows of split 'train'; expected numbers that differ: widen"),
     ],
 )
-def test_a_label_that_says_nothing_is_refused_with_what_to_do(
+def test_constant_label_is_refused_with_advice(
     find: Find, train: list[Any], told: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(expected)):
         find(train, **told)
 
 
-def test_a_class_must_be_in_the_split_that_is_trained_on(find: Find, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCaptureFixture) -> None:
     words = "label 'y': split 'train' has no row of 'c', 'd', which split 'eval' has in 3 rows; widen"
     with pytest.raises(BadInput, match=re.escape(words)):
         find(["a", "b"], eval=["a", "c", "d", "d"])
@@ -137,7 +137,7 @@ def test_a_class_must_be_in_the_split_that_is_trained_on(find: Find, caplog: pyt
         ({"weight": "y"}, "weight is 'y', which is the column of the label, the key or the time, too"),
     ],
 )
-def test_what_is_told_of_a_label_is_checked_when_the_dag_is_parsed(told: dict[str, Any], expected: str) -> None:
+def test_label_options_are_checked_during_dag_parsing(told: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadInput, match=re.escape(expected)):
         PrepareOptions("m:f", "y", **told)
 
@@ -152,12 +152,12 @@ def test_what_is_told_of_a_label_is_checked_when_the_dag_is_parsed(told: dict[st
         (["z"], "more_labels is ['z']; expected a problem, or None, by the label's column"),
     ],
 )
-def test_further_labels_are_other_columns_and_say_what_they_ask_for(told: Any, words: str) -> None:
+def test_further_labels_are_distinct_and_typed(told: Any, words: str) -> None:
     with pytest.raises(BadInput, match=re.escape(words)):
         PrepareOptions("m:f", "y", weight="w", more_labels=told)
 
 
-def test_each_further_label_has_options_of_its_own() -> None:
+def test_each_further_label_has_its_own_options() -> None:
     values = PrepareOptions("m:f", "y", classes=["a", "b"], weight="w", more_labels={"z": "regression", "k": [3, 1, 2]})
     of = [(each.label, each.problem, each.classes, each.weight) for each in values.of_labels]
     assert of == [("y", None, ["a", "b"], "w"), ("z", "regression", None, None), ("k", None, [3, 1, 2], None)]

@@ -129,9 +129,7 @@ def test_every_row_is_in_one_split_or_rejected_for_a_reason(good: Artifact, shar
     )
 
 
-def test_what_cannot_be_an_example_is_rejected_for_its_first_reason(
-    prepare: Prepare, shared_store: ArtifactStore
-) -> None:
+def test_unusable_row_is_rejected_for_its_first_reason(prepare: Prepare, shared_store: ArtifactStore) -> None:
     untidy = prepare("untidy", reject={"a hundred": "number < 100"})
     rows = untidy.rows["orders"]
     # Of each twenty rows behind the first hundred, six lack something.
@@ -166,7 +164,7 @@ def test_what_cannot_be_an_example_is_rejected_for_its_first_reason(
     assert {150, 151, 101, 100} & numbers == {150, 101}
 
 
-def test_a_row_never_changes_side_and_equal_rows_give_equal_files(
+def test_row_keeps_its_split_and_equal_rows_give_equal_files(
     prepare: Prepare, good: Artifact, whole_window: Artifact, shared_store: ArtifactStore
 ) -> None:
     again = prepare("good", **NEWEST)
@@ -182,9 +180,7 @@ def test_a_row_never_changes_side_and_equal_rows_give_equal_files(
     assert pq.read_metadata(file).created_by.startswith("parquet-cpp-arrow")
 
 
-def test_rows_without_key_are_split_by_their_features_the_same_in_every_run(
-    prepare: Prepare, shared_store: ArtifactStore
-) -> None:
+def test_keyless_rows_are_split_by_features_deterministically(prepare: Prepare, shared_store: ArtifactStore) -> None:
     result = prepare("plain", key=None, time=None)
     assert (result.properties["key"], result.properties["time"]) == (None, None)
     assert result.rows["orders"] == RowCounts(ORDERS, ORDERS)
@@ -197,9 +193,7 @@ def test_rows_without_key_are_split_by_their_features_the_same_in_every_run(
     assert not sides[0] & sides[1] and len(sides[0] | sides[1]) == ORDERS // 2
 
 
-def test_a_key_needs_no_time_and_a_time_no_key(
-    prepare: Prepare, whole_window: Artifact, shared_store: ArtifactStore
-) -> None:
+def test_key_and_time_are_independent(prepare: Prepare, whole_window: Artifact, shared_store: ArtifactStore) -> None:
     keyed, timed = prepare("keyed", time=None), prepare("timed", key=None, **NEWEST)
     assert keyed.rows["orders"].rejected == {"duplicate key": 100}
     train = rows_of(shared_store, keyed, "train")
@@ -222,12 +216,12 @@ def test_without_a_window_the_newest_rows_are_counted_from_the_last_one(
     assert (min(times), max(times), len(times)) == (latest - 100 * 3600, latest, 101)
 
 
-def test_as_many_rows_are_rejected_as_are_allowed(prepare: Prepare) -> None:
+def test_max_rejected_limits_rejected_rows(prepare: Prepare) -> None:
     allowed = {"reject": {"a quarter": "number < 500"}, "max_rejected": 0.25}
     assert prepare("good", **allowed).rows["orders"].rejected["a quarter"] == 500
 
 
-def test_classes_are_numbered_as_they_are_named_and_rows_of_others_or_without_a_weight_are_rejected(
+def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
     prepare: Prepare, shared_store: ArtifactStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = prepare("priced", label="price", classes=["low", "high", "fair"], weight="trust")

@@ -47,7 +47,7 @@ def ingest(folder: Path, text: str, **fields: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def test_files_of_spark_are_read_with_its_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_files_are_read_with_sparks_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block_bytes in (7, 1 << 20):
         monkeypatch.setattr(csv, "BLOCK_BYTES", block_bytes)
         rows = ingest(tmp_path, SPARK, escape="\\")
@@ -114,11 +114,11 @@ def test_certain_quotes_are_read(tmp_path: Path, text: str, fields: dict[str, st
     assert [row[header] for row in ingest(tmp_path, text, **fields)] == values
 
 
-def test_delimiter_within_quotes_of_a_header_is_plain(tmp_path: Path) -> None:
+def test_quoted_delimiter_of_a_header_is_text(tmp_path: Path) -> None:
     assert ingest(tmp_path, "'a;b'\nx\n", quote="'") == [{"a;b": "x"}]
 
 
-def test_escaped_tables_come_back_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escaped_tables_round_trip_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(14)
     refused = 0
     for _ in range(60):

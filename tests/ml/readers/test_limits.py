@@ -39,7 +39,7 @@ def check_refused(path: Path, words: str, *, by_ingest: bool = True) -> None:
         assert str(path) in str(refusal.value)
 
 
-def test_open_quote_costs_no_more_memory_than_the_row(tmp_path: Path) -> None:
+def test_open_quote_needs_memory_of_one_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,"open\n' + "2,x\n" * (4 << 20))
     code = (
         "import resource, sys\n"
@@ -65,18 +65,18 @@ def test_open_quote_costs_no_more_memory_than_the_row(tmp_path: Path) -> None:
     ],
     ids=["quote", "csv.gz", "jsonl.gz", "jsonl"],
 )
-def test_row_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes) -> None:
+def test_endless_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes) -> None:
     monkeypatch.setattr(limits, "MAX_ROW_BYTES", 5_000_000)
     (tmp_path / name).write_bytes(content)
     check_refused(tmp_path / name, "a row does not end within 5000000 bytes, the limit of a row")
 
 
-def test_quote_that_is_open_at_the_end_swallows_no_rows(tmp_path: Path) -> None:
+def test_unclosed_quote_loses_no_rows(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,x\n2,"open\n' + "3,x\n" * 99)
     check_refused(tmp_path / "t.csv", "a quote is open at the end, in the row that begins with b'2,\"open")
 
 
-def test_tfrecord_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_tfrecord_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_ROW_BYTES", 1000)
     with tf.io.TFRecordWriter(str(tmp_path / "t.tfrecord")) as writer:
         writer.write(bytes(1001))
@@ -91,37 +91,37 @@ def test_tfrecord_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
     ids=["header", "row"],
 )
-def test_csv_that_is_too_wide(tmp_path: Path, content: bytes) -> None:
+def test_too_wide_csv_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     check_refused(tmp_path / "t.csv", "the limit is 50000 columns")
 
 
 @pytest.mark.parametrize("lines", ["{%s}\n", "%s"], ids=["row", "rows"])
-def test_json_of_too_many_fields(tmp_path: Path, lines: str) -> None:
+def test_json_with_too_many_fields_is_refused(tmp_path: Path, lines: str) -> None:
     fields = [f'"c{number}": 1' for number in range(60_000)]
     text = lines % ", ".join(fields) if "{" in lines else "".join(f"{{{field}}}\n" for field in fields)
     (tmp_path / "t.jsonl").write_text(text)
     check_refused(tmp_path / "t.jsonl", "60000 columns; the limit is 50000 columns")
 
 
-def test_many_rows_of_json_are_no_columns(tmp_path: Path) -> None:
+def test_json_rows_do_not_count_as_columns(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"a": 1, "b": {"c": ":"}}\n' * 60_000)
     assert pq.read_table(ingest(tmp_path / "t.jsonl")).num_rows == 60_000
 
 
 @pytest.mark.parametrize("quote", ['"', "'"])
-def test_commas_within_quotes_are_no_columns(tmp_path: Path, quote: str) -> None:
+def test_quoted_commas_do_not_count_as_columns(tmp_path: Path, quote: str) -> None:
     (tmp_path / "t.csv").write_text(f"a,b\n1,{quote}{',' * 60_000}{quote}\n")
     assert pq.read_table(ingest(tmp_path / "t.csv", quote=quote))["b"].to_pylist() == ["," * 60_000]
 
 
-def test_commas_within_plain_quotes_are_columns(tmp_path: Path) -> None:
+def test_commas_in_unquoted_fields_count_as_columns(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b\n1,"' + "," * 1_000_000 + '"\n')
     with pytest.raises(BadInput, match="the limit is 50000 columns"):
         ingest(tmp_path / "t.csv", quote="")
 
 
-def test_parquet_that_is_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_wide_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_COLUMNS", 10)
     pq.write_table(pa.table({f"c{number}": [1] for number in range(11)}), tmp_path / "t.parquet")
     check_refused(tmp_path / "t.parquet", "11 columns; the limit is 10 columns")
@@ -138,7 +138,7 @@ def in_lists(column: pa.Array) -> pa.Array:
 
 
 @pytest.mark.parametrize("nest", [lambda column: column, in_lists], ids=["flat", "lists"])
-def test_long_value_in_many_rows_of_parquet(
+def test_long_repeated_parquet_value_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nest: Callable[[pa.Array], pa.Array]
 ) -> None:
     path = tmp_path / "t.parquet"
@@ -155,9 +155,7 @@ def test_long_value_in_many_rows_of_parquet(
     check_refused(path, "a value has 10000 bytes; the limit of a value is 9000")
 
 
-def test_row_groups_of_a_snapshot_are_bounded_the_same_whatever_the_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snapshot_row_groups_do_not_depend_on_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "ROW_GROUP_BYTES", 100_000)
     pq.write_table(pa.table({"x": ["m" * (number % 50) * 100 for number in range(2000)]}), tmp_path / "t.parquet")
     written = []

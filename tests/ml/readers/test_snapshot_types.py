@@ -131,7 +131,7 @@ def test_every_type_of_parquet_reaches_spark_unchanged(spark: Any, tmp_path: Pat
     ids=["uint64", "decimal256", "scale", "ns", "ns_text", "late", "late_s", "nested", "date", "duration",
          "time", "time_ms", "times", "utf8"],
 )  # fmt: skip
-def test_value_without_a_place_is_refused_and_the_advice_keeps_it(
+def test_unrepresentable_value_is_refused_with_working_advice(
     tmp_path: Path, value: pa.Array, words: str, advised: str | None, stored: list[Any] | None
 ) -> None:
     path = write(tmp_path / "t.parquet", {"x": value})
@@ -156,7 +156,7 @@ def test_schema_converts_without_loss(tmp_path: Path) -> None:
             ingest(path, tmp_path / "u", schema={"flag": "bool"})
 
 
-def test_empty_json_lists_and_objects(spark: Any, tmp_path: Path) -> None:
+def test_empty_json_lists_and_objects_are_read(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"tags": [], "more": {"tags": []}}\n{"tags": [], "more": null}\n')
     rows = read_table(spark, ingest(tmp_path / "t.jsonl", tmp_path / "t")).collect()
     assert [row.tags for row in rows] == [[], []]
@@ -178,9 +178,7 @@ def test_int96_is_read_outside_the_years_of_nanoseconds(spark: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS"])
 @pytest.mark.parametrize(("mode", "is_read"), [("CORRECTED", True), ("LEGACY", False)])
-def test_old_times_of_spark_are_those_that_it_wrote(
-    spark: Any, tmp_path: Path, kind: str, mode: str, is_read: bool
-) -> None:
+def test_old_spark_times_are_unchanged(spark: Any, tmp_path: Path, kind: str, mode: str, is_read: bool) -> None:
     options = {"outputTimestampType": kind, "datetimeRebaseModeInWrite": mode, "int96RebaseModeInWrite": mode}
     for name, value in options.items():
         spark.conf.set(f"spark.sql.parquet.{name}", value)
@@ -200,7 +198,7 @@ def test_old_times_of_spark_are_those_that_it_wrote(
             ingest(path, tmp_path / "t", columns=(column,))
 
 
-def test_index_of_pandas_is_left_out_unless_it_is_named(tmp_path: Path) -> None:
+def test_pandas_index_is_omitted_unless_named(tmp_path: Path) -> None:
     frame = pa.table({"x": [1.5, 2.5]}).to_pandas()
     frame.index = [7, 8]
     frame.to_parquet(tmp_path / "t.parquet")
@@ -223,7 +221,7 @@ def test_text_that_is_not_utf8_is_refused_by_statistics(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_folders_of_hive_are_columns(tmp_path: Path, kind: str) -> None:
+def test_hive_folders_become_columns(tmp_path: Path, kind: str) -> None:
     folders = ["country=DE/month=1", "country=a%20b/month=12", "country=__HIVE_DEFAULT_PARTITION__/month=3"]
     for number, folder in enumerate(folders):
         (tmp_path / "data" / folder).mkdir(parents=True)

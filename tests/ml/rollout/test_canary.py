@@ -58,7 +58,7 @@ def test_binomial_test_and_bounds_of_a_quantile_give_worked_values() -> None:
     assert [quantile_bound_rank(size, q, alpha) for size, q, alpha in asked] == [9, 61, None, 299]
 
 
-def test_the_margin_of_a_distance_gives_a_worked_value() -> None:
+def test_distance_margin_gives_a_worked_value() -> None:
     assert distance_margin(1000, 500, 0.05) == pytest.approx(0.0468 + 0.0662, abs=1e-3)
 
 
@@ -90,7 +90,7 @@ def test_errors_count_only_beyond_the_limit_and_beyond_chance(
     assert (result.verdict, result.text[: len(text)]) == (verdict, text)
 
 
-def test_errors_are_told_in_numbers_and_kept() -> None:
+def test_errors_are_reported_in_numbers_and_recorded() -> None:
     tasting_tea = compare_errors(counts(4, 3), counts(4, 1), **GIVEN)  # Fisher's lady: 3 of 4 right
     assert tasting_tea.numbers["p_value"] == pytest.approx(17 / 70)
     assert compare_errors(counts(20, 1), counts(80, 0), **GIVEN).numbers["increase"] == 0.05
@@ -109,9 +109,7 @@ def test_errors_are_told_in_numbers_and_kept() -> None:
         pytest.param(counts(0, 0), counts(10, 0), "not_judged", id="silent"),
     ],
 )
-def test_a_canary_that_refuses_what_the_stable_version_takes_is_bad(
-    canary: Counts, stable: Counts, verdict: str
-) -> None:
+def test_canary_refusing_valid_requests_is_bad(canary: Counts, stable: Counts, verdict: str) -> None:
     result = compare_refusals(canary, stable, **GIVEN)
     assert result.verdict == verdict
     if verdict == "bad":
@@ -120,7 +118,7 @@ def test_a_canary_that_refuses_what_the_stable_version_takes_is_bad(
         )
 
 
-def test_latency_counts_beyond_ratio_and_tolerance_and_the_tail_only_with_enough_requests() -> None:
+def test_latency_needs_ratio_tolerance_and_enough_requests() -> None:
     def compare(canary: Any, stable: Any) -> Any:
         return compare_latency(counts(len(canary), 0, canary), counts(len(stable), 0, stable), **GIVEN)
 
@@ -160,9 +158,7 @@ def test_a_canary_just_within_the_limit_of_latency_is_seldom_ended() -> None:
     ],
     ids=["shifted", "constant", "NaN", "few", "both constant", "no stable"],
 )
-def test_predictions_that_cannot_be_right_are_found_and_others_go_on_record(
-    canary: Any, stable: Any, verdict: str, says: str
-) -> None:
+def test_invalid_predictions_are_found_and_others_recorded(canary: Any, stable: Any, verdict: str, says: str) -> None:
     result = compare_predictions(canary, stable, "probability", **GIVEN)
     assert result.verdict == verdict
     assert says in result.text
@@ -170,7 +166,7 @@ def test_predictions_that_cannot_be_right_are_found_and_others_go_on_record(
         assert result.numbers["ks_p_value"] < 1e-50
 
 
-def test_a_distance_of_predictions_counts_where_one_is_tolerated() -> None:
+def test_prediction_distance_counts_only_with_a_tolerance() -> None:
     tolerant = replace(LIMITS, max_prediction_distance=0.2)
 
     def verdict(canary: Any, stable: Any) -> str:
@@ -182,7 +178,7 @@ def test_a_distance_of_predictions_counts_where_one_is_tolerated() -> None:
     assert verdict(NORMAL, NORMAL + 0.01) == "ok"
 
 
-def test_labels_tell_a_model_that_predicts_worse() -> None:
+def test_labels_reveal_worse_predictions() -> None:
     labels = (_random.random(4000) < 0.3).astype(float)
     good = np.where(labels == 1, 0.6, 0.15) + _random.uniform(-0.1, 0.1, 4000)
     stable = LabelledRows(good[2000:], labels[2000:])
@@ -240,7 +236,7 @@ SHARES = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]]
     ],
     ids=["names", "numbers", "names that are numbers", "floats", "not at the other", "nobody's", "truths"],
 )
-def test_a_delayed_label_tells_a_class_by_name_or_number(
+def test_delayed_label_gives_class_name_or_number(
     labels: list[Any], classes: str | None, known: str | None, numbers: list[int], unknown: int
 ) -> None:
     answers = captured(probabilities=SHARES)
@@ -249,7 +245,7 @@ def test_a_delayed_label_tells_a_class_by_name_or_number(
     assert result.predictions.shape == (len(numbers), 3)
 
 
-def test_a_delayed_label_is_of_the_outputs_that_predict_it() -> None:
+def test_delayed_label_matches_its_outputs() -> None:
     answers = captured(prediction=[1.0, 2.0], spread=[0.1, 0.2])
     for name in ("price", "value"):
         labelled = read_labelled(answers, feedback([1.5, 4.0], name), "price")
@@ -262,7 +258,7 @@ def test_a_delayed_label_is_of_the_outputs_that_predict_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["minutes", "minutes_prediction", "cause_class", "prediction"])
-def test_a_delayed_further_label_is_not_taken_for_the_first_one(name: str) -> None:
+def test_delayed_further_label_does_not_count_for_the_first(name: str) -> None:
     further = ["minutes", "cause", "prediction"]
     answers = captured(probability=[0.5, 0.6])
     assert not read_labelled(answers, feedback([0, 1], name), "late", ("no", "yes"), further=further)
@@ -272,7 +268,7 @@ def test_a_delayed_further_label_is_not_taken_for_the_first_one(name: str) -> No
     assert read_labelled(answers, both, "late", ("no", "yes"), further=further)["probability"].labels.tolist() == [1, 0]
 
 
-def test_labels_tell_a_model_that_names_classes_worse() -> None:
+def test_labels_reveal_worse_classification() -> None:
     labels = _random.integers(0, 3, 600)
     good = np.full((600, 3), 0.1) + 0.7 * np.eye(3)[labels]
     stable = LabelledRows(good[300:], labels[300:], "multiclass")
@@ -285,7 +281,7 @@ def test_labels_tell_a_model_that_names_classes_worse() -> None:
     assert compare_labels(zeros, zeros, "prediction", **GIVEN).numbers["loss"] == "mean absolute error"
 
 
-def test_predictions_of_classes_are_compared_class_by_class_by_name() -> None:
+def test_class_predictions_are_compared_by_name() -> None:
     ours, theirs = _random.dirichlet([1, 1, 1], 500), _random.dirichlet([1, 1, 4], 500)
     tolerant = replace(LIMITS, max_prediction_distance=0.2)
     result = compare_predictions(ours, theirs, "probabilities", tolerant, 0.01, ["a", "b", "c"])
@@ -313,7 +309,7 @@ PLAN = Plan.of(
 )
 
 
-def test_counts_of_a_server_that_started_anew_are_added_to_what_was_seen_before() -> None:
+def test_counts_of_a_restarted_server_are_added() -> None:
     def entry(requests: int, since: float) -> dict[str, Any]:
         return {
             "requests": requests,

@@ -63,7 +63,7 @@ def test_label_is_absent_in_serving_and_is_0_or_1(inferred: Inferred) -> None:
 
 
 @pytest.mark.parametrize(("problem", "bounds"), [("binary", (0.0, 1.0)), ("regression", None), (None, (0.0, 1.0))])
-def test_a_share_that_is_predicted_is_no_class_though_the_first_window_has_0_and_1(
+def test_regression_label_stays_numeric_with_only_0_and_1(
     problem: str | None, bounds: tuple[float, float] | None
 ) -> None:
     result = generate_statistics(pa.table({"share": [0.0, 1.0, 1.0]}))
@@ -72,7 +72,7 @@ def test_a_share_that_is_predicted_is_no_class_though_the_first_window_has_0_and
     assert ((domain.min, domain.max) if label.HasField("float_domain") else None) == bounds
 
 
-def test_a_feature_that_was_never_missing_is_required_and_others_may_be_missing_a_little_more(
+def test_presence_limits_follow_the_observed_share(
     inferred: Inferred,
 ) -> None:
     least = {name: feature.presence.min_fraction for name, feature in inferred.features.items()}
@@ -86,7 +86,7 @@ def test_small_vocabularies_become_domains(inferred: Inferred) -> None:
     assert len(inferred.domain("dest") or []) > 80
 
 
-def test_comparators_are_in_the_schema_for_all_but_label_and_time(inferred: Inferred, flights_raw: Path) -> None:
+def test_schema_has_comparators_except_for_label_and_time(inferred: Inferred, flights_raw: Path) -> None:
     compared = compared_features(inferred.schema, "skew")
     assert compared == compared_features(inferred.schema, "drift") == dict.fromkeys(flights_examples.FEATURES)
 
@@ -151,7 +151,7 @@ def test_statistics_without_a_train_split_or_the_label_are_refused(
         run_stage(schema.run, kind="schema", inputs={"statistics": result})
 
 
-def test_a_schema_of_a_source(run_stage: Callable[..., Any], tmp_path: Path) -> None:
+def test_schema_is_inferred_from_a_source(run_stage: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "flights.csv").write_text("carrier,delay\nUA,1.5\nAA,2\n")
     source = {"source": {"uri": str(tmp_path / "flights.csv")}, "split": "data"}
     result = run_stage(feature_statistics.run, kind="statistics", source=source)

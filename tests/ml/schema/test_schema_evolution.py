@@ -127,9 +127,7 @@ def _anomalies(statistics: Any, schema: Any, environment: str = "TRAINING") -> l
 
 @pytest.mark.parametrize("environment", ["TRAINING", "SERVING"])
 @pytest.mark.parametrize("data", EXPECTED)
-def test_a_proposed_schema_lets_the_data_through_and_changes_what_it_must(
-    schema: Any, data: str, environment: str
-) -> None:
+def test_proposed_schema_accepts_data_with_minimal_changes(schema: Any, data: str, environment: str) -> None:
     serving = environment == "SERVING"
     statistics, before = _statistics(**NEW_DATA[data], **({"late": None} if serving else {})), to_text(schema)
     proposed = propose_schema(schema, statistics, environment=environment)
@@ -159,12 +157,12 @@ def test_a_label_that_appears_in_serving_is_declared_there(schema: Any) -> None:
     assert str(diff_schemas(schema, proposed)) == "late: not_in_environment is none, was SERVING"
 
 
-def test_an_inferred_schema_fits_its_own_data_also_with_a_label_of_floats() -> None:
+def test_inferred_schema_fits_its_data_with_float_label() -> None:
     fractions = _statistics(late=np.arange(ROWS) % 2 / 1.0)
     assert _anomalies(fractions, infer_schema(fractions, label="late")) == []
 
 
-def test_a_bound_that_no_integer_reaches_is_dropped_when_a_float_becomes_one(schema: Any) -> None:
+def test_unreachable_bound_is_dropped_when_float_becomes_integer(schema: Any) -> None:
     tfdv.set_domain(schema, "temp", _float_domain(-1e30, 50.5))
     proposed = propose_schema(schema, _statistics(temp=np.arange(ROWS) % 50))
     assert str(diff_schemas(schema, proposed)).splitlines()[:2] == [
@@ -173,7 +171,7 @@ def test_a_bound_that_no_integer_reaches_is_dropped_when_a_float_becomes_one(sch
     ]
 
 
-def test_bounds_of_the_rows_move(schema: Any) -> None:
+def test_row_count_bounds_are_adjusted(schema: Any) -> None:
     schema.dataset_constraints.min_examples_count = 1000
     statistics = _statistics()
     proposed = propose_schema(schema, statistics)
@@ -183,7 +181,7 @@ def test_bounds_of_the_rows_move(schema: Any) -> None:
     )
 
 
-def test_what_no_schema_can_cure_is_refused(schema: Any) -> None:
+def test_unfixable_anomalies_are_refused(schema: Any) -> None:
     statistics = _statistics()
     with pytest.raises(BadInput, match="the statistics are of no rows; a schema cannot be proposed from them"):
         propose_schema(schema, type(statistics)(datasets=[{}]))
@@ -311,7 +309,7 @@ def _differences(schema: Any, mutation: str) -> tuple[Any, Any]:
         ),
     ],
 )  # fmt: skip
-def test_a_difference_is_told_in_words(schema: Any, mutation: str, text: str) -> None:
+def test_difference_is_described_in_text(schema: Any, mutation: str, text: str) -> None:
     there, back = _differences(schema, mutation)
     assert str(there) == text
     assert str(back) not in ("", text)
@@ -321,19 +319,19 @@ def test_a_difference_is_told_in_words(schema: Any, mutation: str, text: str) ->
 
 
 @pytest.mark.parametrize("mutation", ["domain dropped", "semantic", "tensors"])
-def test_no_difference_goes_unseen(schema: Any, mutation: str) -> None:
+def test_every_difference_is_found(schema: Any, mutation: str) -> None:
     assert str(_differences(schema, mutation)[0])
 
 
 @pytest.mark.parametrize(
     "mutation", ["same", "order of features", "order of values", "name of the domain", "inline domain"]
 )
-def test_what_means_the_same_is_no_difference(schema: Any, mutation: str) -> None:
+def test_equivalent_schemas_have_no_difference(schema: Any, mutation: str) -> None:
     there, _ = _differences(schema, mutation)
     assert str(there) == "" and there.to_dict()["changes"] == []
 
 
-def test_a_difference_is_json_and_markdown(schema: Any) -> None:
+def test_difference_is_written_as_json_and_markdown(schema: Any) -> None:
     assert _differences(schema, "domain gains")[0].to_dict()["changes"] == [
         {
             "feature": "carrier",
@@ -349,7 +347,7 @@ def test_a_difference_is_json_and_markdown(schema: Any) -> None:
     assert markup.to_markdown() == "- **carrier**: domain gains '\\<b\\>\\[x\\]\\(http\\://y\\)\\`\\*\\_\\|'"
 
 
-def test_a_long_difference_is_cut_and_says_so(schema: Any) -> None:
+def test_long_difference_is_truncated_with_a_note(schema: Any) -> None:
     many = type(schema)()
     many.CopyFrom(schema)
     for index in range(300):
@@ -358,7 +356,7 @@ def test_a_long_difference_is_cut_and_says_so(schema: Any) -> None:
     assert len(lines) == 11 and lines[-1] == "- and 290 more"
 
 
-def test_a_difference_of_files_is_that_of_their_schemas(schema: Any, tmp_path: Path) -> None:
+def test_difference_of_files_equals_that_of_schemas(schema: Any, tmp_path: Path) -> None:
     other = propose_schema(schema, _statistics(temp=None))
     paths = [tmp_path / "a.pbtxt", tmp_path / "b.pbtxt"]
     for path, one in zip(paths, (schema, other), strict=True):
@@ -380,13 +378,13 @@ def test_a_difference_of_files_is_that_of_their_schemas(schema: Any, tmp_path: P
         ),
     ],
 )
-def test_a_schema_that_does_not_parse_is_told_with_line_and_column(text: str, said: str) -> None:
+def test_schema_parse_error_has_line_and_column(text: str, said: str) -> None:
     with pytest.raises(BadInput) as refused:
         parse_schema(text, "s.pbtxt")
     assert str(refused.value).startswith(said)
 
 
-def test_a_schema_of_another_encoding_is_told_with_its_file(tmp_path: Path) -> None:
+def test_schema_encoding_error_names_its_file(tmp_path: Path) -> None:
     (tmp_path / "latin.pbtxt").write_bytes(b'feature { name: "\xe9" }')
     with pytest.raises(BadInput, match=r"latin\.pbtxt: not a schema in protobuf text \("):
         load_schema(tmp_path / "latin.pbtxt")

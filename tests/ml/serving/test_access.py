@@ -90,7 +90,7 @@ def rest(guarded: ServerProcess, tls: TlsFiles) -> Callable[..., http.client.HTT
     return ask
 
 
-def test_each_route_takes_its_right(rest: Callable[..., http.client.HTTPResponse]) -> None:
+def test_each_route_requires_its_right(rest: Callable[..., http.client.HTTPResponse]) -> None:
     operations = [each for each in RIGHTS if " " in each and each not in ELSEWHERE]
     wrong = []
     for operation, token in itertools.product(operations, MAY):
@@ -117,7 +117,7 @@ def channel(guarded: ServerProcess, folder: Path) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def test_each_rpc_takes_its_right(channel: grpc.Channel) -> None:
+def test_each_rpc_requires_its_right(channel: grpc.Channel) -> None:
     wrong = []
     for operation, token in itertools.product((each for each in RIGHTS if " " not in each), MAY):
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -136,7 +136,7 @@ def test_each_rpc_takes_its_right(channel: grpc.Channel) -> None:
     assert not wrong
 
 
-def test_what_has_no_entry_in_the_table_cannot_be_added() -> None:
+def test_routes_without_an_access_entry_are_refused() -> None:
     for add in (
         lambda: Routes().add("GET /v1/new", lambda request, match: None),  # type: ignore[arg-type, return-value]
         lambda: service("hops.serving.TrafficService", {"New": grpc.unary_unary_rpc_method_handler(print)}),
@@ -146,7 +146,7 @@ def test_what_has_no_entry_in_the_table_cannot_be_added() -> None:
     assert right_of("POST /v1/feedback") is Right.FEEDBACK
 
 
-def test_clients_show_the_token_that_a_call_takes(guarded: ServerProcess, tls: TlsFiles) -> None:
+def test_clients_send_the_token_for_each_call(guarded: ServerProcess, tls: TlsFiles) -> None:
     port = int(guarded.url.rpartition(":")[2])
     for tokens in ({"token": "control-1"}, {"token": "control-2", "prediction_token": "predict-1"}):
         with ModelServerClient(guarded.address, tls=tls, **tokens) as client:
@@ -169,7 +169,7 @@ def test_clients_show_the_token_that_a_call_takes(guarded: ServerProcess, tls: T
     assert refused.value.code is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_body_of_whoever_may_not_ask_is_not_waited_for(guarded: ServerProcess, tls: TlsFiles) -> None:
+def test_unauthorized_body_is_not_read(guarded: ServerProcess, tls: TlsFiles) -> None:
     host, port = guarded.url.removeprefix("http://").split(":")
     with tls.context().wrap_socket(socket.create_connection((host, int(port)), 30), server_hostname=host) as connection:
         connection.sendall(b"POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{")
@@ -180,7 +180,7 @@ def test_a_body_of_whoever_may_not_ask_is_not_waited_for(guarded: ServerProcess,
     assert b"Connection: close" in received
 
 
-def test_tokens_are_read_again_and_what_is_none_keeps_those_there_were(
+def test_tokens_are_reloaded_and_invalid_files_keep_old_ones(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "tokens"
@@ -214,7 +214,7 @@ def test_tokens_are_read_again_and_what_is_none_keeps_those_there_were(
     assert file.holds(b"newer")
 
 
-def test_what_is_open_beyond_this_machine_is_said(folder: Path, start_server: Start, tmp_path: Path) -> None:
+def test_ports_open_to_other_machines_are_reported(folder: Path, start_server: Start, tmp_path: Path) -> None:
     control, prediction = (TokenFile(name, str(folder / name)) for name in ("control", "prediction"))
     plain = ["REST port (--rest_api_enable_ssl)"]
     nobody, some, all_of_them = Access(None), Access(control), Access(control, prediction)

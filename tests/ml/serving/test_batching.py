@@ -77,7 +77,7 @@ def ask(batcher: Batcher, array: Any, deadline_s: float = math.inf) -> Any:
         return [error.code.name, error.message]
 
 
-def test_requests_that_wait_run_as_one_and_a_bad_one_fails_alone() -> None:
+def test_waiting_requests_are_batched_and_a_bad_one_fails_alone() -> None:
     assert Doubling().ask_together([[1], [2], [3, 4], [5]]) == ([[2], [4], [6, 8], [10]], [1, 4])
     bad = Doubling().ask_together([[1], [2], [13], [5]])
     assert bad == ([[2], [4], ["INVALID_ARGUMENT", "13 is refused"], [10]], [1, 3, 1, 1, 1])
@@ -197,9 +197,7 @@ def test_server_batches_clients_and_keeps_their_rows_apart(
     assert rows % 8 == 0
 
 
-def test_version_with_parameters_of_its_own_is_batched_by_them_and_one_without_not_at_all(
-    start_server: Start, publish: Publish, tmp_path: Path
-) -> None:
+def test_versions_use_their_own_batching_parameters(start_server: Start, publish: Publish, tmp_path: Path) -> None:
     own = publish("vectors", 7, tmp_path / "own")
     (own / "batching_params.pbtxt").write_text("max_batch_size { value: 2 }")
     publish("vectors", 7, tmp_path / "none")
@@ -225,7 +223,7 @@ def test_version_with_parameters_of_its_own_is_batched_by_them_and_one_without_n
     assert 'no field named "max_rows"' in status["status"]["error_message"]
 
 
-def test_parameters_that_do_not_fit_are_named(tmp_path: Path) -> None:
+def test_invalid_parameters_are_named(tmp_path: Path) -> None:
     path = tmp_path / "batching.config"
     for text, message in (
         ("max_batch_size { value: 0 }", "max_batch_size must be positive; was 0"),

@@ -234,9 +234,7 @@ def test_modes_sampling_rolls_and_sigterm(start: Start, capture_path: Path) -> N
     assert not [path for path in capture_path.rglob("*") if path.name.startswith(".")]
 
 
-def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknowledged_is_lost(
-    start: Start, capture_path: Path
-) -> None:
+def test_unwritable_folder_delays_no_request_and_loses_no_row(start: Start, capture_path: Path) -> None:
     capture_path.mkdir()
     obstacle = capture_path / "flights"
     obstacle.write_text("a file where the folder should be")
@@ -262,7 +260,7 @@ def test_no_request_waits_for_a_folder_that_cannot_be_written_and_nothing_acknow
     assert "output.score" not in table.column_names
 
 
-def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(start: Start, capture_path: Path) -> None:
+def test_acknowledged_rows_survive_kill_9_of_server_and_writer(start: Start, capture_path: Path) -> None:
     acknowledged: set[str] = set()
     server = start(capture_roll_seconds=3600)
     for with_writer in (False, True):
@@ -309,7 +307,7 @@ def test_acknowledged_rows_survive_kill_9_of_the_server_and_of_both(start: Start
     assert len(found_ids) == len(set(found_ids))
 
 
-def test_a_row_is_in_one_file_whenever_the_writer_is_killed(capture: StartCapture, capture_path: Path) -> None:
+def test_row_is_in_one_file_after_a_writer_kill(capture: StartCapture, capture_path: Path) -> None:
     # A spool that cannot be read, as a power cut leaves it, keeps nobody else's from being written.
     unreadable = capture_path / ".spool" / "0123456789ab"
     unreadable.mkdir(parents=True)
@@ -344,7 +342,7 @@ def test_a_row_is_in_one_file_whenever_the_writer_is_killed(capture: StartCaptur
     assert (unreadable / "options.json").exists()
 
 
-def test_a_request_that_cannot_be_decoded_costs_no_other_its_row() -> None:
+def test_undecodable_request_loses_no_other_row() -> None:
 
     model = "模" * 60  # 540 bytes as it is written in a URL, and a folder's name has 255 at most
     kind = RequestKind(model, 1, "Predict", "GRPC")
@@ -388,7 +386,9 @@ def test_a_full_disk_drops_and_counts(small_folder: Path, capture: StartCapture,
     wait_for(lambda: ask(offer=1), "a request is captured again")
 
 
-def test_files_in_s3_appear_whole_and_old_ones_go(capture: StartCapture, s3_endpoint: str, tmp_path: Path) -> None:
+def test_s3_files_appear_complete_and_old_ones_are_removed(
+    capture: StartCapture, s3_endpoint: str, tmp_path: Path
+) -> None:
     import s3fs
 
     fs = s3fs.S3FileSystem(endpoint_url=s3_endpoint, use_listings_cache=False)
@@ -414,9 +414,7 @@ def test_files_in_s3_appear_whole_and_old_ones_go(capture: StartCapture, s3_endp
     assert not list((tmp_path / "state").rglob("*.segment"))
 
 
-def test_the_oldest_files_of_a_model_go_beyond_a_size_and_names_stay_in_order(
-    capture: StartCapture, capture_path: Path
-) -> None:
+def test_oldest_files_beyond_a_size_are_removed(capture: StartCapture, capture_path: Path) -> None:
     folder = capture_path / "m0"
     folder.mkdir(parents=True)
     names = [f"2026010{day}T000000.000000Z-v1-a-0-{day}.parquet" for day in range(1, 5)]
@@ -433,7 +431,7 @@ def test_the_oldest_files_of_a_model_go_beyond_a_size_and_names_stay_in_order(
     assert wait_for(lambda: ask(status=True)["models"].get("m0", {}).get("removed_files"), "they are counted") == 2
 
 
-def test_no_base_path_captures_nothing(shared_server: ServerProcess) -> None:
+def test_capture_is_off_without_base_path(shared_server: ServerProcess) -> None:
     status = shared_server.call("/v1/capture")[1]
     assert (status["enabled"], status["base_path"]) == (False, None)
     code, error = shared_server.error("/v1/feedback", {"model": "flights", "request_id": "r", "label": 1})
@@ -477,9 +475,7 @@ def test_a_batch_whose_end_cannot_be_saved_is_not_written_twice(
 
 
 @pytest.mark.parametrize("mode", [None, 0o2750])
-def test_new_capture_folder_is_private_and_the_mode_of_one_that_is_there_stays(
-    tmp_path: Path, mode: int | None
-) -> None:
+def test_new_capture_folder_is_private_and_existing_mode_is_unchanged(tmp_path: Path, mode: int | None) -> None:
     base = tmp_path / "captured"
     if mode is not None:
         base.mkdir()

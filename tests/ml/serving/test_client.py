@@ -16,7 +16,7 @@ from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 
 
-def test_inputs_are_converted_to_the_signatures_types(shared_server: ServerProcess) -> None:
+def test_inputs_are_converted_to_signature_types(shared_server: ServerProcess) -> None:
     with ModelServerClient(shared_server.address) as client:
         lists = client.predict("flights", {"carrier": ["AA", "ZZ"], "distance": [[1], [2]], "hour": [3, 4]})
         arrays = client.predict(
@@ -38,7 +38,7 @@ def test_inputs_are_converted_to_the_signatures_types(shared_server: ServerProce
     assert (wide.shape, float(wide[99, 2])) == ((100, 3), 598.0)
 
 
-def test_wrong_inputs_are_said_in_words(shared_server: ServerProcess) -> None:
+def test_wrong_inputs_are_explained(shared_server: ServerProcess) -> None:
     address = shared_server.address
     right: dict[str, Any] = {"carrier": ["AA"], "distance": [[1.0]], "hour": [1]}
     with ModelServerClient(address) as client:
@@ -56,12 +56,12 @@ def test_wrong_inputs_are_said_in_words(shared_server: ServerProcess) -> None:
             client.predict("flights", {}, version=9)
 
 
-def test_server_that_is_not_there_is_named() -> None:
+def test_missing_server_is_named() -> None:
     with pytest.raises(ModelServerError, match=r"127\.0\.0\.1:1 does not answer \(UNAVAILABLE: "):
         ModelServerClient("127.0.0.1:1", timeout_s=2).status("flights")
 
 
-def test_declared_messages_are_those_of_tensorflow_serving() -> None:
+def test_declared_messages_match_tensorflow_serving() -> None:
 
     originals = {}
     names = {

@@ -29,7 +29,7 @@ from airflow_hops.serving.prediction_log import LoggedCall, write_prediction_log
 from airflow_hops.serving.server import ModelServer
 
 
-def test_taken_port_is_one_line_that_names_flag_and_port(
+def test_port_in_use_is_one_line_with_flag_and_port(
     start_server: Start, shared_server: ServerProcess, tmp_path: Path
 ) -> None:
     flags = {"model_config_file": write_models(tmp_path), "wait": False}
@@ -83,7 +83,9 @@ def test_taken_port_is_one_line_that_names_flag_and_port(
         ),
     ],
 )
-def test_wrong_flag_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flag_is_reported_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         parse_flags(arguments)
     said = capsys.readouterr().err
@@ -116,7 +118,9 @@ UNPARSED = "Invalid protobuf file: '{path}': Error parsing text-format tensorflo
         ("control_token_file", "two words", "--control_token_file={path}: expected a token on each line"),
     ],
 )
-def test_file_that_is_missing_or_wrong_is_one_line(tmp_path: Path, flag: str, text: str | None, message: str) -> None:
+def test_missing_or_invalid_file_is_reported_in_one_line(
+    tmp_path: Path, flag: str, text: str | None, message: str
+) -> None:
     path = tmp_path / "file"
     if text is not None:
         path.write_text(text)
@@ -144,7 +148,7 @@ TENSORFLOW_SERVING_FLAGS = """
 """
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as end:
         parse_flags(["--help"])
     usage = capsys.readouterr().out
@@ -242,7 +246,7 @@ def test_ports_open_once_models_answer(
 
 @pytest.mark.parametrize("taken", ["port", "rest_api_port"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_port_that_is_taken_while_models_load_is_one_line(
+def test_port_taken_during_loading_is_reported_in_one_line(
     start_server: Start, saved_models: Path, tmp_path: Path, taken: str, workers: int
 ) -> None:
     path = slow_model(saved_models, tmp_path / "vectors", 600)
@@ -263,7 +267,7 @@ def is_held(port: int) -> bool:
     return True
 
 
-def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
+def test_endless_load_delays_the_ports_for_a_limited_time(
     start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     slow_model(saved_models, tmp_path / "slow", 10**12)
@@ -274,9 +278,7 @@ def test_load_that_does_not_end_holds_the_ports_for_a_while_only(
     assert "still loading after --first_load_timeout_seconds=2: slow version 7" in server.log()
 
 
-def test_server_that_is_ready_takes_the_socket_of_another_over(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
+def test_ready_server_takes_over_the_socket(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     path = tmp_path / "grpc.sock"
     before, connection = listener_at(path), socket.socket(socket.AF_UNIX)
     connection.connect(str(path))
@@ -293,7 +295,7 @@ def test_server_that_is_ready_takes_the_socket_of_another_over(
         each.close()
 
 
-def test_ready_file_tells_pid_and_ports_and_goes_with_the_server(
+def test_ready_file_has_pid_and_ports_until_the_server_ends(
     runtime_python: Path, saved_models: Path, tmp_path: Path
 ) -> None:
     """The one that is started from nothing, as users do."""
@@ -308,7 +310,7 @@ def test_ready_file_tells_pid_and_ports_and_goes_with_the_server(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_answers_what_is_in_flight_and_exits_with_zero(
+def test_signal_drains_requests_and_exits_with_zero(
     start_server: Start, saved_models: Path, number: signal.Signals
 ) -> None:
     server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")

@@ -18,7 +18,7 @@ from airflow_hops.core.serving_api import config, traffic_config
 from airflow_hops.core.serving_api.config import ConfigError
 
 
-def test_set_model_changes_its_own_entry_alone_and_returns_what_it_replaced(tmp_path: Path) -> None:
+def test_set_model_changes_only_its_entry_and_returns_the_old_one(tmp_path: Path) -> None:
     file = str(tmp_path / "models.config")
     config.init_config(file)
     config.set_model(file, "flights", "/m/flights", versions=[1], labels={"stable": 1})
@@ -45,7 +45,7 @@ def test_importing_config_and_client_imports_no_tensorflow() -> None:
     assert {"tensorflow", "pyarrow", "airflow"}.isdisjoint(done.stdout.split())
 
 
-def test_set_traffic_round_trips_and_returns_what_it_replaced(tmp_path: Path) -> None:
+def test_set_traffic_round_trips_and_returns_the_old_split(tmp_path: Path) -> None:
     file = tmp_path / "traffic.json"
     result = [
         traffic_config.set_traffic(file, "flights", {1: 90, 2: 10}),
@@ -76,7 +76,7 @@ def test_wrong_split_is_refused_and_nothing_is_written(tmp_path: Path, percents:
     assert not file.exists()
 
 
-def test_errors_name_file_field_value_and_what_was_expected(tmp_path: Path) -> None:
+def test_errors_name_file_field_value_and_expectation(tmp_path: Path) -> None:
     file = tmp_path / "a-file"
     for call, message in (
         (lambda: config.set_model(file, "m", "relative"), "Expected model m to have an absolute path or URI"),
@@ -115,7 +115,7 @@ def write_twenty(writer: str, file: Path, traffic_file: Path) -> None:
         traffic_config.set_traffic(traffic_file, name, {1: 100})
 
 
-def test_writers_at_once_never_lose_each_others_change(tmp_path: Path, own_process: Callable[..., None]) -> None:
+def test_concurrent_writers_lose_no_change(tmp_path: Path, own_process: Callable[..., None]) -> None:
     file, traffic_file = tmp_path / "models.config", tmp_path / "traffic.json"
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(partial(own_process, write_twenty, file=file, traffic_file=traffic_file), "abcd"))

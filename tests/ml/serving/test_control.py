@@ -44,7 +44,7 @@ def files(tmp_path: Path, saved_models: Path) -> dict[str, object]:
     }
 
 
-def test_traffic_is_set_by_rest_and_grpc_and_outlives_the_server(
+def test_traffic_set_by_rest_and_grpc_survives_restart(
     start_server: Start, files: dict[str, object], tmp_path: Path
 ) -> None:
     server = start_server(**files)
@@ -96,7 +96,7 @@ def test_traffic_is_set_by_rest_and_grpc_and_outlives_the_server(
     assert answered_by(again) == {2: 100}
 
 
-def test_config_in_effect_is_shown_and_replaced_by_those_who_may(
+def test_current_config_is_shown_and_replaced_by_authorized_users(
     start_server: Start, files: dict[str, object], saved_models: Path, tmp_path: Path
 ) -> None:
     server = start_server(**{**files, "traffic_config_file": None})
@@ -140,7 +140,7 @@ def test_config_in_effect_is_shown_and_replaced_by_those_who_may(
     assert "model flights version 3 loaded" in (tmp_path / "logs" / "server.log").read_text()
 
 
-def test_a_record_of_a_level_without_a_name_is_shown_where_no_level_is_asked_for() -> None:
+def test_record_of_unnamed_level_is_shown_without_level_filter() -> None:
     buffer = LogBuffer()
     for level in (logging.INFO, 25, logging.ERROR):
         buffer.handle(logging.LogRecord("of.another", level, "", 0, str(level), None, None))

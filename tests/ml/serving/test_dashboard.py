@@ -36,7 +36,7 @@ def prometheus(server: ServerProcess, tmp_path: Path) -> Iterator[Prometheus]:
     process.stop()
 
 
-def test_each_panel_of_the_model_server_shows_something(server: ServerProcess, prometheus: Prometheus) -> None:
+def test_each_model_server_panel_has_data(server: ServerProcess, prometheus: Prometheus) -> None:
     deadline = time.monotonic() + 60
     while missing := missing_panels(prometheus, "model_server", "10s"):
         assert time.monotonic() < deadline, missing

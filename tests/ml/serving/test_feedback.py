@@ -14,9 +14,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.monitoring.captured.feedback import join_feedback, read_feedback
 
 
-def test_labels_are_joined_with_the_rows_that_they_are_of(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
+def test_labels_are_joined_with_their_rows(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     captured = tmp_path / "captured [1]"
     server = start_server(model_name="flights", model_base_path=saved_models / "flights", capture_base_path=captured)
     row = {"carrier": "AA", "distance": [1.0], "hour": 5}

@@ -25,7 +25,7 @@ def test_tensorflow_1_and_keras_models_are_served(formats_server: ServerProcess)
         assert formats_server.predict(model, {"instances": [[1, 2, 3]]}) == {"predictions": [[6.0]]}
 
 
-def test_a_ragged_input_is_given_by_its_values_and_row_splits(formats_server: ServerProcess) -> None:
+def test_ragged_input_takes_values_and_row_splits(formats_server: ServerProcess) -> None:
     body = {"inputs": {"words": ["a", "b", "c"], "words_1": [0, 2, 2, 3]}}
     assert formats_server.predict("ragged", body) == {"outputs": ["a b", "", "c"]}
     # An output is a tensor or none at all: TensorFlow Serving has no form for a ragged one.
@@ -34,7 +34,7 @@ def test_a_ragged_input_is_given_by_its_values_and_row_splits(formats_server: Se
     assert (status, "was not found in the Graph" in message) == (400, True)
 
 
-def test_tensors_of_every_type_go_in_and_out(formats_server: ServerProcess) -> None:
+def test_tensors_of_every_type_round_trip(formats_server: ServerProcess) -> None:
     """As TensorFlow writes them, in typed fields and in ``tensor_content``, and as ours does."""
     stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(formats_server.address))
     names = ["bfloat16", "bool", "complex128", "complex64", "float16", "float64", "int16", "int32", "int8"]
@@ -102,9 +102,7 @@ def test_integers_are_exact_and_bounded_in_json(formats_server: ServerProcess) -
         ("graph", {"x": [1.0], "said": ["a"]}, "input x has shape [1]; expected [batch, 2]"),
     ],
 )
-def test_wrong_inputs_are_said_in_words(
-    formats_server: ServerProcess, model: str, inputs: object, message: str
-) -> None:
+def test_wrong_inputs_are_explained(formats_server: ServerProcess, model: str, inputs: object, message: str) -> None:
     status, result = formats_server.error(f"/v1/models/{model}:predict", {"inputs": inputs})
     assert status == 400
     assert message in result
@@ -124,9 +122,7 @@ def test_wrong_inputs_are_said_in_words(
         ("no_text", "INVALID_ARGUMENT", "can't decode byte 0xff"),
     ],
 )
-def test_a_model_that_cannot_be_opened_says_why(
-    formats_server: ServerProcess, model: str, code: str, message: str
-) -> None:
+def test_failed_model_load_is_explained(formats_server: ServerProcess, model: str, code: str, message: str) -> None:
     (version,) = formats_server.call(f"/v1/models/{model}")[1]["model_version_status"]
     assert (version["state"], version["status"]["error_code"]) == ("END", code)
     assert message in version["status"]["error_message"]

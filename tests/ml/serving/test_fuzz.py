@@ -161,7 +161,7 @@ def garble(random_: random.Random, content: bytearray) -> None:
 
 
 @pytest.mark.parametrize("requests", [800, pytest.param(5000, marks=pytest.mark.faults)])
-def test_random_rest_bodies(unharmed: ServerProcess, requests: int) -> None:
+def test_random_rest_bodies_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20130704)
     rest = Rest(unharmed)
     seen: dict[int, int] = {}
@@ -197,7 +197,7 @@ def test_random_rest_bodies(unharmed: ServerProcess, requests: int) -> None:
     ],
     ids=["open", "deep", "objects", "ragged", "string", "name", "large", "batch"],
 )
-def test_huge_bodies(unharmed: ServerProcess, body: bytes, status: int) -> None:
+def test_huge_bodies_are_refused(unharmed: ServerProcess, body: bytes, status: int) -> None:
     answered, answer = Rest(unharmed).post("/v1/models/vectors:predict", body, {})
     assert answered == status
     if status != 200:
@@ -205,7 +205,7 @@ def test_huge_bodies(unharmed: ServerProcess, body: bytes, status: int) -> None:
         assert len(answer) < 8192
 
 
-def test_bodies_of_a_few_kilobytes_that_grow_to_gigabytes(unharmed: ServerProcess) -> None:
+def test_expanding_bodies_are_refused(unharmed: ServerProcess) -> None:
     """They are refused as they grow, all of them together, and others are answered meanwhile."""
     unit = b"[]," * 2**18
     deflate = zlib.compressobj(9, wbits=31)
@@ -295,7 +295,7 @@ def valid_requests() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("requests", [1500, pytest.param(10_000, marks=pytest.mark.faults)])
-def test_random_messages(unharmed: ServerProcess, requests: int) -> None:
+def test_random_messages_do_not_crash(unharmed: ServerProcess, requests: int) -> None:
     random_ = random.Random(20131231)
     valid = valid_requests()
     seen: dict[grpc.StatusCode, int] = {}
@@ -324,7 +324,7 @@ def test_random_messages(unharmed: ServerProcess, requests: int) -> None:
     assert seen[grpc.StatusCode.INVALID_ARGUMENT] > requests / 4
 
 
-def test_small_messages_that_ask_for_huge_tensors(unharmed: ServerProcess) -> None:
+def test_small_messages_with_huge_tensors_are_refused(unharmed: ServerProcess) -> None:
     """A few bytes claim gigabytes: of one input, and of as many inputs as there are names."""
     request = protocol.PredictRequest()
     request.model_spec.name = "vectors"

@@ -68,7 +68,7 @@ def echo(request: pytest.FixtureRequest) -> Iterator[Echo]:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "too late"])
-def test_a_call_that_its_client_gives_up_in_any_stage_leaves_nothing(echo: Echo, how: str) -> None:
+def test_cancelled_call_leaves_no_state(echo: Echo, how: str) -> None:
     timeout_s = 0.3 if how == "too late" else None
     runs = echo.ask.future(b"wait", timeout=timeout_s)
     echo.running.acquire()
@@ -93,7 +93,7 @@ def test_a_call_that_its_client_gives_up_in_any_stage_leaves_nothing(echo: Echo,
         gc.collect()
 
 
-def test_what_its_client_has_given_up_is_not_run(echo: Echo) -> None:
+def test_cancelled_call_is_not_run(echo: Echo) -> None:
     runs = echo.ask.future(b"wait")
     echo.running.acquire()
     echo.ask.future(b"given up").cancel()
@@ -107,7 +107,7 @@ def test_what_its_client_has_given_up_is_not_run(echo: Echo) -> None:
     assert set(echo.answered) <= {b"wait", b"quick"}
 
 
-def test_a_drain_answers_what_has_its_message_and_lets_the_rest_go(echo: Echo) -> None:
+def test_drain_answers_received_calls_and_closes_the_rest(echo: Echo) -> None:
     runs = echo.ask.future(b"wait")
     echo.running.acquire()
     waits = echo.ask.future(b"wait")
@@ -125,7 +125,7 @@ def test_a_drain_answers_what_has_its_message_and_lets_the_rest_go(echo: Echo) -
     assert stopped.wait(60)
 
 
-def test_an_exception_and_what_it_says_reach_the_client_and_the_server_goes_on(echo: Echo) -> None:
+def test_exception_reaches_the_client_and_the_server_continues(echo: Echo) -> None:
     for _ in range(MOST + 1):
         with pytest.raises(grpc.RpcError) as failed:
             echo.ask(b"fail")
@@ -146,7 +146,7 @@ def test_calls_of_every_stage_count_against_the_limit(echo: Echo) -> None:
 
 
 @pytest.mark.parametrize("echo", [0.2], indirect=True)
-def test_a_call_whose_message_does_not_come_is_ended_and_counts_no_more(echo: Echo) -> None:
+def test_call_without_message_is_ended_and_uncounted(echo: Echo) -> None:
     for _ in range(MOST):
         calls = [echo.begin() for _ in range(MOST)]
         assert {(call.code(), call.details()) for call in calls} <= {
@@ -161,7 +161,7 @@ def test_a_call_whose_message_does_not_come_is_ended_and_counts_no_more(echo: Ec
     assert runs.result() == b"wait"
 
 
-def test_messages_that_wait_take_no_more_memory_than_there_is(echo: Echo) -> None:
+def test_waiting_messages_respect_the_memory_limit(echo: Echo) -> None:
     runs = echo.ask.future(b"wait")
     echo.running.acquire()
     waits = echo.ask.future(bytes(60_000))
@@ -177,7 +177,7 @@ def test_messages_that_wait_take_no_more_memory_than_there_is(echo: Echo) -> Non
 
 
 @pytest.mark.parametrize("long", [(10.0, 10.0), (10.0, 1e-5)], ids=["computes", "waits"])
-def test_a_rare_long_run_among_quick_ones_is_remembered(long: tuple[float, float]) -> None:
+def test_rare_long_run_among_short_ones_is_remembered(long: tuple[float, float]) -> None:
     times = RunTimes()
 
     def is_quick(message_bytes: int = 100) -> bool:
@@ -194,7 +194,7 @@ def test_a_rare_long_run_among_quick_ones_is_remembered(long: tuple[float, float
     assert not is_quick(300)
 
 
-def test_grpcio_is_the_one_that_the_parts_that_are_not_public_were_tried_with() -> None:
+def test_grpcio_version_matches_the_private_api_in_use() -> None:
     result = version("grpcio")
     assert result.startswith(f"{KNOWN}."), (
         f"grpcio {result}: run the tests of serving and benchmarks/serving.py, then set KNOWN in grpc_internals.py"
@@ -202,7 +202,7 @@ def test_grpcio_is_the_one_that_the_parts_that_are_not_public_were_tried_with() 
 
 
 @pytest.mark.parametrize("part", ["_cy_server", "_state"])
-def test_a_grpcio_without_a_part_that_is_needed_is_said_in_one_sentence(part: str) -> None:
+def test_incompatible_grpcio_is_reported(part: str) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     delattr(server, part)
     with pytest.raises(UnknownGrpc, match=rf"grpcio [\d.]+ is not as this server needs it \(.*{part}.*\): .* pins\."):

@@ -42,7 +42,7 @@ def test_rest_regress_answers_values(formats_server: ServerProcess) -> None:
     }
 
 
-def test_context_holds_what_the_examples_do_not_say(formats_server: ServerProcess) -> None:
+def test_context_supplies_missing_features(formats_server: ServerProcess) -> None:
     body = {"signature_name": "value", "context": {"bias": 10.0}, "examples": ROWS}
     assert formats_server.call(REGRESS, body)[1] == {"results": [13.0, 1.5]}
 
@@ -54,7 +54,7 @@ def test_a_signature_of_tensorflow_2_answers_whatever_its_method_name(formats_se
     assert value == {"results": [3.0]}
 
 
-def test_results_that_are_not_finite_stand_bare(formats_server: ServerProcess) -> None:
+def test_non_finite_results_are_unquoted(formats_server: ServerProcess) -> None:
     body = b'{"signature_name": "value", "examples": [{"x": NaN}, {"x": -Infinity}, {"x": [1e9]}]}'
     results = formats_server.call(REGRESS, body)[1]["results"]
     assert math.isnan(results[0])
@@ -140,7 +140,7 @@ def example(**features: float) -> tf.train.Example:
 TWO_EXAMPLES = (example(x=1.5), example(x=0.5))
 
 
-def test_tensorflow_servings_own_stubs_are_answered(formats_server: ServerProcess) -> None:
+def test_tensorflow_serving_stubs_are_answered(formats_server: ServerProcess) -> None:
     stub = prediction_service_pb2_grpc.PredictionServiceStub(grpc.insecure_channel(formats_server.address))
     classify, regress = classification_pb2.ClassificationRequest, regression_pb2.RegressionRequest
 

@@ -58,7 +58,7 @@ def server(start_server: Start, saved_models: Path, tmp_path: Path) -> ServerPro
     )
 
 
-def test_metrics_and_request_log_tell_what_was_asked(server: ServerProcess, tmp_path: Path) -> None:
+def test_metrics_and_request_log_match_requests(server: ServerProcess, tmp_path: Path) -> None:
     with ModelServerClient(server.address) as client:
         for number in range(10):
             client.predict("flights", INPUTS, version=1, request_id=f"r-{number}")

@@ -27,9 +27,7 @@ from airflow_hops.serving.models.traffic import TrafficTable
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
 
-def test_folder_without_a_saved_model_or_with_another_name_is_no_version(
-    start_server: Start, publish: Publish, tmp_path: Path
-) -> None:
+def test_folder_without_saved_model_is_not_a_version(start_server: Start, publish: Publish, tmp_path: Path) -> None:
     base_path = tmp_path / "flights"
     publish("flights", 1, base_path)
     publish("flights", 2, tmp_path / "elsewhere").rename(base_path / "2.copying")
@@ -114,7 +112,7 @@ def test_corrupt_version_and_missing_base_path_do_not_stop_the_others(
             client.wait_until_available("flights", 5, 0.3)
 
 
-def test_version_policies_choose_what_is_loaded(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
+def test_version_policies_select_loaded_versions(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     flights = saved_models / "flights"
     two = flights, "model_version_policy { latest { num_versions: 2 } }"
     specific = {"all": (flights, versions()), "specific": (flights, versions(1, 3, 8))}
@@ -125,7 +123,7 @@ def test_version_policies_choose_what_is_loaded(start_server: Start, saved_model
     assert "Version 8 of servable specific, which was requested" in server.log()
 
 
-def test_polled_config_is_the_whole_truth_and_one_that_does_not_parse_changes_nothing(
+def test_polled_config_replaces_everything_unless_invalid(
     start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     config = write_models(tmp_path, flights=saved_models / "flights", vectors=saved_models / "vectors")
@@ -213,9 +211,7 @@ def test_reload_by_rpc_waits_for_the_models_and_refuses_labels_of_unavailable_ve
     assert server.versions("vectors") == {7: "END"}
 
 
-def test_config_that_came_by_rpc_is_kept_for_the_next_start(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
+def test_config_set_by_rpc_survives_restart(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     config = write_models(tmp_path, flights=saved_models / "flights")
     flags = {"model_config_file": config, "write_back_model_config": "true"}
     server = start_server(**flags)
@@ -237,7 +233,7 @@ def test_config_that_came_by_rpc_is_kept_for_the_next_start(
 
 
 @pytest.mark.parametrize("reloads", [40, pytest.param(100, marks=pytest.mark.faults)])
-def test_memory_after_many_reloads_is_that_after_twenty(saved_models: Path, reloads: int) -> None:
+def test_memory_does_not_grow_with_reloads(saved_models: Path, reloads: int) -> None:
     base_path = str(saved_models / "flights")
 
     def config(version):

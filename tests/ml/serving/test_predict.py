@@ -33,7 +33,7 @@ ROWS = [{"carrier": "AA", "distance": [100.0], "hour": 5}, {"carrier": "ZZ", "di
 COLUMNS = {"carrier": ["AA", "ZZ"], "distance": [[100.0], [0.5]], "hour": [5, 23]}
 
 
-def test_rest_rows_and_columns_answer_from_the_latest_version(shared_server: ServerProcess) -> None:
+def test_rest_rows_and_columns_use_the_latest_version(shared_server: ServerProcess) -> None:
     rows = shared_server.predict("flights", {"instances": ROWS})
     columns = shared_server.predict("flights", {"inputs": COLUMNS})
     assert rows == {"predictions": [{"carrier_id": 1, "score": [2105.0]}, {"carrier_id": -1, "score": [2023.5]}]}
@@ -68,7 +68,7 @@ def test_null_key_of_a_look_up_is_refused(body: dict[str, Any], inputs: dict[str
 
 
 @pytest.mark.parametrize(("path", "offset"), [("versions/1", 1000), ("labels/stable", 1000), ("labels/canary", 2000)])
-def test_explicit_version_or_label_is_honoured(shared_server: ServerProcess, path: str, offset: int) -> None:
+def test_explicit_version_or_label_is_used(shared_server: ServerProcess, path: str, offset: int) -> None:
     answer = shared_server.predict(f"flights/{path}", {"instances": ROWS[:1]})
     assert answer["predictions"][0]["score"] == [offset + 105.0]
 
@@ -78,14 +78,14 @@ def test_single_input_and_output_need_no_names(shared_server: ServerProcess) -> 
     assert shared_server.predict("vectors", {"inputs": [[1, 2, 3.5]]}) == {"outputs": [[2.0, 4.0, 7.0]]}
 
 
-def test_base64_goes_in_and_names_ending_in_bytes_come_out_as_base64(shared_server: ServerProcess) -> None:
+def test_base64_inputs_and_bytes_outputs_are_supported(shared_server: ServerProcess) -> None:
     raw = base64.b64encode(b"\xff\x00ab").decode()
     answer = shared_server.predict("vectors", {"signature_name": "strings", "instances": [{"b64": raw}, "plain"]})
     assert answer["predictions"][0]["raw_bytes"] == {"b64": raw}
     assert answer["predictions"][1] == {"raw_bytes": {"b64": base64.b64encode(b"plain").decode()}, "upper": "PLAIN"}
 
 
-def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProcess) -> None:
+def test_nan_and_infinity_are_unquoted_in_json(shared_server: ServerProcess) -> None:
     body = b'{"signature_name": "divide", "instances": [0.0, -0.0, NaN, Infinity, 10]}'
     values = shared_server.predict("vectors", body)["predictions"]
     assert values[0] == float("inf")
@@ -111,11 +111,11 @@ def test_nan_and_infinity_stand_bare_in_json_both_ways(shared_server: ServerProc
         ),
     ],
 )
-def test_output_is_written_in_full(outputs: dict[str, np.ndarray], body_format: Format, text: str) -> None:
+def test_output_is_not_truncated(outputs: dict[str, np.ndarray], body_format: Format, text: str) -> None:
     assert text in write_outputs(outputs, body_format).decode()
 
 
-def test_status_and_metadata_are_tensorflow_servings(shared_server: ServerProcess) -> None:
+def test_status_and_metadata_match_tensorflow_serving(shared_server: ServerProcess) -> None:
     assert shared_server.call("/v1/models/flights/versions/1")[1] == {
         "model_version_status": [
             {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
@@ -242,7 +242,7 @@ def test_wrong_rest_request_gets_tensorflow_servings_message(
     assert message in result
 
 
-def test_paths_and_verbs_are_read_in_any_case(shared_server: ServerProcess) -> None:
+def test_paths_and_verbs_are_case_insensitive(shared_server: ServerProcess) -> None:
     assert shared_server.call("/V1/Models/vectors:PREDICT", {"instances": [[1, 2, 3]]})[0] == 200
     assert shared_server.call("/V1/MODELS/flights/Versions/1/MetaData")[1]["model_spec"]["version"] == "1"
 
@@ -313,7 +313,7 @@ def refusal(call: Callable[[Any], Any], request: Any) -> list[str]:
     return [refused.value.code().name, refused.value.details()]
 
 
-def test_a_client_of_tensorflow_servings_own_stubs_is_served(shared_server: ServerProcess) -> None:
+def test_tensorflow_serving_stub_client_is_served(shared_server: ServerProcess) -> None:
     """``tf.make_tensor_proto`` and the wheel's stubs, as in TensorFlow Serving's tutorials."""
     channel = grpc.insecure_channel(shared_server.address)
     prediction = prediction_service_pb2_grpc.PredictionServiceStub(channel)

@@ -124,7 +124,7 @@ class Kills:
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(None, marks=LONG)], indirect=True)
-def test_server_that_is_killed_restarts_with_the_last_config_and_reads_no_half_file(
+def test_killed_server_restarts_with_the_last_config(
     start_server: Start, saved_models: Path, tmp_path: Path, kills: int
 ) -> None:
     config = write_models(tmp_path, flights=(saved_models / "flights", versions(1)))

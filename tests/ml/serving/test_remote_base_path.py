@@ -74,9 +74,7 @@ def score(server: ServerProcess, path: str = "flights") -> float:
     return float(server.predict(path, ROW)["predictions"][0]["score"][0])
 
 
-def test_version_in_a_store_is_served_until_the_next_is_and_leaves_no_copy(
-    start_server: Start, bucket: Bucket, tmp_path: Path
-) -> None:
+def test_replaced_version_of_a_store_leaves_no_copy(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     bucket.publish("flights", 1)
     server = start_server(model_name="flights", model_base_path=f"{bucket.url}/flights", model_cache_path=cache, **POLL)
@@ -98,9 +96,7 @@ def test_version_in_a_store_is_served_until_the_next_is_and_leaves_no_copy(
     assert list(cache.iterdir()) == []
 
 
-def test_version_that_is_still_uploaded_waits_and_one_that_came_to_a_halt_is_tried_again(
-    start_server: Start, bucket: Bucket
-) -> None:
+def test_uploading_version_waits_and_stalled_upload_is_retried(start_server: Start, bucket: Bucket) -> None:
     bucket.publish("flights", 1)
     server = start_server(model_name="flights", model_base_path=f"{bucket.url}/flights", **POLL)
     variables = ("variables/variables.index", "variables/variables.data-00000-of-00001")
@@ -121,7 +117,7 @@ def test_version_that_is_still_uploaded_waits_and_one_that_came_to_a_halt_is_tri
     server.wait_for_versions("flights", {3: "AVAILABLE", 2: "END", 1: "END"})
 
 
-def test_what_is_wrong_with_one_base_path_is_said_and_stops_no_other(
+def test_faulty_base_path_is_reported_without_affecting_others(
     start_server: Start, bucket: Bucket, publish: Publish, tmp_path: Path
 ) -> None:
     bucket.publish("vectors", 7)
@@ -157,7 +153,7 @@ def test_what_is_wrong_with_one_base_path_is_said_and_stops_no_other(
         assert server.log().count(said) == 1, server.log()
 
 
-def test_full_disk_is_the_versions_error_and_leaves_nothing_half(
+def test_full_disk_fails_the_version_and_leaves_no_partial_copy(
     small_folder: Path, start_server: Start, bucket: Bucket
 ) -> None:
     bucket.publish("flights", 2)
@@ -209,7 +205,7 @@ def own_s3(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str, tmp_path: Path) ->
         server.wait()
 
 
-def test_store_that_goes_away_unloads_nothing_and_holds_up_no_reload(
+def test_lost_store_unloads_nothing_and_blocks_no_reload(
     start_server: Start, own_s3: Callable[[], Any], saved_models: Path, tmp_path: Path
 ) -> None:
     s3 = own_s3()
@@ -239,7 +235,7 @@ def test_store_that_goes_away_unloads_nothing_and_holds_up_no_reload(
     server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"}, 60)
 
 
-def test_store_that_never_answers_keeps_the_server_from_ready_for_ten_seconds_at_most(
+def test_silent_store_delays_readiness_at_most_ten_seconds(
     start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     with socket.socket() as silent:
@@ -258,9 +254,7 @@ def test_store_that_never_answers_keeps_the_server_from_ready_for_ten_seconds_at
         assert server.versions("fragile") == {1: "AVAILABLE"}
 
 
-def test_look_that_takes_too_long_has_failed_and_the_next_one_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_poll_fails_and_the_next_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fsspec.filesystem("memory")
     store.pipe_file("/models/1/saved_model.pb", b"m")
     answers = threading.Event()
@@ -300,9 +294,7 @@ def test_workers_share_one_copy_which_outlives_them(start_server: Start, bucket:
     assert list(cache.iterdir()) == []
 
 
-def test_version_that_changes_or_stalls_while_it_is_copied_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_version_changing_during_copy_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = fsspec.filesystem("memory")
     files = {"1/saved_model.pb": b"m", "1/assets/nothing": b"", "1/variables/v": bytes(range(256)) * 40_000}
     for name, content in files.items():

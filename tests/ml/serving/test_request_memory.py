@@ -22,7 +22,7 @@ from airflow_hops.serving.request_memory import RequestMemory, parsed_json_bytes
 from airflow_hops.serving.routes import HttpRequest
 
 
-def test_requests_share_what_there_is_and_give_it_back() -> None:
+def test_requests_share_and_release_memory() -> None:
     memory = RequestMemory(1000)
     first, second = memory.reserve(600), memory.reserve()
     with pytest.raises(ServingError, match="Other requests under way leave too little memory") as refused:
@@ -40,7 +40,7 @@ def test_requests_share_what_there_is_and_give_it_back() -> None:
     assert memory.taken_bytes == 0
 
 
-def test_json_takes_about_as_much_memory_as_is_counted() -> None:
+def test_json_memory_estimate_is_accurate() -> None:
     """Many short values take most; in times of what is counted."""
 
     size = 400_000
@@ -71,7 +71,7 @@ def test_json_takes_about_as_much_memory_as_is_counted() -> None:
     assert {name: share for name, share in results.items() if not 0.02 < share < 1.5} == {}
 
 
-def test_nothing_is_done_for_a_client_that_has_its_504() -> None:
+def test_work_stops_after_a_504() -> None:
     """A body is not decompressed further, and a model that watches no time itself does not run."""
 
     class Model(LocalServable):

@@ -14,7 +14,7 @@ from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
 
 
-def test_a_step_counts_what_was_asked_in_it_alone_and_an_hour_is_kept() -> None:
+def test_step_counts_only_its_requests_and_one_hour_is_retained() -> None:
 
     stats, batches = RequestStats(), BatchCounts()
     rest = RequestKind("flights", 2, "Predict", "REST")
@@ -53,7 +53,7 @@ def test_a_step_counts_what_was_asked_in_it_alone_and_an_hour_is_kept() -> None:
     assert (retained, left) == (360, {}), "older steps are gone"
 
 
-def test_a_server_tells_every_request_in_one_of_its_steps(shared_server: ServerProcess) -> None:
+def test_server_counts_every_request_in_one_step(shared_server: ServerProcess) -> None:
     server = shared_server
     before = server.call("/v1/stats/series?model=flights")[1]
     assert server.call("/v1/models/flights/versions/2:predict", {"instances": ["nothing"]})[0] == 400

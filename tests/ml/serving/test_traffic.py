@@ -131,7 +131,7 @@ def test_every_share_is_met_exactly_by_a_hundred_requests() -> None:
         assert dealt == {1: percent, 2: 100 - percent}
 
 
-def test_two_versions_are_dealt_after_a_restart_as_before() -> None:
+def test_traffic_split_is_unchanged_by_a_restart() -> None:
     grown = None
     for percent in (0, 5, 25, 50, 100, 30, 1):
         grown = deal_slots({1: 100 - percent, 2: percent}, grown)

@@ -108,7 +108,7 @@ def test_unix_socket_and_size_of_a_grpc_request(strict_server: ServerProcess) ->
         assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_pages_of_other_origins_may_ask(strict_server: ServerProcess) -> None:
+def test_cors_requests_are_allowed(strict_server: ServerProcess) -> None:
     asked = http_call(strict_server, "OPTIONS", "/v1/models/vectors:predict", Origin="http://elsewhere")
     answered = http_call(strict_server, "GET", "/v1/models/vectors")
     assert (asked.status, answered.status) == (200, 200)
@@ -117,7 +117,7 @@ def test_pages_of_other_origins_may_ask(strict_server: ServerProcess) -> None:
     assert "POST" in asked.headers["Access-Control-Allow-Methods"]
 
 
-def test_bodies_compressed_both_ways_and_a_bomb(strict_server: ServerProcess) -> None:
+def test_compressed_bodies_work_and_bombs_are_refused(strict_server: ServerProcess) -> None:
     path = "/v1/models/vectors:predict"
     rows = json.dumps({"instances": [[1.0, 2.0, 3.0]] * 200}).encode()
     response = http_call(
@@ -140,7 +140,7 @@ def test_bodies_compressed_both_ways_and_a_bomb(strict_server: ServerProcess) ->
         assert (response.status, message in json.loads(response.read())["error"]) == (status, True), (encoding, message)
 
 
-def test_chunked_body_head_and_continue(strict_server: ServerProcess) -> None:
+def test_chunked_bodies_head_and_expect_continue_work(strict_server: ServerProcess) -> None:
     body = json.dumps(ROW)
     chunks = f"{len(body[:9]):x}\r\n{body[:9]}\r\n{len(body[9:]):x}\r\n{body[9:]}\r\n0\r\n\r\n"
     head = "POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
@@ -170,7 +170,9 @@ def test_chunked_body_head_and_continue(strict_server: ServerProcess) -> None:
         ("GET", "/monitoring/prometheus/metrics", 404, "Not found: /monitoring/prometheus/metrics"),
     ],
 )
-def test_paths_that_are_none(strict_server: ServerProcess, method: str, path: str, status: int, message: str) -> None:
+def test_invalid_paths_are_refused(
+    strict_server: ServerProcess, method: str, path: str, status: int, message: str
+) -> None:
     response = http_call(strict_server, method, path)
     assert response.status == status
     assert json.loads(response.read())["error"].startswith(message)
@@ -214,7 +216,7 @@ def test_answer_is_compressed_only_if_the_client_takes_it(
     assert (response.status, response.headers["Content-Encoding"]) == (200, encoding)
 
 
-def test_answer_that_takes_too_long_is_504_and_its_run_ends(strict_server: ServerProcess) -> None:
+def test_slow_answer_is_504_and_its_run_ends(strict_server: ServerProcess) -> None:
     status, answer = strict_server.call("/v1/models/vectors:predict", {"signature_name": "slow", "inputs": 10**12})
     assert (status, answer) == (504, {"error": "Timed out waiting for notification"})
     assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
@@ -227,7 +229,7 @@ def test_answer_that_takes_too_long_is_504_and_its_run_ends(strict_server: Serve
     wait_for(is_idle, "the end of the run", 60)
 
 
-def test_a_request_counts_for_as_long_as_it_runs_even_if_it_was_answered(strict_server: ServerProcess) -> None:
+def test_request_counts_until_its_run_ends(strict_server: ServerProcess) -> None:
     path, pad = "/v1/models/vectors:predict", b" " * 70_000
     large = json.dumps({"signature_name": "slow", "inputs": 10**12}).encode() + pad
     small = json.dumps(ROW).encode() + pad[:10_000]
@@ -256,7 +258,7 @@ def test_a_request_counts_for_as_long_as_it_runs_even_if_it_was_answered(strict_
     wait_for(lambda: strict_server.call(path, small)[0] == 200, strict_server.log, 60)
 
 
-def test_a_client_has_so_many_connections_at_most(strict_server: ServerProcess) -> None:
+def test_connections_of_a_client_are_limited(strict_server: ServerProcess) -> None:
     host, port = strict_server.url.removeprefix("http://").split(":")
     connections = [socket.create_connection((host, int(port)), timeout=10) for _ in range(61)]
     try:
@@ -269,7 +271,7 @@ def test_a_client_has_so_many_connections_at_most(strict_server: ServerProcess) 
     assert strict_server.predict("vectors", ROW) == {"predictions": [[2.0, 4.0, 6.0]]}
 
 
-def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: ServerProcess) -> None:
+def test_slow_clients_are_disconnected_and_hold_no_thread(strict_server: ServerProcess) -> None:
     """More of them than the server has threads; each is answered or closed, and others are served meanwhile."""
     head = "POST /v1/models/vectors:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
     answers: list[str] = []
@@ -285,7 +287,7 @@ def test_slow_clients_hold_no_thread_and_are_let_go(strict_server: ServerProcess
     assert sorted(answer[:12] for answer in answers) == [""] * 10 + ["HTTP/1.1 504"] * 31
 
 
-def test_more_in_flight_than_may_be_is_refused_when_it_comes(start_server: Start, saved_models: Path) -> None:
+def test_excess_requests_in_flight_are_refused_on_arrival(start_server: Start, saved_models: Path) -> None:
     server = start_server(
         model_name="vectors", model_base_path=saved_models / "vectors", max_in_flight=2, grpc_max_threads=1
     )
@@ -342,16 +344,14 @@ def raw_predict(server: ServerProcess, message: bytes, metadata: dict[bytes, byt
 
 
 @pytest.mark.parametrize("request_id", [b"r-1", "né".encode(), b"\xff\xfe", b"a\tb", b"\x7f"])
-def test_an_id_that_cannot_be_sent_back_costs_no_answer(shared_server: ServerProcess, request_id: bytes) -> None:
+def test_invalid_request_id_does_not_prevent_the_answer(shared_server: ServerProcess, request_id: bytes) -> None:
     frames = raw_predict(shared_server, VECTOR.SerializeToString(), {b"x-request-id": request_id})
     data = b"".join(payload for kind, payload in frames if kind == 0)
     assert list(protocol.PredictResponse.FromString(data[5:]).outputs["y"].float_val) == [2, 4, 6]
     assert (b"x-request-id" in frames[-1][1]) is (request_id == b"r-1")
 
 
-def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
+def test_slow_version_delays_no_other_version(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     shutil.copytree(saved_models / "flights" / "1", tmp_path / "both" / "1")
     shutil.copytree(saved_models / "vectors" / "7", tmp_path / "both" / "2")
     server = start_server(model_config_file=write_models(tmp_path, both=(tmp_path / "both", versions())))
@@ -387,7 +387,7 @@ def test_a_model_of_quick_and_long_versions_keeps_nobody_waiting(
     assert asks.is_alive()
 
 
-def test_a_run_that_waits_for_threads_of_tensorflow_keeps_nobody_else_waiting(
+def test_run_waiting_for_tensorflow_threads_delays_no_other(
     start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     config = write_models(tmp_path, flights=saved_models / "flights", vectors=saved_models / "vectors")
@@ -426,7 +426,7 @@ def in_flight(server: ServerProcess, client: threading.Thread | grpc.Future) -> 
         time.sleep(0.05)
 
 
-def test_drain_answers_what_is_in_flight_and_refuses_the_rest(start_server: Start, saved_models: Path) -> None:
+def test_drain_answers_requests_in_flight_and_refuses_new_ones(start_server: Start, saved_models: Path) -> None:
     server = start_server(model_name="vectors", model_base_path=saved_models / "vectors")
     channel = grpc.insecure_channel(server.address)
     watch = channel.unary_stream(WATCH, response_deserializer=protocol.HealthCheckResponse.FromString)(b"")

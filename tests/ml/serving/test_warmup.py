@@ -55,7 +55,7 @@ def multi_inference() -> Any:
     return log
 
 
-def test_version_answers_its_warm_up_requests_or_is_not_served(
+def test_version_failing_warm_up_is_not_served(
     start_server: Start, publish: Publish, format_models: Path, tmp_path: Path
 ) -> None:
     for name in ("good", "misfit", "session", "many", "garbage", "cut", "no_log"):
@@ -106,9 +106,7 @@ def test_version_answers_its_warm_up_requests_or_is_not_served(
     assert errors["no_log"][1].startswith("Failed to parse warmup record")
 
 
-def test_warm_up_is_asked_so_often_or_left_out(
-    publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warm_up_iterations_are_configurable(publish: Publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, logs in (("misfit", [predict("z")]), ("good", [predict(), predict()])):
         publish("vectors", 7, tmp_path / name, as_version=1)
         write(tmp_path / name, *logs)
@@ -132,7 +130,7 @@ def test_warm_up_is_asked_so_often_or_left_out(
     assert open_with("good", "--num_request_iterations_for_warmup=3") == 6
 
 
-def test_prediction_logs_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_prediction_logs_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "requests"
     calls = [
         LoggedCall(Method.PREDICT, b"", b"answer", "predict_log", 1_700_000_000),
@@ -145,7 +143,7 @@ def test_prediction_logs_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["requests"]
 
 
-def test_version_without_warm_up_requests_has_run_once_before_it_is_published(saved_models: Path) -> None:
+def test_version_without_warm_up_runs_once_before_publishing(saved_models: Path) -> None:
     opened = {}
     for iterations in (1, 0):
         for model, version in (("flights", 1), ("vectors", 7)):

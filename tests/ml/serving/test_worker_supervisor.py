@@ -112,7 +112,7 @@ def requests(workers: Workers) -> int:
     return sum(counts.requests for counts in workers.stats.counts().values())
 
 
-def test_worker_that_ends_while_it_is_asked_is_counted_once(threads: WorkerThreads, workers: Workers) -> None:
+def test_worker_ending_during_a_query_is_counted_once(threads: WorkerThreads, workers: Workers) -> None:
     assert requests(workers) == 10
     first = threads.workers[0]
     first.before_counts = first.end
@@ -120,7 +120,7 @@ def test_worker_that_ends_while_it_is_asked_is_counted_once(threads: WorkerThrea
     assert workers.restarts == 1
 
 
-def test_workers_that_end_leave_no_descriptors(threads: WorkerThreads, workers: Workers) -> None:
+def test_ended_workers_leave_no_descriptors(threads: WorkerThreads, workers: Workers) -> None:
     def has_two_workers() -> bool:
         return len(workers.report()["workers"]) == 2 and requests(workers) == 0
 
@@ -142,7 +142,7 @@ def test_workers_that_end_leave_no_descriptors(threads: WorkerThreads, workers: 
         gc.enable()
 
 
-def test_worker_that_is_stuck_is_asked_once_and_told_of_as_it_was(threads: WorkerThreads, workers: Workers) -> None:
+def test_stuck_worker_is_queried_once_and_shown_with_old_values(threads: WorkerThreads, workers: Workers) -> None:
     assert requests(workers) == 10
     stuck, release = threads.workers[0], threading.Event()
     asked = stuck.asked
@@ -154,9 +154,7 @@ def test_worker_that_is_stuck_is_asked_once_and_told_of_as_it_was(threads: Worke
     wait_for(lambda: requests(workers) == 12, "what it counted meanwhile")
 
 
-def test_version_that_does_not_open_again_keeps_no_other_from_answering(
-    threads: WorkerThreads, workers: Workers, catalog: Catalog
-) -> None:
+def test_version_failing_to_reopen_affects_no_other(threads: WorkerThreads, workers: Workers, catalog: Catalog) -> None:
     opened = {
         (model, version): workers.open(model, version, Path(f"/{model}/{version}"))
         for model, version in (("a", 1), ("b", 1), ("b", 2))
@@ -179,7 +177,7 @@ def test_version_that_does_not_open_again_keeps_no_other_from_answering(
     assert (status.state, str(status.error)) == (State.END, "/a/1 is gone")
 
 
-def test_split_leaves_out_a_version_that_does_not_open_again(workers: Workers, catalog: Catalog) -> None:
+def test_split_omits_a_version_failing_to_reopen(workers: Workers, catalog: Catalog) -> None:
     catalog.publish("m", {version: workers.open("m", version, Path(f"/{version}")) for version in (1, 2)}, {})
     catalog.set_split("m", {1: 50, 2: 50})
     key = max(workers._opened)
@@ -190,7 +188,7 @@ def test_split_leaves_out_a_version_that_does_not_open_again(workers: Workers, c
     assert model.split.percents() == {1: 100.0}
 
 
-def test_worker_that_ends_while_the_server_stops_is_told_of_and_not_replaced(
+def test_worker_ending_during_shutdown_is_reported_not_replaced(
     threads: WorkerThreads, workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers.drain()
@@ -200,18 +198,18 @@ def test_worker_that_ends_while_the_server_stops_is_told_of_and_not_replaced(
     assert len(threads.workers) == 2
 
 
-def test_port_is_kept_from_others_while_no_worker_listens(workers: Workers) -> None:
+def test_port_stays_reserved_without_workers(workers: Workers) -> None:
     workers.open_ports()
     with pytest.raises(OSError, match="in use"):  # a server that lets no other share its port, as most are
         socket.create_server(("127.0.0.1", workers.grpc_port))
 
 
-def test_channel_arguments_do_not_take_the_shared_port_from_the_workers() -> None:
+def test_channel_arguments_keep_the_shared_port() -> None:
     flags, _ = parse_flags(["--workers=2", "--model_config_file=c", "--grpc_channel_arguments=grpc.so_reuseport=0,x=1"])
     assert channel_arguments(flags, shared=True).items() >= {"grpc.so_reuseport": 1, "x": 1}.items()
 
 
-def test_log_record_whose_arguments_do_not_fit_ends_no_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_log_record_fails_no_request(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         record = logging.LogRecord("library", logging.INFO, "", 0, "%d rows", ("many",), None)
@@ -219,7 +217,7 @@ def test_log_record_whose_arguments_do_not_fit_ends_no_request(capsys: pytest.Ca
     assert "Logging error" in capsys.readouterr().err
 
 
-def test_what_a_worker_leaves_in_its_spool_is_counted_as_written_once_it_is(tmp_path: Path) -> None:
+def test_spooled_rows_of_a_worker_count_once_written(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
     names = ("captured_rows", "dropped_rows", "captured_labels", "dropped_labels", "written_rows", "failed_rows")

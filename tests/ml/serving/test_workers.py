@@ -116,7 +116,7 @@ def wait_for_two(server: ServerProcess, without: set[int]) -> None:
     wait_in_spite_of_ends(server, lambda: len(result := workers(server)) == 2 and not result.keys() & without)
 
 
-def test_workers_share_the_requests_and_answer_them_alike(server: ServerProcess) -> None:
+def test_workers_share_requests_and_give_equal_answers(server: ServerProcess) -> None:
     before = workers(server)
     answers = each(lambda: predict(server))
     assert {(answer.version, float(answer.outputs["score"][0, 0])) for answer in answers} == {(2, 2005.0)}
@@ -128,7 +128,7 @@ def test_workers_share_the_requests_and_answer_them_alike(server: ServerProcess)
     assert all(asked.values())
 
 
-def test_errors_and_states_are_those_of_one_process(server: ServerProcess) -> None:
+def test_errors_and_states_match_a_single_process(server: ServerProcess) -> None:
     for path, body, status, message in (
         ("/v1/models/unknown:predict", ROW, 404, "Servable not found for request: Latest(unknown)"),
         ("/v1/models/flights/versions/9:predict", ROW, 404, "Servable not found for request: Specific(flights, 9)"),
@@ -171,7 +171,7 @@ def test_split_is_in_effect_in_all_workers_on_return_and_keys_stick(server: Serv
     server.post("/v1/models/flights:traffic", {"percents": None})
 
 
-def test_counts_metrics_and_logs_are_of_all_workers_whoever_is_asked(server: ServerProcess) -> None:
+def test_any_worker_reports_totals_of_all(server: ServerProcess) -> None:
     def counts(stats: Any) -> tuple[int, int]:
         version = stats["models"]["flights"]["versions"]["2"]
         return version["requests"], version["client_errors"]
@@ -200,7 +200,7 @@ def test_counts_metrics_and_logs_are_of_all_workers_whoever_is_asked(server: Ser
     assert len({json.dumps(lines) for lines in logged}) == 1
 
 
-def test_what_is_captured_is_written_once_though_a_worker_is_killed(server: ServerProcess) -> None:
+def test_captured_rows_are_written_once_after_a_worker_kill(server: ServerProcess) -> None:
     before = Counter(server.get("/v1/capture")["models"].get("flights"))
     asked = [f"{turn}-{number}" for turn in range(2) for number in range(CONNECTIONS)]
     for request_id in asked[:CONNECTIONS]:
@@ -227,7 +227,7 @@ def test_what_is_captured_is_written_once_though_a_worker_is_killed(server: Serv
     assert counts["captured_labels"] - before["captured_labels"] == CONNECTIONS
 
 
-def test_worker_that_is_killed_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
+def test_killed_worker_fails_only_its_requests_and_is_replaced(server: ServerProcess) -> None:
     stop, failures, answered = threading.Event(), Counter[int](), Counter[int]()
 
     def ask(number: int) -> None:
@@ -267,7 +267,7 @@ def test_worker_that_is_killed_fails_its_own_requests_alone_and_is_replaced(serv
     assert {answer.version for answer in each(lambda: predict(server))} == {2}
 
 
-def test_worker_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: ServerProcess) -> None:
+def test_hanging_worker_fails_only_its_requests_and_is_replaced(server: ServerProcess) -> None:
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "vectors"
     request.inputs["x"].CopyFrom(tf.make_tensor_proto([[1.0, 2.0, 3.0]]))
@@ -294,7 +294,7 @@ def test_worker_that_hangs_fails_its_own_requests_alone_and_is_replaced(server: 
     assert f"worker {stopped} did not respond for 5 s and is killed" in server.log()
 
 
-def test_model_that_ends_its_process_while_it_loads_costs_one_worker_and_no_other_model(
+def test_model_crashing_on_load_affects_no_other_model(
     server: ServerProcess, saved_models: Path, tmp_path: Path
 ) -> None:
     before = set(workers(server))
@@ -313,7 +313,7 @@ def test_model_that_ends_its_process_while_it_loads_costs_one_worker_and_no_othe
         client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
 
 
-def test_folder_that_is_changed_changes_no_answer_until_all_workers_have_ended(
+def test_changed_folder_has_no_effect_until_all_workers_end(
     server: ServerProcess, saved_models: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(saved_models / "flights", tmp_path / "flights")
@@ -335,9 +335,7 @@ def test_folder_that_is_changed_changes_no_answer_until_all_workers_have_ended(
         client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
 
 
-def test_port_that_is_taken_is_told_before_anything_starts(
-    server: ServerProcess, start_server: Start, tmp_path: Path
-) -> None:
+def test_port_in_use_is_reported_before_start(server: ServerProcess, start_server: Start, tmp_path: Path) -> None:
     values = {**server.flags, "capture_base_path": None}
     for flag, port in (("port", server.ports["port"]), ("rest_api_port", server.ports["rest_api_port"])):
         second = start_server(wait=False, **{**values, flag: port})
@@ -379,7 +377,7 @@ def test_limits_are_shared_among_workers() -> None:
     assert worker_flags(parse_flags(["--workers=3", "--model_config_file=c"])[0], 1, None).max_in_flight == 0
 
 
-def test_counts_of_several_workers_are_those_of_one() -> None:
+def test_worker_counts_add_up() -> None:
     generator = np.random.default_rng(0)
     whole, parts = RequestStats(), [RequestStats() for _ in range(3)]
     for number in range(300):

@@ -34,7 +34,7 @@ def wide(tmp_path: Path) -> RowsFile:
     return RowsFile.at(tmp_path / "rows.parquet")
 
 
-def test_wide_rows_come_in_batches_of_bounded_size_with_the_features_in_the_order_asked_for(wide: RowsFile) -> None:
+def test_wide_rows_come_in_bounded_batches_in_requested_order(wide: RowsFile) -> None:
     names = [f"f{number}" for number in reversed(range(500))]
     batches = list(FeatureRows([wide])(names))
     assert max(batch.nbytes for batch in batches) < 1.1 * BATCH_BYTES
@@ -43,7 +43,7 @@ def test_wide_rows_come_in_batches_of_bounded_size_with_the_features_in_the_orde
     assert rows["f7"].to_pylist() == (np.arange(12_000.0) + 7).tolist()
 
 
-def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together(tmp_path: Path) -> None:
+def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     words = np.array(["one", "two", "three"], object)
     before = pa.table({f"f{number}": words[random.integers(0, 3, 2_000)] for number in range(201)})
@@ -68,6 +68,6 @@ def test_features_are_compared_a_hundred_at_a_time_as_they_would_be_together(tmp
     assert compared.report.drifted == ("f200",)
 
 
-def test_missing_feature_is_named_with_those_that_are_there(wide: RowsFile) -> None:
+def test_missing_feature_is_named_with_the_existing_ones(wide: RowsFile) -> None:
     with pytest.raises(BadInput, match=r"rows\.parquet: there is no column 'input\.gone'; found input\.f0, input\.f1"):
         list(FeatureRows([wide])(["f0", "gone"]))

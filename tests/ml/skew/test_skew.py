@@ -129,7 +129,7 @@ def test_july_has_drifted_from_a_winter(
     assert datetime.fromisoformat(report["captured_until"]) == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
-def test_requests_are_compared_with_the_training_data_s_own_windows(
+def test_requests_are_compared_with_windows_of_the_training_data(
     detect: Detect, captured: CaptureFolder, flights_raw: Path
 ) -> None:
     first_days = flights_examples.months(flights_raw, 7, 7).query("scheduled_at < 1373000000").iloc[::2]
@@ -215,7 +215,7 @@ def _write_temperature_model(context: StepContext) -> Artifact:
         return writer.commit()
 
 
-def test_a_drift_is_followed_up_to_the_predictions(
+def test_drift_is_attributed_to_predictions(
     detect: Detect, captured: CaptureFolder, champion_with_model: Any, flights_raw: Path, shared_store: ArtifactStore
 ) -> None:
     july, winter = (flights_examples.months(flights_raw, *months) for months in ((7, 7), (1, 3)))
@@ -240,9 +240,7 @@ def test_a_drift_is_followed_up_to_the_predictions(
     assert artifact.properties["causes"]["temp"] == "covariate_shift"
 
 
-def test_a_model_that_is_gone_leaves_a_note_and_the_report_stands(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
+def test_missing_model_leaves_a_note_in_the_report(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     captured.add(flights_examples.months(flights_raw, 7, 7).iloc[::6])
     _, report = detect(min_rows=1000)
     assert report["verdict"] == "drift"
@@ -357,7 +355,7 @@ def _write_drift_schema(context: StepContext) -> Artifact:
         return writer.commit(properties=context.input("schema").properties)
 
 
-def test_spans_have_drifted_by_the_schemas_drift_comparators(
+def test_spans_are_compared_by_schema_drift_comparators(
     drift: Any,
     spans: dict[str, Any],
     run_shared_stage: Callable[..., Any],
@@ -377,7 +375,7 @@ def test_spans_have_drifted_by_the_schemas_drift_comparators(
     assert (report["attribution"], report["row_skew"]) == (None, None)
 
 
-def test_spans_are_compared_without_a_schema_the_time_aside(
+def test_spans_are_compared_without_schema_except_for_time(
     drift: Any, spans: dict[str, Any], flights_schema: Artifact
 ) -> None:
     _, report = drift(spans["march"], spans["july"])
@@ -419,7 +417,7 @@ def whole_and_holes() -> tuple[pa.Table, pa.Table]:
     return pa.table({"x": values, "s": names}), pa.table({"x": with_nan, "s": some})
 
 
-def test_missing_values_are_no_drift_of_the_values(
+def test_missing_values_do_not_count_as_value_drift(
     whole_and_holes: tuple[pa.Table, pa.Table],
 ) -> None:
     whole, holes = whole_and_holes
@@ -437,7 +435,7 @@ def test_missing_values_are_no_drift_of_the_values(
     assert detect_skew(whole, whole.slice(0, 10)).verdict == "insufficient"
 
 
-def test_statistics_that_were_made_anew_since_the_training_are_refused(
+def test_statistics_recomputed_after_training_are_refused(
     shared_store: ArtifactStore, detect: Detect, captured: CaptureFolder, reference: Any, flights_raw: Path
 ) -> None:
     captured.add(flights_examples.months(flights_raw, 7, 7).iloc[:2000])
@@ -520,7 +518,7 @@ def _without_inputs(table: pa.Table) -> pa.Table:
         (lambda table: table.drop(["input.scheduled_at"]), "there is no column 'input.scheduled_at'"),
     ],
 )
-def test_captured_rows_that_do_not_fit_are_refused(
+def test_incompatible_captured_rows_are_refused(
     detect: Detect, captured: CaptureFolder, flights_raw: Path, shared_store: ArtifactStore, damage: Any, words: str
 ) -> None:
     path = captured.add(flights_examples.months(flights_raw, 1, 1).iloc[:600])
@@ -532,9 +530,7 @@ def test_captured_rows_that_do_not_fit_are_refused(
     assert not shared_store.exists(detect.address("refused"))
 
 
-def test_requests_with_another_versions_features_are_left_out(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
+def test_requests_with_other_features_are_skipped(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     january = flights_examples.months(flights_raw, 1, 1)
     other = captured.add(january.iloc[600:1000], version=2)
     pq.write_table(_without_temp(pq.read_table(other)), other)
@@ -564,7 +560,7 @@ def test_impossible_times_are_reported_and_left_out(detect: Detect, captured: Ca
     assert (artifact.properties["window_end"], len(artifact.properties["unwell"])) == (None, 1)
 
 
-def test_a_monitor_without_requests_is_no_verdict(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
+def test_monitor_without_requests_gives_no_verdict(detect: Detect, captured: CaptureFolder, flights_raw: Path) -> None:
     assert detect("patient")[1]["verdict"] == "insufficient"
     with pytest.raises(BadInput, match=r"captured in all the time that its champion serves, since 2013-04-01"):
         detect("never", silent_after_s=86400.0)

@@ -79,7 +79,7 @@ def attributed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return {name: {**a.to_dict(), "names": list(a.effects)} for name, a in results.items()}
 
 
-def test_each_drifted_feature_has_the_effect_that_the_model_gives_it(attributed: Any) -> None:
+def test_drifted_features_have_their_model_effect(attributed: Any) -> None:
     effects = attributed["drifted"]["effects"]
     # x is one standard deviation higher: 0.05. Red is served a quarter more often, at 0.2. m is lost half of the time.
     assert effects["x"]["effect"] == pytest.approx(0.05, abs=0.003)
@@ -94,7 +94,7 @@ def test_each_drifted_feature_has_the_effect_that_the_model_gives_it(attributed:
     assert attributed["drifted"]["rows"] == 2000
 
 
-def test_a_feature_that_matters_and_has_not_moved_has_none(attributed: Any) -> None:
+def test_unchanged_feature_has_no_effect(attributed: Any) -> None:
     assert attributed["drifted"]["names"][-1] == "unused"
     # Predictions vary by 0.1 with y: independent draws would change them by 0.11.
     assert attributed["drifted"]["effects"]["y"]["effect"] < 0.004
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_effects_and_features_can_be_chosen(attribu
     assert attributed["back"]["effects"]["m"]["effect_signed"] == pytest.approx(-0.05, abs=0.006)
 
 
-def test_restored_numbers_have_the_references_distribution_and_order() -> None:
+def test_restored_numbers_keep_order_and_reference_distribution() -> None:
     random = np.random.default_rng(0)
     low, high = random.normal(size=4000), random.normal(3.0, 2.0, size=4000)
     back = restore(high, low, random)
@@ -119,7 +119,7 @@ def test_restored_numbers_have_the_references_distribution_and_order() -> None:
     assert (restore(whole, whole[::-1], random) == whole).all()
 
 
-def test_restored_words_change_least() -> None:
+def test_restored_categories_change_least() -> None:
     text = np.array([b"a"] * 700 + [b"b"] * 200 + [b""] * 100, object)
     more = np.array([b"a"] * 1000 + [b"c"] * 600 + [b""] * 400, object)
     words = restore(text, more, np.random.default_rng(0))
@@ -130,7 +130,7 @@ def test_restored_words_change_least() -> None:
     assert (words != text).sum() == 400
 
 
-def test_missing_values_are_filled_and_made_as_the_reference_has_them() -> None:
+def test_missing_values_match_the_reference_share() -> None:
     random = np.random.default_rng(0)
     low = random.normal(size=4000)
     holes = np.where(random.random(4000) < 0.25, np.nan, random.normal(3.0, 2.0, size=4000))
@@ -173,7 +173,7 @@ def _with(name: str, values: pa.Array) -> pa.Table:
     ],
     ids=["column", "no rows", "integer", "infinite", "few"],
 )
-def test_what_cannot_be_attributed_is_named(
+def test_unattributable_features_are_named(
     model: Path, reference: pa.Table, current: pa.Table, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(BadInput) as refused:
@@ -181,7 +181,7 @@ def test_what_cannot_be_attributed_is_named(
     assert words in str(refused.value)
 
 
-def test_effects_on_a_number_are_in_its_units_and_on_classes_half_of_all_changes(tmp_path: Path) -> None:
+def test_effects_are_in_label_units_or_half_of_class_changes(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     before = pa.table({"price": random.normal(1000.0, 50.0, 5000), "p": random.beta(2, 8, 5000)})
     after = pa.table({"price": random.normal(1200.0, 50.0, 5000), "p": random.beta(6, 4, 5000)})

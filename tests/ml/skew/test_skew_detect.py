@@ -95,7 +95,7 @@ BROKEN = {
         ("hundredfold", "precip", "unit_change", None, "values other than 0: "),
     ],
 )
-def test_cause_of_a_drift_is_named(
+def test_drift_cause_is_named(
     flights: Flights, broken: str, feature: str, cause: str, detail: str | None, words: str
 ) -> None:
     report = flights.report(feature, BROKEN[broken](flights))
@@ -129,7 +129,7 @@ def test_causes_do_not_depend_on_the_size_of_values(size: float) -> None:
 
 @pytest.mark.parametrize(("scale", "detail"), [(100.0, "hundred"), (0.1, "ten, backwards"), (60.0, "sixty")])
 @pytest.mark.parametrize("rows", [300, 2000])
-def test_another_unit_of_few_values_is_a_fault(scale: float, detail: str, rows: int) -> None:
+def test_unit_change_with_few_values_is_a_fault(scale: float, detail: str, rows: int) -> None:
     random = np.random.default_rng(0)
     kinds = {"flag": (random.random(3000) < 0.4).astype(float), "grade": random.integers(1, 4, 3000).astype(float)}
     for values in kinds.values():
@@ -138,7 +138,7 @@ def test_another_unit_of_few_values_is_a_fault(scale: float, detail: str, rows: 
         assert (skew.drifted, skew.cause, skew.detail) == (True, "unit_change", detail)
 
 
-def test_one_new_airport_and_a_few_missing_values_are_no_fault(flights: Flights) -> None:
+def test_one_new_airport_and_few_missing_values_are_not_faults(flights: Flights) -> None:
     airport = flights.report("dest", flights.elsewhere(200)).to_dict()
     assert airport["verdict"] in ("stable", "drift")
     assert "new_category" not in airport["causes"].values()
@@ -149,7 +149,7 @@ def test_one_new_airport_and_a_few_missing_values_are_no_fault(flights: Flights)
     assert humid["missing_p_value"] < 1e-6 < 0.01 < humid["p_value"]
 
 
-def test_seasons_are_no_faults(flights_raw: Path) -> None:
+def test_seasons_are_not_faults(flights_raw: Path) -> None:
     winter, july, spring = (
         flights_examples.to_arrow(flights_examples.months(flights_raw, *months)[flights_examples.FEATURES])
         for months in ((1, 3), (7, 7), (4, 6))
@@ -196,7 +196,7 @@ def test_too_few_rows_are_insufficient(flights: Flights) -> None:
     assert (fixed["verdict"], fixed["min_rows"]) == ("insufficient", 5000)
 
 
-def test_reports_are_strict_json_with_both_sides_on_the_same_buckets(flights: Flights) -> None:
+def test_reports_are_strict_json_with_common_buckets(flights: Flights) -> None:
     report = flights.report("temp", BROKEN["celsius"](flights))
     value = report.to_dict()
     assert json.loads(json.dumps(value, allow_nan=False)) == value
@@ -212,7 +212,7 @@ def test_reports_are_strict_json_with_both_sides_on_the_same_buckets(flights: Fl
     assert len(rows) == len(value["features"]) and rows[0].startswith("temp ")
 
 
-def test_thresholds_of_the_schema_the_feature_and_all_are_followed_and_results_repeat() -> None:
+def test_schema_feature_and_global_thresholds_are_applied() -> None:
     by_default = _report()["features"]
     assert {skew["measure"] for skew in by_default.values()} == {"distance"}
     assert by_default["normal"]["drifted"] and by_default["normal"]["score"] == pytest.approx(0.1, abs=0.04)
@@ -252,7 +252,7 @@ def test_thresholds_of_tfdvs_measures_are_judged_by_tfdv_and_by_the_test() -> No
     assert features["few_floats"]["score"] > features["few_floats"]["threshold"] == 0.0
 
 
-def test_statistics_without_rows_are_judged_by_tfdvs_thresholds_and_the_report_says_so(tmp_path: Path) -> None:
+def test_statistics_without_rows_use_tfdv_thresholds(tmp_path: Path) -> None:
     path = tmp_path / "FeatureStats.pb"
     path.write_bytes(_sides()[0].statistics.SerializeToString())
     report = detect_skew(path, random_table(6_000, np.random.default_rng(1), 2.0))
@@ -332,7 +332,7 @@ def _odd_table(rows: int, random: np.random.Generator) -> pa.Table:
 
 
 @pytest.mark.parametrize("rows", [(1, 1), (2, 3), (50, 7), (3000, 1), (3000, 150), (150, 3000)], ids=str)
-def test_awkward_columns_and_samples_of_any_size_are_judged(rows: tuple[int, int]) -> None:
+def test_unusual_columns_and_samples_are_judged(rows: tuple[int, int]) -> None:
     random = np.random.default_rng(7)
     report = detect_skew(*(_odd_table(n, random) for n in rows), min_rows=1).to_dict()
     assert (report["verdict"], report["drifted"]) == ("stable", [])
@@ -342,7 +342,7 @@ def test_awkward_columns_and_samples_of_any_size_are_judged(rows: tuple[int, int
         assert skew["p_value"] is None or 0 < skew["p_value"] <= 1
 
 
-def test_missing_infinite_and_overflowing_values_are_counted_apart() -> None:
+def test_missing_infinite_and_overflowing_values_are_counted_separately() -> None:
     random = np.random.default_rng(4)
 
     def column(rows: int, infinite: float) -> pa.Table:
@@ -431,7 +431,7 @@ def test_columns_of_few_values_drift_like_text() -> None:
     assert scores["grade"] == pytest.approx(scores["grade_as_text"], abs=1e-3)
 
 
-def test_a_rare_value_that_becomes_more_frequent_is_found_where_no_change_is_too_small() -> None:
+def test_rising_rare_value_is_found_without_threshold() -> None:
     reference, current = few(1), few(2, rare=0.0126)
     assert detect_skew(reference, current).verdict == "stable"
     report = detect_skew(reference, current, threshold=0)
@@ -440,7 +440,7 @@ def test_a_rare_value_that_becomes_more_frequent_is_found_where_no_change_is_too
         assert detect_skew(reference, few(100 + seed, rows=1000), threshold=0).verdict == "stable", seed
 
 
-def test_numbers_that_fill_a_gap_between_few_are_drift() -> None:
+def test_new_numbers_between_few_values_are_drift() -> None:
     random = np.random.default_rng(3)
     whole, fractions = random.integers(1, 6, 5000).astype(float), random.uniform(1, 5, 5000)
     assert detect_skew(pa.table({"x": whole}), pa.table({"x": fractions})).drifted == ("x",)
@@ -461,7 +461,7 @@ def weeks(first: int, count: int, *, warmer: float = 0.0) -> pa.Table:
     )
 
 
-def test_weeks_that_differ_as_those_of_the_reference_do_are_stable() -> None:
+def test_usual_weekly_variation_is_stable() -> None:
     year = weeks(0, 52)
     for week in (55, 68, 80):
         assert "degrees" in detect_skew(year, weeks(week, 1)).drifted
@@ -477,7 +477,7 @@ def test_weeks_that_differ_as_those_of_the_reference_do_are_stable() -> None:
     assert "expected 4: changes with the time are not told from drift" in short.notes[0]
 
 
-def test_a_side_of_other_rows_than_its_statistics_is_judged_by_its_sample() -> None:
+def test_rows_differing_from_their_statistics_use_the_sample() -> None:
     statistics, now = _sides()[0].statistics, _sides()[1]
     report = compare_sides(Side(statistics, _tables()[1]), now, None, _test())
     assert report.verdict == "stable" and report.rows_reference == 20_000

@@ -30,7 +30,7 @@ def distance(reference: Any, current: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (0.3, 1.0), (0.0, 1.5), (6.0, 1.0)])
-def test_numbers_have_the_distance_and_p_value_of_scipy(shift: float, scale: float) -> None:
+def test_numeric_distance_and_p_value_match_scipy(shift: float, scale: float) -> None:
     random = np.random.default_rng(1)
     before, after = random.normal(50, 10, 2_000), random.normal(50 + 10 * shift, 10 * scale, 1_500)
     result, expected = distance(before, after), stats.ks_2samp(before, after, method="exact")
@@ -45,7 +45,7 @@ def test_numbers_have_the_distance_and_p_value_of_scipy(shift: float, scale: flo
     assert scores["population_stability_index"] == pytest.approx(index, abs=1e-6)
 
 
-def test_no_monotone_transformation_outlier_or_rounding_moves_a_distance() -> None:
+def test_distance_ignores_monotone_transformations_and_outliers() -> None:
     random = np.random.default_rng(2)
     before, after = random.lognormal(size=3_000), random.lognormal(0.2, size=1_000)
     plain = distance(before, after).distance
@@ -59,7 +59,7 @@ def test_no_monotone_transformation_outlier_or_rounding_moves_a_distance() -> No
     assert distance([1, 2, 3] * 100, [True, False] * 100).distance > 0.5  # numbers of any width are numbers
 
 
-def test_kinds_have_the_total_variation_less_what_chance_makes_of_it() -> None:
+def test_categories_have_total_variation_less_chance() -> None:
     random = np.random.default_rng(3)
 
     def drawn(rows: int, **shares: float) -> list[str]:
@@ -76,7 +76,7 @@ def test_kinds_have_the_total_variation_less_what_chance_makes_of_it() -> None:
     assert compare(Kinds({b"a": 5}), Kinds({b"a": 7}), random).p_value == 1.0
 
 
-def test_few_kinds_near_the_threshold_have_their_distance() -> None:
+def test_few_categories_near_the_threshold_have_exact_distance() -> None:
     for values, before, now in (
         (np.array([b"red", b"green", b"blue", b"white"]), [0.4, 0.3, 0.2, 0.1], [0.33, 0.37, 0.2, 0.1]),
         (np.array([0, 1]), [0.7, 0.3], [0.63, 0.37]),
@@ -94,7 +94,7 @@ def test_few_kinds_near_the_threshold_have_their_distance() -> None:
 
 
 @pytest.mark.parametrize("rows", [60, 1_000])
-def test_unchanged_samples_have_p_values_as_small_as_promised(rows: int) -> None:
+def test_p_values_of_unchanged_samples_are_calibrated(rows: int) -> None:
     p_values: dict[str, list[float]] = {}
     for seed in range(30):
         random = np.random.default_rng([seed, rows])
@@ -110,7 +110,7 @@ def test_unchanged_samples_have_p_values_as_small_as_promised(rows: int) -> None
         assert 0.2 < median(p_values[name]) < 0.8, name
 
 
-def test_p_value_of_few_odd_rows_is_not_too_small() -> None:
+def test_p_value_of_few_unusual_rows_is_not_too_small() -> None:
     rare = {
         n: compare(Kinds({b"usual": 20_000}), Kinds({b"usual": 1_500 - n, b"odd": n}), np.random.default_rng(0))
         for n in (1, 2, 3)
@@ -129,7 +129,7 @@ def test_real_changes_are_found() -> None:
     assert median(each.distance for each in result) == pytest.approx(2 * stats.norm.cdf(0.15) - 1, abs=0.02)
 
 
-def test_a_list_counts_by_one_of_its_values_and_by_its_length() -> None:
+def test_list_is_compared_by_one_value_and_its_length() -> None:
     random = np.random.default_rng(5)
     rows = [[float(i)] * int(n) for i, n in enumerate(random.integers(0, 4, 1_000))]
     one, _ = alike([pa.table({"x": rows}), pa.table({"x": rows})], "x", width=None, seed=0)
@@ -143,7 +143,7 @@ def test_a_list_counts_by_one_of_its_values_and_by_its_length() -> None:
     assert (absent.missing, absent.distribution) == (3, None)
 
 
-def test_measures_of_tfdv_are_tfdvs_own() -> None:
+def test_tfdv_measures_match_tfdv() -> None:
     random = np.random.default_rng(6)
     before, now = (generate_statistics(random_table(rows, random, shift)) for rows, shift in ((3_000, 0), (900, 0.4)))
     schema = infer_schema(

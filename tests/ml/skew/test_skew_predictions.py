@@ -44,7 +44,7 @@ def rows(count: int, seed: int, *, correlation: float = 0.0) -> pa.Table:
     return pa.table({"x": x, "y": y, "hour": np.arange(count) * 3600})
 
 
-def test_features_that_move_together_move_predictions(model: ServedModel) -> None:
+def test_correlated_drift_changes_predictions(model: ServedModel) -> None:
     reference, same, together = rows(8_000, 1), rows(2_000, 2), rows(2_000, 3, correlation=0.9)
     unchanged = compare_predictions(model, reference, same, SkewTest())
     assert not unchanged.drifted and unchanged.score <= unchanged.threshold
@@ -63,7 +63,7 @@ def test_predictions_are_compared_with_windows_of_the_reference(model: ServedMod
     assert (usual.drifted, other.drifted) == (False, True)
 
 
-def test_the_likeliest_class_is_compared_where_there_are_several(tmp_path: Path) -> None:
+def test_likeliest_of_several_classes_is_compared(tmp_path: Path) -> None:
     random = np.random.default_rng(4)
     model = ServedModel(write_echo_model(tmp_path / "kinds", "probabilities", ["p", "q"]))
     before, after = (pa.table({"p": random.random(3_000), "q": random.random(3_000) * scale}) for scale in (1.0, 1.5))

@@ -133,7 +133,7 @@ def _doubles(kind: Any) -> bool:
     return bool(pa.types.is_float64(kind.value_type)) if hasattr(kind, "value_type") else False
 
 
-def test_what_is_counted_is_what_tfdv_counts(compared: Any) -> None:
+def test_skew_counts_match_tfdv(compared: Any) -> None:
     ours, theirs = compared["ours"]["features"], {f["feature_name"]: f for f in compared["tfdv"]["skew_results"]}
     assert set(ours) == set(theirs) == {
         "float", "double", "integer", "text", "bytes", "integers", "floats", "texts", "flag", "same", "gone", "never",
@@ -152,13 +152,13 @@ def test_what_is_counted_is_what_tfdv_counts(compared: Any) -> None:
     assert compared["ours"]["skewed_pairs"] == compared["tfdv"]["pairs"]
 
 
-def test_rounding_makes_values_equal_that_were_not(answers: dict[str, Any]) -> None:
+def test_rounding_makes_close_values_equal(answers: dict[str, Any]) -> None:
     plain, rounded = (answers[name]["ours"]["features"] for name in ("plain", "rounded"))
     assert rounded["double"]["match_count"] > plain["double"]["match_count"]
     assert rounded["integer"]["match_count"] == plain["integer"]["match_count"]
 
 
-def test_the_most_skewed_feature_comes_first_with_examples_of_it(compared: Any) -> None:
+def test_most_skewed_feature_comes_first_with_examples(compared: Any) -> None:
     ours = compared["ours"]
     counts = [skew["diff_count"] for skew in ours["features"].values()]
     assert counts == sorted(counts, reverse=True)
@@ -174,7 +174,7 @@ def test_the_most_skewed_feature_comes_first_with_examples_of_it(compared: Any) 
     assert ours["features"]["gone"]["examples"][0]["serving"] is None
 
 
-def test_tables_files_and_streams_give_the_same(tmp_path: Path) -> None:
+def test_tables_files_and_streams_agree(tmp_path: Path) -> None:
     keys = ["name", "integer"]
     base, test = (table.select([*keys, "float", "text", "integers"]) for table in awkward_tables())
     (tmp_path / "training").mkdir()
@@ -197,7 +197,7 @@ def test_tables_files_and_streams_give_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [join.STRETCH_ROWS, 300])
-def test_pairs_of_one_identifier_come_in_pieces(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_one_identifier_are_chunked(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "STRETCH_ROWS", rows)
     ones = pa.table({"id": [1] * 1000, "x": np.arange(1000.0)})
     options: dict[str, Any] = {"identifiers": ["id"], "allow_duplicate_identifiers": True, "examples": 5}
@@ -209,7 +209,7 @@ def test_pairs_of_one_identifier_come_in_pieces(rows: int, monkeypatch: pytest.M
         assert report.to_dict()["matches"]["duplicate_id_count"] == 1
 
 
-def test_rows_that_come_in_another_order_the_second_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_row_order_on_second_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "STRETCH_ROWS", 30)
     rows = pa.table({"id": np.arange(100), "x": np.arange(100.0)})
     turned = rows.take(pa.array(np.arange(100)[::-1]))
@@ -245,7 +245,7 @@ def test_examples_are_drawn_evenly() -> None:
         ({"identifiers": ["other_type"]}, "training: identifier 'other_type' is INT, but FLOAT in "),
     ],
 )
-def test_what_cannot_be_joined_is_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_unjoinable_rows_are_named(tmp_path: Path, options: dict[str, Any], words: str) -> None:
     base, test = awkward_tables()
     pq.write_table(test, tmp_path / "serving.parquet")
     with pytest.raises(BadInput) as refused:
@@ -253,7 +253,7 @@ def test_what_cannot_be_joined_is_named(tmp_path: Path, options: dict[str, Any],
     assert words in str(refused.value)
 
 
-def test_a_type_that_cannot_be_compared_is_named() -> None:
+def test_incomparable_type_is_named() -> None:
     times = pa.table({"name": ["a"], "when": pa.array([0], pa.timestamp("s"))})
     with pytest.raises(BadInput, match=r"column 'when' is timestamp\[s\]"):
         detect_row_skew(times, awkward_tables()[1], identifiers=["name"])

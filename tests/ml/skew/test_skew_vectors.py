@@ -55,7 +55,7 @@ def p_value(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("draw", [normal, heavy])
-def test_unchanged_vectors_are_called_drift_as_often_as_alpha_says(draw: Any) -> None:
+def test_false_alarm_rate_of_vectors_equals_alpha(draw: Any) -> None:
     random = np.random.default_rng(5)
     results = [p_value(draw(random, 90), draw(random, 60)) for _ in range(400)]
     # Of 400, with probability 0.999: at most 35 below 0.05, 11 below 0.01.
@@ -65,7 +65,7 @@ def test_unchanged_vectors_are_called_drift_as_often_as_alpha_says(draw: Any) ->
     assert 0.42 < median(results) < 0.58 and fmean(p <= 0.05 for p in results) >= 8 / 400
 
 
-def test_a_shift_and_a_change_that_no_number_shows_by_itself_are_found() -> None:
+def test_vector_shift_and_joint_change_are_found() -> None:
     random = np.random.default_rng(7)
     shifted, correlated = [], []
     for _ in range(10):
@@ -78,7 +78,7 @@ def test_a_shift_and_a_change_that_no_number_shows_by_itself_are_found() -> None
     assert min(stats.ks_2samp(before[:, k], after[:, k]).pvalue for k in range(WIDTH)) > 0.05
 
 
-def test_the_same_rows_give_the_same_p_value_and_vectors_stand_beside_other_features() -> None:
+def test_vector_p_value_is_repeatable_beside_other_features() -> None:
     random = np.random.default_rng(2)
     before, after = rows(normal(random, 1500)), rows(normal(random, 1200, 0.5))
     report = detect_skew(before, after)
@@ -109,13 +109,13 @@ def test_the_same_rows_give_the_same_p_value_and_vectors_stand_beside_other_feat
         (np.zeros((50, WIDTH)), {"alpha": None}, "'vector', a vector, has no threshold.*give thresholds"),
     ],
 )
-def test_what_cannot_be_compared_is_named(after: Any, options: dict[str, Any], expected: str) -> None:
+def test_incomparable_vectors_are_named(after: Any, options: dict[str, Any], expected: str) -> None:
     before = rows(normal(np.random.default_rng(2), 300))
     with pytest.raises(BadInput, match=expected):
         detect_skew(before, rows(after), **options)
 
 
-def test_the_schema_asks_for_the_length_and_for_comparisons(tmp_path: Any) -> None:
+def test_schema_sets_vector_length_and_comparison(tmp_path: Any) -> None:
     result = infer_schema(generate_statistics(rows(normal(np.random.default_rng(1), 50))))
     (feature,) = [feature for feature in result.feature if feature.name == "vector"]
     assert (feature.value_count.min, feature.value_count.max) == (WIDTH, WIDTH)
@@ -135,7 +135,7 @@ def test_the_schema_asks_for_the_length_and_for_comparisons(tmp_path: Any) -> No
         infer_schema(statistics, comparators={"vector": {"jensen_shannon": 0.3}})
 
 
-def test_vectors_given_back_their_distribution_have_the_references_means_and_covariances() -> None:
+def test_restored_vectors_match_reference_means_and_covariances() -> None:
     random = np.random.default_rng(4)
     reference, values = normal(random, 20_000), normal(random, 20_000, 0.6) * 2 + 3
     reference[:2000], values[:8000] = np.nan, np.nan
@@ -152,7 +152,7 @@ def test_vectors_given_back_their_distribution_have_the_references_means_and_cov
     np.testing.assert_allclose(np.cov(drawn.T), np.eye(WIDTH), atol=0.15)
 
 
-def test_lists_become_matrices_and_what_is_no_vector_is_missing() -> None:
+def test_lists_become_matrices_and_invalid_vectors_are_missing() -> None:
     for kind in (pa.list_(pa.float64()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 2)):
         array = pa.array([[9, 9], [1, 2], None, [3, float("nan")]], kind).slice(1)
         dense = dense_vectors(array, "x", 2, "file")

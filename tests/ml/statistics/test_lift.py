@@ -84,7 +84,7 @@ def test_lift_equals_tfdv(batches: list[pa.RecordBatch], expected: dict[str, Any
         assert ours == tfdv
 
 
-def test_lift_knows_of_every_pair_that_could_have_been(batches: list[pa.RecordBatch]) -> None:
+def test_lift_covers_every_possible_pair(batches: list[pa.RecordBatch]) -> None:
     ours = _ours(batches, _schema(), CASES["defaults"])
     series = ours["lift"]["carrier"]["categoricalCrossStats"]["lift"]["liftSeries"]
     assert [one["yInt"] for one in series] == [0, 1]
@@ -105,7 +105,7 @@ def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBa
     _close(ours, _by_slice(_sliced_by_beam(batches)))
 
 
-def test_features_of_too_many_values_have_no_lift_in_whatever_order_they_come(
+def test_high_cardinality_features_have_no_lift_in_any_order(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lift, "MAX_PAIRS", 20_000)
@@ -166,7 +166,7 @@ def _of_schema(label: str) -> Any:
         ),
     ],
 )
-def test_a_label_that_cannot_have_lift_is_named(attempt: Callable[[], Any], words: str) -> None:
+def test_unsuitable_lift_label_is_named(attempt: Callable[[], Any], words: str) -> None:
     with pytest.raises(BadInput) as refused:
         attempt()
     assert words in str(refused.value)

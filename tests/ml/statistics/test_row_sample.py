@@ -71,7 +71,7 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list) else value
 
 
-def test_copy_elsewhere_has_the_same_sample(tmp_path: Path) -> None:
+def test_copied_source_has_the_same_sample(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         for number in range(3):
@@ -79,7 +79,7 @@ def test_copy_elsewhere_has_the_same_sample(tmp_path: Path) -> None:
     assert draw(tmp_path / "a", 50) == draw(tmp_path / "b", 50)
 
 
-def test_rows_are_those_of_the_source(tmp_path: Path, small_parts: None) -> None:
+def test_sampled_rows_are_in_the_source(tmp_path: Path, small_parts: None) -> None:
     table = table_of(1000)
     write(table, tmp_path / "t.parquet")
     result = draw(tmp_path, 100)
@@ -96,7 +96,7 @@ def test_tables_and_streams_have_samples(source: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1000, 100])
-def test_every_row_is_as_likely(rows: int) -> None:
+def test_every_row_is_equally_likely(rows: int) -> None:
     drawn = Counter[int]()
     files = 400
     for number in range(files):
@@ -129,7 +129,7 @@ def test_all_of_few_rows_are_retained(tmp_path: Path) -> None:
     assert draw(tmp_path, 500).num_rows == 120
 
 
-def test_no_sample_if_none_is_wanted(tmp_path: Path) -> None:
+def test_sample_can_be_switched_off(tmp_path: Path) -> None:
     write(table_of(20), tmp_path / "t.csv")
     assert draw(tmp_path, 0) is None
     assert load_sample(tmp_path) is None
@@ -221,7 +221,7 @@ def test_batches_of_other_types_of_one_kind_are_joined(one: Any, other: Any, exp
     assert result.table({}).column("x").to_pylist() == expected
 
 
-def test_column_without_values_and_columns_of_some_files_are_there(tmp_path: Path) -> None:
+def test_sample_has_empty_and_partial_columns(tmp_path: Path) -> None:
     write(pa.table({"a": [1, 2], "none": pa.nulls(2)}), tmp_path / "a.parquet")
     write(pa.table({"b": ["x"], "a": [3.5]}), tmp_path / "b.parquet")
     result = draw(tmp_path)

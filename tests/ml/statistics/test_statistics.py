@@ -44,7 +44,7 @@ def expected() -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_statistics_equal_those_of_tfdvs_beam_pipeline(expected: dict[str, Any], tmp_path: Path, case: str) -> None:
+def test_statistics_match_tfdvs_beam_pipeline(expected: dict[str, Any], tmp_path: Path, case: str) -> None:
     make, options = cases()[case]
     table, theirs = make(), expected[case]
     third = table.num_rows // 3 + 1
@@ -65,7 +65,7 @@ def test_queries_for_slices_are_refused_by_name() -> None:
         generate_statistics(flights_like_table(), options=tfdv.StatsOptions(slicing_config=config))
 
 
-def test_histograms_are_those_of_tfdv() -> None:
+def test_histograms_match_tfdv() -> None:
     random = np.random.default_rng(7)
     compared = 0
     for kind in range(200):
@@ -88,7 +88,7 @@ def test_histograms_are_those_of_tfdv() -> None:
     assert compared > 1000
 
 
-def test_one_row_many_strings_and_many_columns() -> None:
+def test_one_row_many_strings_and_many_columns_are_counted() -> None:
     one = summarize(generate_statistics(pa.table({"x": [1.5], "s": ["a"], "none": pa.nulls(1)})))["features"]
     assert (one["x"]["mean"], one["x"]["std"], one["s"]["top_values"], one["none"]["missing"]) == (
         1.5, 0, [["a", 1]], 1,
@@ -101,7 +101,7 @@ def test_one_row_many_strings_and_many_columns() -> None:
     assert (columns["rows"], len(columns["features"])) == (50, 1000)
 
 
-def test_strings_of_megabytes_are_not_all_held_at_once(own_process: Callable[..., Any], tmp_path: Path) -> None:
+def test_large_strings_are_streamed(own_process: Callable[..., Any], tmp_path: Path) -> None:
     row, path = "é" * 500_000, tmp_path / "megabytes.parquet"
     table = pa.table({"s": pa.array([f"{i % 3}{row}" for i in range(300)], pa.large_string()), "i": range(300)})
     pq.write_table(table, path, use_dictionary=False, compression="zstd")
@@ -135,9 +135,7 @@ def test_anomalies_equal_tfdvs() -> None:
     assert ours.anomaly_info
 
 
-def test_artifact_holds_protos_a_json_twin_and_what_downstream_needs(
-    flights_statistics: Artifact, shared_store: ArtifactStore
-) -> None:
+def test_artifact_has_protos_and_equal_json(flights_statistics: Artifact, shared_store: ArtifactStore) -> None:
     folder = shared_store.local(flights_statistics)
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*")) == [
         "eval/FeatureStats.pb",
@@ -225,7 +223,7 @@ def test_bad_examples_give_a_clear_error_and_no_artifact(
     assert not store.exists(store.address(Producer("tests", "bad", "statistics"), "statistics"))
 
 
-def test_rows_of_files_that_cannot_be_read_are_rejected_with_the_reason(
+def test_rows_of_unreadable_files_are_rejected_with_the_reason(
     run_stage: Callable[..., Any], store: ArtifactStore
 ) -> None:
     examples = _damaged(store, _corrupt, rows={"train": RowCounts(5, 5)})
@@ -234,7 +232,7 @@ def test_rows_of_files_that_cannot_be_read_are_rejected_with_the_reason(
     assert [Path(name).name for name in result.properties["skipped_files"]["train"]] == ["part-1.parquet"]
 
 
-def test_a_split_that_is_not_there_is_named(run_stage: Callable[..., Any], store: ArtifactStore) -> None:
+def test_missing_split_is_named(run_stage: Callable[..., Any], store: ArtifactStore) -> None:
     examples = flights_examples.write_examples(store, {"train": pa.table({"x": [1]})})
     with pytest.raises(BadInput, match="there is no split 'newest'"):
         run_stage(feature_statistics.run, kind="statistics", inputs={"examples": examples}, splits=["newest"])

@@ -71,7 +71,7 @@ def test_rows_that_lack_every_feature_are_counted_in_every_format(tmp_path: Path
     assert (dataset.num_examples, feature.num_stats.common_stats.num_missing) == (303, 300)
 
 
-def test_top_values_are_exact_of_a_feature_that_the_first_examples_lack(tmp_path: Path) -> None:
+def test_top_values_of_a_late_feature_are_exact(tmp_path: Path) -> None:
     texts = [None] * 300 + [f"hot-{i % 8}" if i % 4 == 0 else f"v{i}" for i in range(30_000)]
     path = tmp_path / "late.tfrecord"
     _write_examples(pa.table({"i": range(len(texts)), "late": texts}), path)
@@ -80,7 +80,7 @@ def test_top_values_are_exact_of_a_feature_that_the_first_examples_lack(tmp_path
     assert sorted((value.value, value.frequency) for value in top) == [("hot-0", 3750), ("hot-4", 3750)]
 
 
-def test_types_of_fixed_size_and_missing_structs_are_as_tfdv_has_them() -> None:
+def test_fixed_size_types_and_missing_structs_match_tfdv() -> None:
     rows = 70_000  # so that the last are a slice of their own
     codes = [b"%04d" % (i % 20) if i % 3 else None for i in range(rows)]
     halves = [np.float16(i % 7) if i % 5 else None for i in range(rows)]
@@ -106,9 +106,7 @@ def test_types_of_fixed_size_and_missing_structs_are_as_tfdv_has_them() -> None:
 @pytest.mark.parametrize(
     "kind", [pa.int64(), pa.list_(pa.float32()), pa.bool_(), pa.string(), pa.struct([("a", pa.int64())])], ids=str
 )
-def test_lists_that_are_all_missing_are_sliced_and_columns_without_rows_are_known(
-    tmp_path: Path, kind: pa.DataType
-) -> None:
+def test_missing_lists_are_sliced_and_empty_columns_counted(tmp_path: Path, kind: pa.DataType) -> None:
     by_group = tfdv.experimental_get_feature_value_slicer({"g": None})
     options = tfdv.StatsOptions(experimental_slice_functions=[by_group])
     rows = 60_000
@@ -120,7 +118,7 @@ def test_lists_that_are_all_missing_are_sliced_and_columns_without_rows_are_know
     assert [dataset.num_examples for dataset in slices] == [30_000, 30_000]
 
 
-def test_rows_are_known_whatever_the_generators(own_process: Callable[..., Any]) -> None:
+def test_row_count_does_not_depend_on_generators(own_process: Callable[..., Any]) -> None:
     assert own_process(_rows_without_default_generators) == (70_000, 70_000)
 
 
@@ -130,7 +128,7 @@ def _rows_without_default_generators() -> tuple[int, int]:
     return statistics.rows, statistics.sampled
 
 
-def test_what_waits_in_many_slices_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_of_many_slices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(combiners, "_WAITING_BYTES", 100_000)
     rows, slices = 40_000, 200
     table = pa.table({"g": [f"g{i % slices}" for i in range(rows)], "x": np.arange(rows, dtype=float)})
@@ -174,7 +172,7 @@ def _by_threads() -> list[tuple[str, int]]:
         ("raising", "BadInput", "no slices today"),
     ],
 )
-def test_no_process_outlives_a_death_an_interrupt_or_an_error(
+def test_no_process_is_left_after_death_interrupt_or_error(
     own_process: Callable[..., Any], end: str, raised: str, words: str
 ) -> None:
     name, message, left = own_process(_end, end)
@@ -234,18 +232,18 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, source: str) -> Non
         ({"options": tfdv.StatsOptions(sample_rate=1e-12)}, "none of 1 rows is in a sample"),
     ],
 )
-def test_what_a_notebook_may_get_wrong_is_refused(given: dict[str, Any], words: str) -> None:
+def test_notebook_mistakes_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput) as refused:
         generate_statistics(pa.table({"x": [1]}), **given)
     assert words in str(refused.value)
 
 
-def test_a_frame_is_refused_with_what_to_do() -> None:
+def test_data_frame_is_refused_with_advice() -> None:
     with pytest.raises(BadInput, match=r"pyarrow\.Table\.from_pandas\(frame\)"):
         generate_statistics(pd.DataFrame({"x": [1]}))
 
 
-def test_options_and_tfdv_are_left_as_they_were() -> None:
+def test_options_and_tfdv_are_unchanged() -> None:
     histogram = quantiles_util.generate_equi_width_histogram
     text = "feature { name: 'late' type: INT int_domain { is_categorical: true } } feature { name: 'x' type: BYTES }"
     schema = text_format.Parse(text, schema_pb2.Schema())

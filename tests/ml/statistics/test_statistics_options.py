@@ -78,7 +78,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("options", "told"), GOOD)
-def test_options_are_told_to_tfdv(options: dict[str, Any], told: dict[str, Any]) -> None:
+def test_options_reach_tfdv(options: dict[str, Any], told: dict[str, Any]) -> None:
     default, made = tfdv.StatsOptions(), options_from(options)
     results = {name: getattr(made, name) for name in _SHOWN if getattr(made, name) != getattr(default, name)}
     weights = made.example_weight_map
@@ -88,7 +88,7 @@ def test_options_are_told_to_tfdv(options: dict[str, Any], told: dict[str, Any])
 
 
 @pytest.mark.parametrize(("options", "words"), BAD)
-def test_an_option_that_cannot_be_is_named_with_what_can(options: Any, words: str) -> None:
+def test_invalid_option_is_named_with_the_valid_ones(options: Any, words: str) -> None:
     with pytest.raises(BadInput) as refused:
         options_from(options)
     assert words in str(refused.value)
@@ -109,7 +109,7 @@ LETTERS, DIGITS = [f"letter_{x}" for x in "abc"], [f"digit_{d}" for d in range(4
         ),
     ],
 )
-def test_slices_hold_the_rows_that_they_name(options: dict[str, Any], keys: list[str]) -> None:
+def test_slices_have_their_rows(options: dict[str, Any], keys: list[str]) -> None:
     whole = table()
     letter, digit = whole["letter"].to_numpy(), whole["digit"].to_numpy()
     rows = {f"letter_{one}": (letter == one).sum() for one in "abc"}
@@ -158,7 +158,7 @@ def _dataset(schema: Any = None, **options: Any) -> Any:
     return generate_statistics(table(), options=options_from(options, schema=schema)).datasets[0]
 
 
-def test_a_label_that_the_schema_calls_a_number_has_lift() -> None:
+def test_numeric_label_by_schema_has_lift() -> None:
     schema = tfdv.infer_schema(generate_statistics(table().slice(0, 100)))
     result = _dataset(schema, label_feature="y", lift={"top_k_per_y": 1})
     assert [
@@ -167,7 +167,7 @@ def test_a_label_that_the_schema_calls_a_number_has_lift() -> None:
     ] == [("letter", [1, 1]), ("photo", [1, 1])]
 
 
-def test_labels_weights_samples_and_buckets_do_what_they_say() -> None:
+def test_label_weight_sample_and_bucket_options_work() -> None:
     buckets = _dataset(label_feature="number", lift={"y_boundaries": [0], "features": ["digit"]})
     (series,) = (cross.categorical_cross_stats.lift.lift_series for cross in buckets.cross_features)
     positive = int((table()["number"].to_numpy() >= 0).sum())
@@ -200,7 +200,7 @@ def test_labels_weights_samples_and_buckets_do_what_they_say() -> None:
         ),
     ],
 )
-def test_options_that_do_not_fit_the_data_are_named(attempt: Callable[[], Any], words: str) -> None:
+def test_options_incompatible_with_the_data_are_named(attempt: Callable[[], Any], words: str) -> None:
     with pytest.raises(BadInput) as refused:
         attempt()
     assert words in str(refused.value)

@@ -76,9 +76,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_every_format_gives_the_same_rows_with_and_without_a_telling_name(
-    tmp_path: Path, small_parts: None, format_: str
-) -> None:
+def test_every_format_is_recognised_without_extension(tmp_path: Path, small_parts: None, format_: str) -> None:
     table = table_of(500)
     path = write(table, tmp_path / f"t.{format_}")
     plan, batches = read_all(path)
@@ -95,7 +93,7 @@ def test_every_format_gives_the_same_rows_with_and_without_a_telling_name(
 
 
 @pytest.mark.parametrize("source", ["table", "batches"])
-def test_tables_and_batches_are_sources_too(small_parts: None, source: str) -> None:
+def test_tables_and_batches_are_sources(small_parts: None, source: str) -> None:
     table = table_of(500)
     values = table if source == "table" else iter(table.to_batches(max_chunksize=30))
     plan, batches = read_all(values, exclude=["whole"])
@@ -105,7 +103,7 @@ def test_tables_and_batches_are_sources_too(small_parts: None, source: str) -> N
 
 
 @pytest.mark.parametrize("format_", ["csv.gz", "jsonl.gz", "parquet", "tfrecord", "tfrecord.gz"])
-def test_batches_of_one_span_are_dealt_out_each_row_once(
+def test_batches_of_one_span_are_distributed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     for module in (readers_csv, readers_jsonl, text):
@@ -200,7 +198,7 @@ def _random_csv() -> dict[str, tuple[str, str]]:
     return cases
 
 
-def test_csv_has_the_types_and_values_of_tfdvs_own_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_types_and_values_match_tfdvs_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks are so short that most values come as a surprise.
     monkeypatch.setattr(readers_csv, "BLOCK_BYTES", 32)
     cases = {name: (text, ",") for name, text in AWKWARD.items()} | _random_csv()
@@ -274,7 +272,7 @@ def test_csv_with_a_byte_order_mark_in_another_encoding_and_with_given_types(tmp
     assert rows_of(read_all(values)[1]) == [{"x": "1"}]
 
 
-def test_late_types_start_a_source_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_types_restart_a_source_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [",".join(["1"] * 30) for _ in range(4000)]
     for number in range(30):
         lines[2000 + 60 * number] = ",".join(["late" if i == number else "1" for i in range(30)])
@@ -315,7 +313,7 @@ def test_batches_of_many_columns_and_of_many_rows_are_bounded(tmp_path: Path, mo
         assert sum(batch.num_rows for batch in batches) == 600
 
 
-def test_lists_and_bytes_of_fixed_size_become_those_that_tfdv_knows(tmp_path: Path) -> None:
+def test_fixed_size_lists_and_bytes_become_variable(tmp_path: Path) -> None:
     retained = pa.table(
         {
             "vector": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)),
@@ -340,7 +338,7 @@ def test_lists_and_bytes_of_fixed_size_become_those_that_tfdv_knows(tmp_path: Pa
     ]
 
 
-def test_a_column_that_is_named_as_a_field_of_a_struct_is_left_out_by_its_name(tmp_path: Path) -> None:
+def test_struct_field_is_left_out_by_dotted_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a.b": [1], "a": [{"b": 3, "c": ["x"]}]}), tmp_path / "dotted.parquet")
     left = [rows_of(read_all(tmp_path / "dotted.parquet", exclude=[name])[1]) for name in ("a", "a.b")]
     assert left == [[{"a.b": 1}], [{"a": {"b": 3, "c": ["x"]}}]]
@@ -479,14 +477,14 @@ def test_a_file_that_cannot_be_read_is_named_with_row_and_field(
         ({"columns": ()}, "columns is empty"),
     ],
 )
-def test_what_a_source_says_of_its_files_must_hold(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+def test_source_options_must_match_its_files(tmp_path: Path, given: dict[str, Any], message: str) -> None:
     (tmp_path / "typed.csv").write_bytes(TYPED)
     with pytest.raises(BadInput) as refused:
         read_all(Source(str(tmp_path / "typed.csv"), **given))
     assert message in str(refused.value)
 
 
-def test_a_column_must_be_left(tmp_path: Path) -> None:
+def test_at_least_one_column_must_remain(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_bytes(b"a\n1\n")
     with pytest.raises(BadInput, match="no column is left to read"):
         read_all(Source(str(tmp_path / "one.csv")), exclude=["a"])
@@ -519,7 +517,7 @@ def test_bad_input_names_file_field_and_value(tmp_path: Path, make: Callable[[Pa
     assert message in str(refused.value)
 
 
-def test_records_that_are_no_examples_are_refused(tmp_path: Path) -> None:
+def test_records_other_than_examples_are_refused(tmp_path: Path) -> None:
     write_examples(tmp_path / "text.tfrecord", [b"no example at all"] * 3)
     with pytest.raises(BadInput, match=r"text\.tfrecord: a record cannot be read as a tf\.Example"):
         read_all(tmp_path / "text.tfrecord")

@@ -48,7 +48,7 @@ def test_both_engines_return_the_same_statistics(spark: Any, tmp_path: Path, cas
     assert compare(ours, generate_statistics(tmp_path, options=options(), workers=1), table) == []
 
 
-def test_executors_read_csv_whose_columns_turn_out_wider_late(spark: Any, tmp_path: Path) -> None:
+def test_executors_read_csv_with_late_wider_types(spark: Any, tmp_path: Path) -> None:
     rows = 400_000
     late = ["1"] * (rows - 1)
     table = pa.table(
@@ -206,12 +206,12 @@ def test_bad_options_are_named(spark: Any) -> None:
         generate_statistics(spark.range(3), engine="spark", options=options)
 
 
-def test_a_file_that_proves_damaged_in_an_executor_is_left_out(spark: Any, tmp_path: Path) -> None:
+def test_damaged_file_found_by_an_executor_is_left_out(spark: Any, tmp_path: Path) -> None:
     result = generate_statistics(_damaged(tmp_path), engine="spark", on_corrupt="skip")
     assert result.datasets[0].num_examples == 100_000
 
 
-def test_a_worker_does_not_run_what_a_crafted_file_brings_along(spark: Any, tmp_path: Path) -> None:
+def test_worker_does_not_run_code_of_a_crafted_file(spark: Any, tmp_path: Path) -> None:
     def read(path: str) -> str:  # travels by value: this package is not imported for it
         import pyarrow.parquet
 

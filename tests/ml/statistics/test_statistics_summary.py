@@ -56,7 +56,7 @@ def _of_options(**options: Any) -> str:
     return _twin(generate_statistics(table(), options=options_from(options)))
 
 
-def test_awkward_values_are_strict_json() -> None:
+def test_unusual_values_are_strict_json() -> None:
     text = _twin(_awkward())
     twin = json.loads(text)
     features = twin["features"]
@@ -78,7 +78,7 @@ def test_awkward_values_are_strict_json() -> None:
     assert len(text) < 10_000
 
 
-def test_five_thousand_columns_have_their_figures() -> None:
+def test_five_thousand_columns_are_summarised() -> None:
     text = _twin(_wide())
     twin = json.loads(text)
     assert len(twin["features"]) == 5000
@@ -101,7 +101,7 @@ def test_weighted_statistics_stand_beside_those_of_rows() -> None:
     assert number["weighted"]["mean"] == pytest.approx(number["mean"], abs=0.1)
 
 
-def test_the_largest_slices_are_told_and_the_others_counted() -> None:
+def test_largest_slices_are_shown_and_the_others_counted() -> None:
     options = options_from({"slice_by": ["letter", "photo"], "features": ["letter", "photo", "number"]})
     twin = json.loads(_twin(generate_statistics(table().slice(0, 120), options=options)))
     slices = twin["slices"]
@@ -114,7 +114,7 @@ def test_the_largest_slices_are_told_and_the_others_counted() -> None:
     assert "histogram" not in inside["number"]
 
 
-def test_pairs_of_features_are_told_strongest_first() -> None:
+def test_feature_pairs_are_listed_strongest_first() -> None:
     lift_of = {"features": ["letter", "photo"]}
     twin = json.loads(_of_options(label_feature="y", weight_feature="digit", cross_features=True, lift=lift_of))
     crosses = twin["cross_features"]
@@ -133,7 +133,7 @@ def test_pairs_of_features_are_told_strongest_first() -> None:
     assert "custom" not in twin["features"]["letter"]
 
 
-def test_semantic_domains_are_told() -> None:
+def test_semantic_domains_are_shown() -> None:
     sentences = pa.table({"text": ["a quick brown fox jumps over the lazy dog and runs away"] * 200})
     result = generate_statistics(sentences, options=options_from({"semantic_domains": True}))
     text = json.loads(_twin(result))["features"]["text"]

@@ -79,7 +79,7 @@ def _with_frequent_values(random: np.random.Generator) -> tuple[list[str], np.nd
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_top_values_and_their_weights_are_exact_where_nearly_all_differ(tmp_path: Path, workers: int) -> None:
+def test_nearly_unique_values_have_exact_top_values_and_weights(tmp_path: Path, workers: int) -> None:
     texts, weights = _with_frequent_values(np.random.default_rng(3))
     pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet")
     options = tfdv.StatsOptions(weight_feature="w", num_top_values=20)
@@ -104,7 +104,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("room")
 @pytest.mark.parametrize("rows", [ROWS, ROWS // 2])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_values_among_many_that_repeat_a_little_are_counted(tmp_path: Path, workers: int, rows: int) -> None:
+def test_slightly_repeated_values_are_counted(tmp_path: Path, workers: int, rows: int) -> None:
     random = np.random.default_rng(4)
     texts = np.char.add("value-é-", random.integers(0, 30_000, ROWS).astype("U8")).tolist()
     texts[: ROWS // 2 : 50] = ["often"] * len(texts[: ROWS // 2 : 50])
@@ -118,7 +118,7 @@ def test_values_among_many_that_repeat_a_little_are_counted(tmp_path: Path, work
     assert len(result.rank_histogram.buckets) == 1000
 
 
-def test_values_that_were_kept_are_listed_as_the_count_of_all_of_them_has_it(tmp_path: Path) -> None:
+def test_frequent_values_have_exact_counts(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     texts = [f"{value}" for value in (random.exponential(20_000, ROWS)).astype(int)]
     pq.write_table(pa.table({"x": texts}), tmp_path / "x.parquet")
@@ -128,7 +128,7 @@ def test_values_that_were_kept_are_listed_as_the_count_of_all_of_them_has_it(tmp
 
 
 @pytest.mark.usefixtures("room")
-def test_large_values_and_those_that_are_not_text_count_together_where_nearly_all_differ(tmp_path: Path) -> None:
+def test_large_and_binary_values_count_together_if_nearly_unique(tmp_path: Path) -> None:
     values = [b"%d" % i for i in range(ROWS)]
     values[::1000] = [b"\xff%d" % i for i in range(len(values[::1000]))]
     values[1::1500] = [b"%d" % i + b"x" * 2000 for i in range(len(values[1::1500]))]
@@ -139,7 +139,7 @@ def test_large_values_and_those_that_are_not_text_count_together_where_nearly_al
     ]  # fmt: skip
 
 
-def test_categorical_integers_that_nearly_all_differ_have_exact_top_values(tmp_path: Path) -> None:
+def test_nearly_unique_categorical_integers_have_exact_top_values(tmp_path: Path) -> None:
     values = np.arange(ROWS) - ROWS // 2
     values[::500] = -7
     pq.write_table(pa.table({"x": values}), tmp_path / "x.parquet")
@@ -150,7 +150,7 @@ def test_categorical_integers_that_nearly_all_differ_have_exact_top_values(tmp_p
     assert result.top_values[1].frequency == 1
 
 
-def test_values_that_are_just_too_many_for_the_sketch_have_exact_top_values(tmp_path: Path) -> None:
+def test_values_just_exceeding_the_sketch_have_exact_top_values(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     for seed in range(12):
         # 3 to 5 in 100 such sets of hashes make a sketch of as many buckets estimate less than there are.
@@ -165,7 +165,7 @@ def test_values_that_are_just_too_many_for_the_sketch_have_exact_top_values(tmp_
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_heavy_value_among_those_that_repeat_at_first_is_found(tmp_path: Path, workers: int) -> None:
+def test_frequent_value_among_early_repeats_is_found(tmp_path: Path, workers: int) -> None:
     texts = [f"{batch}-{i // 5}" for batch in range(4) for i in range(60_000)]
     weights = np.ones(len(texts))
     texts[7], weights[7] = "heavy", 1e6
@@ -176,7 +176,7 @@ def test_a_heavy_value_among_those_that_repeat_at_first_is_found(tmp_path: Path,
     assert (top.value, top.frequency) == ("heavy", 1e6)
 
 
-def test_a_stream_that_is_read_once_has_estimates_of_top_values() -> None:
+def test_stream_read_once_has_estimated_top_values() -> None:
     texts, _ = _with_frequent_values(np.random.default_rng(3))
     batches = pa.table({"x": texts}).to_batches(max_chunksize=50_000)
     result = generate_statistics(iter(batches)).datasets[0].features[0].string_stats

@@ -56,7 +56,7 @@ def test_two_ranks_match_one_on_whole_batches(left: Any, script: str, package: s
     assert _flat(first["weights"]) == pytest.approx(_flat(alone["weights"]), abs=1e-5)
 
 
-def test_horovods_own_metric_average_works_on_tf_keras(left: Any) -> None:
+def test_horovod_metric_average_works_on_tf_keras(left: Any) -> None:
     alone = left[0]["alone"]["tf_keras_fit"]
     first, second = (rank["together"]["tf_keras_fit"] for rank in left)
     assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], abs=1e-5)

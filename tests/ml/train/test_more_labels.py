@@ -231,7 +231,7 @@ HEADS = {"late": np.full((4, 1), 0.5), "minutes": np.zeros(4), "cause": np.full(
         ),
     ],
 )
-def test_estimators_are_one_for_each_label(labels: list[str], words: str) -> None:
+def test_each_label_has_an_estimator(labels: list[str], words: str) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 2))
     estimators = {"minutes": LinearRegression().fit(rows, rows[:, 0])}
     estimators |= {name: LogisticRegression().fit(rows, np.arange(60) % 2) for name in ("late", "lost")}

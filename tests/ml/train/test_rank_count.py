@@ -30,7 +30,7 @@ def _train(trainings: Trainings, examples: Artifact, function: str, **given: Any
     return artifact, summary
 
 
-def test_auto_np_takes_the_faster(trainings: Trainings, examples: Artifact, tmp_path: Path) -> None:
+def test_auto_np_chooses_the_faster(trainings: Trainings, examples: Artifact, tmp_path: Path) -> None:
     tracking_uri = f"sqlite:///{tmp_path}/mlflow.db"
     services = {"tracking_uri": tracking_uri}
     artifact, summary = _train(trainings, examples, "train_until_stopped", services=services, tensorboard=True)
@@ -53,7 +53,7 @@ def test_auto_np_takes_the_faster(trainings: Trainings, examples: Artifact, tmp_
     assert events["train/gradient_norm"] == [(7, 0.25)]
 
 
-def test_ranks_that_halve_the_time_are_taken(trainings: Trainings, examples: Artifact) -> None:
+def test_rank_count_halving_the_time_is_chosen(trainings: Trainings, examples: Artifact) -> None:
     _, summary = _train(trainings, examples, "train_on_rows_that_take_time", row_s=0.002)
     assert summary["ranks"] == 2
     assert summary["rows_per_second_by_ranks"]["2"] > 1.1 * summary["rows_per_second_by_ranks"]["1"]
@@ -83,13 +83,13 @@ def test_batch_larger_than_split_counts_once(trainings: Trainings, examples: Art
     assert 0 < summary["rows_per_second_by_ranks"]["1"] < 1000
 
 
-def test_a_failure_of_a_measurement_says_so(trainings: Trainings, examples: Artifact) -> None:
+def test_failed_measurement_is_reported(trainings: Trainings, examples: Artifact) -> None:
     with pytest.raises(HopsError, match="while np='auto' measured 2 ranks: ValueError: not on two"):
         trainings("training_functions:train_but_not_on_two_ranks", examples, np="auto", where=TWO_SLOTS)
 
 
 @pytest.mark.parametrize("np", ["Auto", "2", None, True])
-def test_what_is_no_number_of_ranks_is_refused(np: Any) -> None:
+def test_invalid_number_of_ranks_is_refused(np: Any) -> None:
     with pytest.raises(BadInput, match=re.escape(f"np is {np!r}, expected a number of ranks, or 'auto'")):
         Roles.of_training(TrainingOptions(train="a:b", np=np))
 
@@ -110,7 +110,7 @@ def test_resumed_training_keeps_its_ranks(tmp_path: Path, slots: int, said: str)
 
 
 @pytest.mark.parametrize("options", [{"deterministic": True}, {"strategy": "torch"}])
-def test_what_a_measurement_may_not_decide_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_auto_np_refuses_unmeasurable_training(tmp_path: Path, options: dict[str, Any]) -> None:
     training = Training(TrainingOptions(train="a:b", np=1, **options), None, tmp_path, launcher=LocalRanks(4))
     with pytest.raises(BadInput, match=r"np is 'auto'.*give np a number"):
         with_chosen_ranks(training, None, print)

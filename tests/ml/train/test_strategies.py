@@ -108,7 +108,7 @@ def test_mirrored_workers_end_with_equal_weights_and_a_model(train: Any) -> None
     assert sum(rank["train"] for rank in training["rows_by_rank"]) == 401
 
 
-def test_workers_that_forgot_the_scope_are_told(train: Any) -> None:
+def test_missing_strategy_scope_is_reported(train: Any) -> None:
     with pytest.raises(BadInput, match=r"models differ at the end of training in weight .*context\.strategy\.scope"):
         train("apart", np=2, strategy="multi_worker_mirrored")
 
@@ -139,6 +139,6 @@ def test_parameter_servers_need_no_gpu(train: Any, tmp_path: Path, monkeypatch: 
         ({"strategy": "parameter_server", "parameter_servers": 1, "np": 4}, "np is 6, but there are only 4 slots"),
     ],
 )
-def test_what_does_not_go_together_is_bad_input(train: Any, params: dict[str, Any], expected: str) -> None:
+def test_contradictory_arguments_are_bad_input(train: Any, params: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
         train("mirrored", **params)

@@ -70,7 +70,7 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
     }
 
 
-def test_a_retry_takes_up_the_run_of_the_try_before(tracked: dict[str, Any]) -> None:
+def test_retry_continues_the_run_of_the_previous_try(tracked: dict[str, Any]) -> None:
     failed, finished = tracked["failed"], tracked["finished"]
     assert (failed["status"], finished["status"]) == ("FAILED", "FINISHED")
     assert failed["id"] == finished["id"]
@@ -125,7 +125,7 @@ def test_secrets_among_hyperparameters_are_written_nowhere(tracked: dict[str, An
         assert not [line for line in tracked["lines"] if secret in line]
 
 
-def test_the_data_it_was_made_from_is_named(tracked: dict[str, Any]) -> None:
+def test_run_names_its_training_data(tracked: dict[str, Any]) -> None:
     finished, examples = tracked["finished"], tracked["examples"]
     assert finished["tags"]["hops.model"] == tracked["model"].uri
     assert finished["tags"]["hops.fingerprint"] == tracked["model"].fingerprint
@@ -135,13 +135,13 @@ def test_the_data_it_was_made_from_is_named(tracked: dict[str, Any]) -> None:
     assert json.loads(by_split["train"]["profile"]) == {"num_rows": 1001}
 
 
-def test_code_and_environment_are_kept_with_it(tracked: dict[str, Any]) -> None:
+def test_run_stores_code_and_environment(tracked: dict[str, Any]) -> None:
     finished = tracked["finished"]
     assert finished["files"] == ["code/training_functions.py", "environment/requirements.txt", "training.json"]
     assert "horovod==0.28.1" in finished["requirements"].splitlines()
 
 
-def test_run_has_the_figures_of_an_evaluation_before_any_deployment(tracked: dict[str, Any]) -> None:
+def test_run_has_evaluation_metrics_before_deployment(tracked: dict[str, Any]) -> None:
     assert tracked["evaluated"]["metrics"]["evaluation.eval_auc"] == [(0, 0.6)]
     (run,) = tracked["runs"]
     assert run["metrics"] == tracked["evaluated"]["metrics"]
@@ -159,7 +159,7 @@ def test_registered_version_leads_to_its_run(tracked: dict[str, Any]) -> None:
     assert MlflowClient(tracked["tracking_uri"]).get_model_version("m", "1").run_id == run["id"]
 
 
-def test_a_training_goes_on_without_mlflow_and_says_so(trainings: Trainings, examples: Artifact) -> None:
+def test_training_continues_without_mlflow_with_a_warning(trainings: Trainings, examples: Artifact) -> None:
     services = {"tracking_uri": "http://127.0.0.1:9"}
     model = trainings("training_functions:train", examples, services=services, epochs=1, np=1)
     assert model.kind == "model"

@@ -70,7 +70,7 @@ def test_two_ranks_make_a_model_artifact_with_lineage(model: Any, examples: Arti
     assert {path.name for path in (model.folder / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
 
 
-def test_training_json_tells_what_was_done(model: Any) -> None:
+def test_training_json_describes_the_training(model: Any) -> None:
     summary = model.summary
     assert (summary["ranks"], summary["seed"], summary["params"]) == (2, 0, {"epochs": 4})
     assert [set(epoch) for epoch in summary["epochs"]] == [{"loss", "auc", "val_loss", "val_auc", "seconds"}] * 4
@@ -131,7 +131,7 @@ def test_slow_store_does_not_stall_ranks(trainings: Trainings, examples: Artifac
     assert summary["rows_by_rank"] == [{"train": 1001, "eval": 201}]
 
 
-def test_checkpoints_outlive_a_try_on_an_object_store_too(make_context: Any, tmp_path: Path) -> None:
+def test_checkpoints_on_an_object_store_survive_a_try(make_context: Any, tmp_path: Path) -> None:
     state, of_other_params = (
         CheckpointState.of(make_context(kind="model", run_id="run", params=params).spec, ArtifactStore("memory://hops"))
         for params in ({"seed": 1}, {"seed": 2})
@@ -232,9 +232,7 @@ def _as_if_written_so(folder: Path, manifest: Manifest) -> Artifact:
         ("lost", "split 'train' holds 998 rows, but its manifest says 1001"),
     ],
 )
-def test_examples_that_cannot_be_used_are_named(
-    trainings: Trainings, examples: Artifact, damage: str, expected: str
-) -> None:
+def test_unusable_examples_are_named(trainings: Trainings, examples: Artifact, damage: str, expected: str) -> None:
     folder = trainings.store.local(examples)
     target = folder.parent.parent / f"damaged-{damage}" / folder.name
     shutil.copytree(folder, target)

@@ -132,7 +132,7 @@ def test_regression_uses_row_weights(
     assert evaluation.properties["blessed"] is True, evaluation.properties["reasons"]
 
 
-def test_classes_by_name_are_found_kept_and_served(
+def test_class_names_are_found_stored_and_served(
     pipeline: Callable[..., Stages], evaluated: Callable[[Stages], Artifact], shared_store: ArtifactStore
 ) -> None:
     data = load_wine(as_frame=True).frame.rename(columns={"od280/od315_of_diluted_wines": "od280"})

@@ -216,7 +216,7 @@ def resumed(request: Any, fit: Any, trainings: Trainings, tmp_path_factory: pyte
     return outcome
 
 
-def test_killed_training_ends_with_the_same_bits(whole: Any, resumed: Any) -> None:
+def test_resumed_training_is_bit_identical(whole: Any, resumed: Any) -> None:
     assert whole["summary"]["deterministic"] is True and whole["summary"]["threads_per_rank"] == 1
     assert resumed["variables"] == whole["variables"]
     assert resumed["summary"]["checksum"] == whole["summary"]["checksum"]
@@ -232,7 +232,7 @@ def test_seed_determines_the_numbers_of_a_rank() -> None:
         assert all(mine != other for mine, other in zip(numbers, drawn(0, 0), strict=True))
 
 
-def test_resumed_epoch_has_metrics_of_the_whole(whole: Any, resumed: Any) -> None:
+def test_resumed_epoch_has_metrics_of_the_whole_epoch(whole: Any, resumed: Any) -> None:
     assert len(whole["epochs"]) == EPOCHS
     assert resumed["epochs"] == whole["epochs"]
 
@@ -250,7 +250,7 @@ def test_the_guard_counts_every_row_of_a_resumed_epoch_once(whole: Any, resumed:
     assert resumed["summary"]["synchronized"] is True
 
 
-def test_a_loop_of_ones_own_is_resumed_within_an_epoch(fit: Any, tmp_path: Path) -> None:
+def test_custom_loop_is_resumed_within_an_epoch(fit: Any, tmp_path: Path) -> None:
     values: dict[str, Any] = {"function": "train_by_oneself", "epochs": 2}
     whole = fit("own-whole", **values)
     values |= {"step": 17, "marker": str(tmp_path / "killed")}
@@ -274,7 +274,7 @@ def test_own_fit_is_guarded(fit: Any, trainings: Trainings) -> None:
     assert "would take different numbers of steps an epoch (rank 0: 5, rank 1: 3)" in lines[0]
 
 
-def test_what_befalls_a_checkpoint_leaves_the_one_before(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
+def test_damaged_checkpoint_falls_back_to_the_previous(own_process: Any, tmp_path: Path, small_folder: Path) -> None:
     own_process(_befall, tmp_path, small_folder)
 
 

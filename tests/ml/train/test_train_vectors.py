@@ -152,7 +152,7 @@ def test_vector_of_another_length_is_quarantined(
     assert "INVALID" in row["anomaly_reasons"][0] or "LOW_NUMBER_VALUES: 15 values" in row["anomaly_reasons"][0]
 
 
-def test_a_model_takes_vectors_by_every_way_of_asking(
+def test_model_takes_vectors_by_every_api(
     made: dict[str, Artifact], run_shared_stage: Callable[..., Any], shared_store: ArtifactStore
 ) -> None:
     assert ModelProperties.of(made["model"]).inputs == ("embedding", "price")

@@ -17,7 +17,7 @@ from tests import flights_examples
 pytestmark = pytest.mark.runtime
 
 
-def test_constants_are_those_of_the_training_split(constants: Constants, flights_raw: Path) -> None:
+def test_constants_come_from_the_training_split(constants: Constants, flights_raw: Path) -> None:
     winter = flights_examples.months(flights_raw, 1, 3)
     train = winter[winter.index % 4 == 0]
     distance = train["distance"]
@@ -45,14 +45,14 @@ def test_constants_are_those_of_the_training_split(constants: Constants, flights
         (lambda c: c.quantiles("distance", 1), r"^quantiles\('distance', 1\): expected at least 2 parts$"),
     ],
 )
-def test_an_unknown_feature_or_figure_is_named_with_what_there_is(
+def test_unknown_feature_or_statistic_is_named_with_existing_ones(
     constants: Constants, ask: Callable[[Constants], Any], words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
         ask(constants)
 
 
-def test_placeholders_of_statistics_are_no_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_statistics_placeholders_cannot_be_used_as_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     texts = ["common"] * 5 + [f"{number}" * 2000 for number in range(3)] + ["rare", b"\xff\xfe", ""]
     table = pa.table({"text": pa.array([text.encode() if isinstance(text, str) else text for text in texts])})
     path = tmp_path / "FeatureStats.pb"

@@ -32,7 +32,7 @@ def test_results_are_in_the_order_of_the_parts_and_progress_is_reported() -> Non
     ("plan", "words", "retryable"),
     [("wrong", "row 7 is wrong", False), ("killed", "a process of this step was killed", True)],
 )
-def test_a_task_that_fails_or_is_killed_ends_the_step(plan: str, words: str, retryable: bool) -> None:
+def test_failed_or_killed_task_ends_the_step(plan: str, words: str, retryable: bool) -> None:
     with pytest.raises(HopsError, match=words) as failure, local_pool(2) as pool:
         run_parts(pool, work, plan, range(5), WorkSummary)
     assert failure.value.retryable is retryable

@@ -65,7 +65,7 @@ def serialize(arrays: dict[str, Any], row: int) -> bytes:
     return bytes(example.SerializeToString())
 
 
-def test_served_model_equals_transform_and_model_one_after_the_other(
+def test_served_model_equals_transform_followed_by_model(
     transformed: Path, arrays: dict[str, Any], tmp_path: Path
 ) -> None:
     specs = FeatureSpecs.read(transformed / "features.json")
@@ -98,7 +98,7 @@ def test_served_model_equals_transform_and_model_one_after_the_other(
         serving_examples(examples=tf.constant([serialize(without, 0)]))
 
 
-def test_a_model_that_wants_what_the_transform_has_not_is_refused(transformed: Path, tmp_path: Path) -> None:
+def test_model_needing_missing_transform_outputs_is_refused(transformed: Path, tmp_path: Path) -> None:
     number = keras.Input((), name="unheard_of")
     words = "the model expects the inputs 'unheard_of', which are not among the transform's outputs"
     with pytest.raises(BadInput, match=words):
@@ -110,7 +110,7 @@ def test_a_model_that_wants_what_the_transform_has_not_is_refused(transformed: P
         )
 
 
-def test_a_served_model_takes_what_it_uses_and_what_it_is_told_to_take(
+def test_served_model_takes_used_and_requested_inputs(
     transformed: Path, arrays: dict[str, Any], tmp_path: Path
 ) -> None:
     text = (transformed / "features.json").read_text()

@@ -60,7 +60,7 @@ def test_transformed_examples_hold_every_row_of_every_split(
 
 
 @pytest.mark.parametrize("split", ["train", "newest"])
-def test_both_formats_hold_what_the_saved_graph_makes_of_the_raw_rows(
+def test_both_formats_match_the_saved_graph_on_raw_rows(
     shared_store: ArtifactStore, flights_transformed: Artifact, flights_prepared: Artifact, split: str
 ) -> None:
     folder = shared_store.local(flights_transformed)
@@ -121,7 +121,7 @@ def test_features_json_names_dtypes_widths_and_vocabulary_sizes(
         ("returns_a_cube", ["output 'x' has shape (None, 1, 1)", "expected [batch] or [batch, width]"]),
     ],
 )
-def test_a_function_at_fault_is_refused_when_it_is_traced(
+def test_faulty_function_is_refused_during_tracing(
     specs: FeatureSpecs, constants: Constants, function: str, words: list[str]
 ) -> None:
     with pytest.raises(BadInput) as refused:
@@ -204,7 +204,7 @@ def without_a_weekday(rows: pa.Table) -> list[pa.Table]:
         ("identity", without_a_weekday, ["column 'weekday' is an integer and missing in 1 of", "to double in prepare"]),
     ],
 )
-def test_a_function_or_a_row_at_fault_is_found_in_the_data(
+def test_faulty_function_or_row_is_named(
     run_task: Callable[..., TransformSummary],
     rows: pa.Table,
     tmp_path: Path,
@@ -261,7 +261,7 @@ def test_a_task_writes_both_formats_under_their_names(
         ),
     ],
 )
-def test_bad_data_fails_the_step_with_its_own_sentence_and_leaves_no_artifact(
+def test_bad_data_fails_with_a_message_and_no_artifact(
     transform: Callable[..., Artifact],
     shared_store: ArtifactStore,
     flights_raw: Path,
@@ -295,9 +295,7 @@ def test_small_batches_make_large_row_groups(tmp_path: Path, monkeypatch: pytest
     assert file.read()["id"].to_pylist() == list(range(250))
 
 
-def test_an_extra_input_that_there_is_not_is_named(
-    transform: Callable[..., Artifact], flights_prepared: Artifact
-) -> None:
+def test_missing_extra_input_is_named(transform: Callable[..., Artifact], flights_prepared: Artifact) -> None:
     with pytest.raises(BadInput, match=r"extra_inputs names 'arr_delay', which is neither a raw feature nor the time"):
         transform(flights_prepared, "flights.features:preprocess", extra_inputs=["arr_delay"])
 
@@ -325,7 +323,7 @@ def of_words(table: pa.Table) -> pa.Table:
         ("returns_the_label", lambda table: table, "output 'late' has the name of the label"),
     ],
 )
-def test_examples_that_do_not_fit_the_schema_are_named_before_spark_runs(
+def test_examples_violating_the_schema_are_named_before_spark_runs(
     specs: FeatureSpecs,
     constants: Constants,
     rows: pa.Table,

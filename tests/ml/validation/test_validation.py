@@ -154,7 +154,7 @@ def test_a_change_in_the_number_of_rows_is_a_warning_and_too_few_are_an_error(
     assert (anomaly.feature, anomaly.severity, *anomaly.types) == ("", severity, f"{origin}_{kind}_NUM_EXAMPLES")
 
 
-def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) -> None:
+def test_features_may_have_dots_in_their_names(tmp_path: Path) -> None:
     schema = _schema('feature { name: "a.b" type: INT int_domain { max: 1 } } feature { name: "y.z" type: BYTES }')
     table = pa.table({"a.b": [1] * 99 + [5], "y.z": [1] * 100})
     anomalies = validate_statistics(generate_statistics(table), schema, target=Target("y.z"))
@@ -178,7 +178,7 @@ def test_features_with_a_dot_in_their_names_are_known_by_them(tmp_path: Path) ->
         (None, [0, 1, 1], "The label has no names of classes; the schema has 'a'"),
     ],
 )
-def test_a_label_whose_numbers_stand_for_other_classes_is_an_error_and_the_proposal_takes_them(
+def test_renumbered_label_classes_are_an_error_with_a_proposal(
     classes: tuple[str, ...] | None, labels: list[int], words: str | None
 ) -> None:
     schema = infer_schema(generate_statistics(pa.table({"y": [0, 1, 2]})), label="y", classes=("a", "b", "c"))
@@ -208,9 +208,7 @@ def test_a_damaged_schema_is_named_and_leaves_no_artifact(
     assert not shared_store.exists(shared_store.address(Producer("tests", "bad", "anomalies"), "anomalies"))
 
 
-def test_data_that_does_not_fit_gets_a_schema_proposed(
-    statistics_of: Any, validate: Any, shared_store: ArtifactStore
-) -> None:
+def test_anomalous_data_gets_a_proposed_schema(statistics_of: Any, validate: Any, shared_store: ArtifactStore) -> None:
     artifact, report = validate(statistics_of(_some("dest", "Z`Z", 0.5)))
     folder = shared_store.local(artifact)
     (change,) = report["proposed"]["changes"]
@@ -222,9 +220,7 @@ def test_data_that_does_not_fit_gets_a_schema_proposed(
     assert "- **dest**: domain gains 'Z\\`Z'" in page
 
 
-def test_where_no_schema_would_help_none_is_proposed(
-    statistics_of: Any, validate: Any, shared_store: ArtifactStore
-) -> None:
+def test_unfixable_anomalies_get_no_proposal(statistics_of: Any, validate: Any, shared_store: ArtifactStore) -> None:
     artifact, report = validate(statistics_of(lambda f: f.assign(late=0)))
     assert report["proposed"] is artifact.properties["proposed_features"] is None
     folder = shared_store.local(artifact)
@@ -232,7 +228,7 @@ def test_where_no_schema_would_help_none_is_proposed(
     assert "No change to the schema would make this data valid" in (folder / "proposal.md").read_text()
 
 
-def test_rows_are_split_also_where_the_statistics_are_of_a_sample(
+def test_rows_are_split_with_sampled_statistics(
     run_shared_stage: Callable[..., Any], shared_store: ArtifactStore, flights_schema: Artifact, flights_raw: Path
 ) -> None:
     january = flights_examples.months(flights_raw, 1, 1).iloc[::40].reset_index(drop=True)
@@ -246,7 +242,7 @@ def test_rows_are_split_also_where_the_statistics_are_of_a_sample(
     assert artifact.rows["train"].rows_in == len(january)
 
 
-def test_examples_that_the_statistics_are_not_of_are_refused(
+def test_examples_of_other_statistics_are_refused(
     run_shared_stage: Callable[..., Any],
     statistics_of: Any,
     shared_store: ArtifactStore,

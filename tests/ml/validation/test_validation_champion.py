@@ -149,7 +149,7 @@ DRIFT: dict[str, Callable[[Columns], Columns]] = {
 
 
 @pytest.mark.parametrize("drift", DRIFT)
-def test_drift_is_reported_and_nothing_acts_on_it(statistics_of: Any, validate: Any, drift: str) -> None:
+def test_drift_is_reported_without_consequences(statistics_of: Any, validate: Any, drift: str) -> None:
     artifact, report = validate(statistics_of(drift.replace(" ", "_"), DRIFT[drift](columns(2))))
     assert {one["severity"] for one in report["anomalies"]} == {"warning"}
     assert report["champion"]["verdicts"] == {"train": "drift", "eval": "stable"}
@@ -164,7 +164,7 @@ def test_unchanged_data_has_no_anomaly(statistics_of: Any, validate: Any) -> Non
         assert artifact.metrics["warnings"] == 0
 
 
-def test_short_splits_of_two_seasons_are_no_unit_change(
+def test_short_splits_of_two_seasons_are_not_a_unit_change(
     statistics_of: Any, validate: Any, run_shared_stage: Any
 ) -> None:
     """The temperatures of the two short splits differ by the factor from miles to kilometres."""
@@ -177,7 +177,7 @@ def test_short_splits_of_two_seasons_are_no_unit_change(
     assert report["champion"]["verdicts"] == {"train": "stable", "eval": "drift"}
 
 
-def test_other_columns_and_few_rows_are_no_fault(statistics_of: Any, validate: Any) -> None:
+def test_other_columns_and_few_rows_are_not_faults(statistics_of: Any, validate: Any) -> None:
     without = {name: values for name, values in columns(6).items() if name != "wind"} | {"new": columns(6)["wind"]}
     _, report = validate(statistics_of("other_columns", without, columns(7, 50)))
     assert {(one["feature"], one["types"][0]) for one in report["anomalies"] if one["split"] == "train"} == {
@@ -187,7 +187,7 @@ def test_other_columns_and_few_rows_are_no_fault(statistics_of: Any, validate: A
     assert report["champion"]["verdicts"] == {"train": "stable", "eval": None}
 
 
-def test_a_champion_that_cannot_be_compared_is_reported(statistics_of: Any, validate: Any) -> None:
+def test_incomparable_champion_is_reported(statistics_of: Any, validate: Any) -> None:
     statistics = statistics_of("not_compared", columns(8))
     artifact, _ = validate(statistics, champion=None, not_compared=f"{CHAMPION}: its statistics are gone.")
     (warning,) = artifact.properties["drift"]

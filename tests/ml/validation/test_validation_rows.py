@@ -96,7 +96,7 @@ def _schema(text: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_row_is_anomalous_for_the_reasons_that_tfdv_gives(case: str) -> None:
+def test_row_anomalies_match_tfdv(case: str) -> None:
     kind, rest, values = CASES[case]
     schema = _schema(f'feature {{ name: "x" type: {kind} {rest} }}')
     lists = [None if value is None else value if isinstance(value, list) else [value] for value in values]
@@ -177,7 +177,7 @@ def test_rows_are_conserved_and_keep_their_columns(split: Split) -> None:
     assert split.quarantined.drop(["anomaly_reasons"]).schema.equals(split.table.schema)
 
 
-def test_good_rows_validate_clean_and_all_rows_do_not(split: Split) -> None:
+def test_only_good_rows_validate_without_anomaly(split: Split) -> None:
     before = _kinds(split.table, split.schema)
     assert set(before) == {"count", "share", "city", "tags"}
     assert _kinds(split.good, split.schema) == {}
@@ -185,7 +185,7 @@ def test_good_rows_validate_clean_and_all_rows_do_not(split: Split) -> None:
     assert {name: sorted(kinds) for name, kinds in split.found.by_feature.items()} == before
 
 
-def test_every_quarantined_row_says_why(split: Split) -> None:
+def test_every_quarantined_row_has_a_reason(split: Split) -> None:
     reasons = split.quarantined["anomaly_reasons"].to_pylist()
     assert all(reasons)
     report = {reason for row in reasons for reason in row}
@@ -198,7 +198,7 @@ def test_every_quarantined_row_says_why(split: Split) -> None:
 
 
 @pytest.mark.slow
-def test_tfdvs_beam_transform_finds_the_same_rows_but_for_missing_values(split: Split, tmp_path: Path) -> None:
+def test_tfdvs_beam_transform_agrees_except_for_missing_values(split: Split, tmp_path: Path) -> None:
     few = split.table.slice(0, 200)
     split_anomalous(few, split.schema, tmp_path / "good", tmp_path / "quarantine")
     quarantined = pq.read_table(tmp_path / "quarantine")["key"].to_pylist()
@@ -271,7 +271,7 @@ X = pa.table({"x": [1]})
         ),
     ],
 )
-def test_sources_that_cannot_be_split_are_named_and_nothing_is_written_or_lost(
+def test_unsplittable_sources_are_named_and_write_nothing(
     tmp_path: Path, attempt: Callable[[Path, Any], Any], words: str
 ) -> None:
     for folder in ("corrupt", "g"):
@@ -314,7 +314,7 @@ _GONE = ["x: SCHEMA_MISSING_COLUMN: there is no such column"]
     ],
     ids=["no rows", "no column", "other type", "dictionary", "narrow", "unsigned", "of one size", "sliced"],
 )
-def test_awkward_tables_are_split(tmp_path: Path, source: pa.Table, good: int, reasons: list[list[str]]) -> None:
+def test_unusual_tables_are_split(tmp_path: Path, source: pa.Table, good: int, reasons: list[list[str]]) -> None:
     result, retained, why = _split(source, tmp_path)
     assert (result, retained, why) == (good, source.column_names, reasons)
 
@@ -330,7 +330,7 @@ def _split(source: Any, folder: Path) -> tuple[int, list[str], list[list[str]]]:
     return split.good, good.column_names, reasons
 
 
-def test_a_column_that_comes_late_is_in_the_good_rows(tmp_path: Path) -> None:
+def test_late_column_is_in_the_good_rows(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     lines.write_text("".join(json.dumps({"x": 1} if n < 3000 else {"x": 2, "late": n}) + "\n" for n in range(3010)))
     assert _split(lines, tmp_path) == (3000, ["x", "late"], [_TOO_BIG] * 10)

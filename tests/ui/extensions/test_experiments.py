@@ -113,7 +113,7 @@ def test_a_trial_and_a_search_are_stopped_and_new_trials_appear(
     assert study.stop_requests() == {29: "admin", None: "admin"}
 
 
-def test_who_may_not_stop_a_search_is_told_why(open_page: OpenPage, study: StudyFolder) -> None:
+def test_users_without_the_right_to_stop_a_search_see_the_reason(open_page: OpenPage, study: StudyFolder) -> None:
     page = open_page(_address(), user="viewer", height=2600)
     stop = page.get_by_role("button", name="Stop the search (You may not start runs of this pipeline")
     expect(stop).to_have_attribute("aria-disabled", "true")
@@ -122,6 +122,6 @@ def test_who_may_not_stop_a_search_is_told_why(open_page: OpenPage, study: Study
     assert study.stop_requests() == {}
 
 
-def test_what_is_no_study_is_said(open_page: OpenPage) -> None:
+def test_missing_study_is_reported(open_page: OpenPage) -> None:
     page = open_page(_address("never"), problems_expected=True)
     expect(page.get_by_text("task 'browsed' of DAG 'flights_training' has no study 'never'")).to_be_visible()

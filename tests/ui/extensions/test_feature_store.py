@@ -13,7 +13,7 @@ from ui.own_airflow import OwnAirflow
 pytestmark = [pytest.mark.runtime]
 
 
-def test_views_are_found_and_an_audit_names_causes(open_page: OpenPage, own: OwnAirflow) -> None:
+def test_views_are_searchable_and_audits_name_causes(open_page: OpenPage, own: OwnAirflow) -> None:
     for day in (1, 2, 3):
         own.run("pages_features", **configuration(day=day, mean=5.0 * day))
     own.wait_for(lambda: len(own.states("pages_features")) == 3)

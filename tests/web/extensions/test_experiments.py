@@ -68,7 +68,7 @@ def test_a_study_has_its_trials_as_columns(api: Api, studies: Any) -> None:
     assert set(study["pareto"]) < set(columns["number"]) and study["best"] in study["pareto"]
 
 
-def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
+def test_state_of_the_search_task_is_shown(api: Api) -> None:
     folder = write_study(api.store, "pages", "killed", 3, task_id="examples", state="running", run_id=api.pages.run_id)
     try:
         (study,) = [each for each in api.get(STUDIES).json()["entries"] if each["task_id"] == "examples"]
@@ -85,7 +85,7 @@ def test_the_state_of_the_task_that_searches_is_told(api: Api) -> None:
         folder.clear()
 
 
-def test_intermediate_values_are_of_the_best_the_running_and_the_newest_trials(api: Api, studies: Any) -> None:
+def test_intermediate_values_cover_best_running_and_newest_trials(api: Api, studies: Any) -> None:
     answer = api.get(f"{ONE}/curves", params={"study": "goes on"}).json()
     best = studies["goes on"].read().best
     numbers = [each["number"] for each in answer["entries"]]
@@ -95,7 +95,7 @@ def test_intermediate_values_are_of_the_best_the_running_and_the_newest_trials(a
     assert pruned["steps"] == [0, 1, 2, 3] and len(pruned["values"]) == 4
 
 
-def test_who_asked_to_stop_is_told(api: Api, studies: Any) -> None:
+def test_stop_request_names_its_user(api: Api, studies: Any) -> None:
     path, params = f"{ONE}/stop", {"study": "goes on"}
     refused = api.request("POST", path, "viewer", params=params, json={"trial": None})
     assert (refused.status_code, studies["goes on"].stop_requests()) == (403, {})
@@ -118,7 +118,7 @@ def test_a_failed_trial_has_the_last_lines_of_its_log(api: Api, studies: Any) ->
     assert api.get(f"{ONE}/log", params={"study": "done", "trial": 30}).status_code == 404
 
 
-def test_log_of_a_trial_takes_the_right_to_read_task_logs(api: Api, studies: Any) -> None:
+def test_trial_log_requires_the_right_to_read_task_logs(api: Api, studies: Any) -> None:
     asked = {"study": "done", "trial": 12}
     assert [api.get(f"{ONE}/log", user, params=asked).status_code for user in ("logless", "viewer")] == [403, 200]
     assert api.get(ONE, "logless", params={"study": "done"}).status_code == 200
@@ -136,7 +136,7 @@ def test_log_of_a_trial_takes_the_right_to_read_task_logs(api: Api, studies: Any
         ("goes on", {}, 422, "trial"),
     ],
 )
-def test_what_does_not_run_cannot_be_stopped(
+def test_only_running_studies_can_be_stopped(
     api: Api, studies: Any, study: str, body: Any, status: int, says: str
 ) -> None:
     answer = api.request("POST", f"{ONE}/stop", params={"study": study}, json=body)
@@ -144,7 +144,7 @@ def test_what_does_not_run_cannot_be_stopped(
     assert all(folder.stop_requests() == {} for folder in studies.values())
 
 
-def test_a_study_of_several_files_is_read_whole(api: Api) -> None:
+def test_study_of_several_files_is_read_completely(api: Api) -> None:
     folder = write_study(api.store, "pages", "large", 1_100)
     try:
         answer = api.get(ONE, params={"study": "large"})

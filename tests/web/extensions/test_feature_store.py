@@ -87,7 +87,7 @@ def test_a_pipeline_without_a_feature_store_has_an_empty_page(api: Api) -> None:
     assert (page["project"], page["views"], page["audits"]) == (None, [], [])
 
 
-def test_statistics_are_those_of_each_window_as_loaded_last(api: Api, runs: Any, run_dag: Any) -> None:
+def test_statistics_show_the_last_load_of_each_window(api: Api, runs: Any, run_dag: Any) -> None:
     run_dag(DAG, configuration(day=3, mean=8.0))
     run_dag(DAG, configuration(day=2, mean=6.0))
     run_dag(DAG, configuration(day=3, mean=9.0))
@@ -105,13 +105,13 @@ def test_statistics_are_those_of_each_window_as_loaded_last(api: Api, runs: Any,
     assert "feature_statistics.json" in page["problems"][0]
 
 
-def test_rights_are_those_of_the_dag(api: Api, runs: Any) -> None:
+def test_page_requires_the_rights_of_the_dag(api: Api, runs: Any) -> None:
     for path in (PATH, f"{PATH}/statistics"):
         assert api.get(path, "nobody").status_code == 403
         assert api.get(path, "only:pages").status_code == 403
 
 
-def test_damaged_definitions_are_an_error_that_names_the_file(api: Api, runs: Any, run_dag: Any) -> None:
+def test_damaged_definitions_name_the_file(api: Api, runs: Any, run_dag: Any) -> None:
     run_dag(DAG, configuration(definitions={"project": "flights", "views": 3}))
     answer = api.get(PATH)
     assert answer.status_code == 502

@@ -48,7 +48,7 @@ def test_back_tests_are_listed_the_newest_first(api: Api, folders: Any, report: 
     assert api.get(PATH).json()["entries"] == older, "what was removed is not told from what was kept"
 
 
-def test_a_back_test_is_what_its_file_says(api: Api, folders: Any, report: BacktestReport) -> None:
+def test_back_test_matches_its_file(api: Api, folders: Any, report: BacktestReport) -> None:
     unknown = {**replace(report, price=float("nan")).to_dict(), "of_a_later_version": 1}
     api.store.write_text(f"{folders[NEW]}/backtest.json", json.dumps(unknown))
     answer = api.get(f"{PATH}/{NEW}").json()
@@ -58,9 +58,7 @@ def test_a_back_test_is_what_its_file_says(api: Api, folders: Any, report: Backt
     assert (answer["has_policy"], answer["by"]["user"]) == (True, "ada")
 
 
-def test_one_that_replays_a_dag_which_the_user_may_not_read_is_hidden(
-    api: Api, folders: Any, report: BacktestReport
-) -> None:
+def test_back_test_of_an_unreadable_dag_is_hidden(api: Api, folders: Any, report: BacktestReport) -> None:
     write_backtest(api.store, NEW, replace(report, dag_id="pages_other", by={"dag_id": "pages", "run_id": "r"}))
     user = f"only:{DAG}"
     assert [each["id"] for each in api.get(PATH, user).json()["entries"]] == [OLD]
@@ -122,7 +120,7 @@ def test_the_chosen_policy_is_downloaded_and_no_link_is_followed(api: Api, folde
     assert (refused.status_code, "leads out of" in refused.json()["detail"]) == (502, True)
 
 
-def test_a_report_is_one_file_that_runs_nothing(api: Api, folders: Any, report: BacktestReport) -> None:
+def test_report_is_one_file_without_scripts(api: Api, folders: Any, report: BacktestReport) -> None:
     hostile = "<script>alert(1)</script>"
     policies = [replace(report.policies[0], name=hostile), *report.policies[1:]]
     write_backtest(api.store, NEW, replace(report, policies=tuple(policies), notes=[hostile]))

@@ -127,7 +127,7 @@ def colliding() -> Any:
     )
 
 
-def test_each_trial_has_a_folder_of_its_own(as_step: AsStep) -> None:
+def test_each_trial_has_its_own_folder(as_step: AsStep) -> None:
     (grid, best, returned), (_, both), (single, two), (_, three) = as_step(colliding)
     assert (best, returned) == ({"layers": "32 16"}, {"metric": 1.0})
     values = [json.loads((Path(grid) / name / "training.json").read_text())["value"] for name in folders(grid)]
@@ -136,7 +136,7 @@ def test_each_trial_has_a_folder_of_its_own(as_step: AsStep) -> None:
     assert two == {"metric": 2} and folders(single) == ["experiment.json.0"] and three == {"metric": 3}
 
 
-def test_a_function_is_another_one_as_soon_as_what_it_is_bound_to_changes() -> None:
+def test_changed_closure_changes_function_identity() -> None:
     from airflow_hops.extensions.experiments.ml.program import identity
 
     def made(factor: Any, default: int = 1) -> Callable[[], Any]:
@@ -161,7 +161,7 @@ def test_a_function_is_another_one_as_soon_as_what_it_is_bound_to_changes() -> N
     assert identity(made(threading.Lock())) != identity(made(threading.Lock())) and identity(len) != identity(len)
 
 
-def test_a_folder_is_one_programs_or_one_tasks(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_belongs_to_one_program_or_task(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_hops.core.contract.artifacts import Producer
     from airflow_hops.core.contract.protocol import StepSpec
     from airflow_hops.extensions.experiments.ml.project import Project
@@ -341,7 +341,7 @@ def files() -> Any:
     return train_data.isna().sum().to_dict(), listed, text, errors, hdfs.exists("copied")
 
 
-def test_files_of_the_project_are_those_of_the_store(as_step: AsStep, tmp_path: Path) -> None:
+def test_project_files_are_in_the_store(as_step: AsStep, tmp_path: Path) -> None:
     missing, (listed, matching, content), text, errors, there = as_step(files)
     assert missing == {"Age": 0, "Sex": 1}
     root = f"{tmp_path}/store/copied"
@@ -350,7 +350,7 @@ def test_files_of_the_project_are_those_of_the_store(as_step: AsStep, tmp_path: 
     assert all("within the project" in error for error in errors), errors
 
 
-def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_addresses_start_with_the_project_path(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_hops.extensions.experiments.hops import hdfs
 
     monkeypatch.setenv(STORE_VARIABLE, "memory://hops")
@@ -370,9 +370,7 @@ def test_addresses_of_a_remote_store_begin_as_the_project_does(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("where", ["memory://hops-modes", "folder"])
-def test_files_are_written_into_folders_that_are_not_there(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_folders_are_created_for_files(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_hops.extensions.experiments.hops import hdfs
 
     monkeypatch.setenv(STORE_VARIABLE, where if "://" in where else str(tmp_path / where))
@@ -406,7 +404,7 @@ def asked_to_end() -> None:
         experiment.launch(end)
 
 
-def test_an_experiment_of_a_step_that_was_asked_to_end_says_so(as_step: AsStep, tmp_path: Path) -> None:
+def test_stopped_experiment_is_reported(as_step: AsStep, tmp_path: Path) -> None:
     as_step(asked_to_end)
     result = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")
     assert (result["status"], result["error"]) == ("KILLED", "the step was asked to end") and result["finished"]
@@ -449,7 +447,7 @@ def failing() -> Any:
     return results
 
 
-def test_what_cannot_be_run_is_refused_by_name(as_step: AsStep, tmp_path: Path) -> None:
+def test_unrunnable_experiment_is_refused(as_step: AsStep, tmp_path: Path) -> None:
     result = as_step(failing)
     expected = (
         "no 7",
@@ -514,7 +512,7 @@ def changed() -> Any:
     return counted(1)
 
 
-def test_a_retry_of_the_task_calls_again_what_had_failed(as_step: AsStep, tmp_path: Path) -> None:
+def test_retry_repeats_failed_calls(as_step: AsStep, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="away"):
         as_step(counted)
     with pytest.raises(HopsError, match="not yet"):
@@ -546,7 +544,7 @@ def stopped() -> Any:
     return experiment.launch(stops, {"x": [1, 2, 3]}, spark=OneExecutor())
 
 
-def test_calls_that_somebody_stops_are_not_taken_for_all_of_them(as_step: AsStep, tmp_path: Path) -> None:
+def test_stopped_calls_leave_the_experiment_incomplete(as_step: AsStep, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="2 of 3 calls have not ended: mallory stopped the search"):
         as_step(stopped)
     result = record(f"{tmp_path}/store/Experiments/tests.one.explore/run.1")

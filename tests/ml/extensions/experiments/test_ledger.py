@@ -93,7 +93,7 @@ def test_cleared_task_resumes_stopped_study(store: ArtifactStore) -> None:
     assert begin(store).was_stopped_by is None and len(begin(store).own) == 1
 
 
-def test_names_of_one_folder_are_refused(store: ArtifactStore) -> None:
+def test_names_sharing_a_folder_are_refused(store: ArtifactStore) -> None:
     begin(store, run="a:b").save()
     with pytest.raises(BadInput, match=r"is the study of name 'a:b', not of 'a_b'"):
         begin(store, run="a_b")

@@ -58,7 +58,7 @@ def test_samplers_are_reproducible(sampler: str) -> None:
 
 
 @pytest.mark.parametrize(("sampler", "best"), [("tpe", "int"), ("differential_evolution", "float")])
-def test_choices_that_are_equal_in_python_stay_apart(sampler: str, best: str) -> None:
+def test_choices_equal_in_python_stay_distinct(sampler: str, best: str) -> None:
     losses = {"int": 1.0, "float": 1.0, "str": 2.0, best: 0.0}
     study, kinds = OptunaStudy(options(space={"x": [1, 1.0, "sqrt"]}, sampler=sampler, trials=60), []), []
     while len(kinds) < 60 and (proposal := study.ask()) is not None:
@@ -67,7 +67,7 @@ def test_choices_that_are_equal_in_python_stay_apart(sampler: str, best: str) ->
     assert max(losses, key=kinds.count) == best
 
 
-def test_grid_tries_all_choices_that_are_equal_in_python() -> None:
+def test_grid_tries_choices_equal_in_python() -> None:
     study = OptunaStudy(options(space={"x": [1, 1.0, True]}, sampler="grid", trials=None), [])
     assert [type(proposal.params["x"]) for _ in range(3) if (proposal := study.ask())] == [int, float, bool]
 
@@ -80,7 +80,7 @@ def test_tuple_in_a_space_is_a_choice() -> None:
 
 
 @pytest.mark.parametrize("choices", [[[1, 2], (1, 2)], [1, 1], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]])
-def test_choices_that_are_equal_as_json_are_refused(choices: list[Any]) -> None:
+def test_choices_equal_as_json_are_refused(choices: list[Any]) -> None:
     with pytest.raises(BadInput, match=r"space\['x'\]: Choice has .* twice"):
         options(space={"x": choices})
 
@@ -112,7 +112,7 @@ def test_grid_has_every_remaining_point_once() -> None:
 
 
 @pytest.mark.parametrize("pruner", ["median", "asha", "hyperband"])
-def test_a_pruner_ends_what_is_worse_than_others(pruner: str) -> None:
+def test_pruner_ends_worse_trials(pruner: str) -> None:
     study = OptunaStudy(options(pruner=pruner, sampler="random", trials=40), [])
     pruned = []
     for number in range(40):
@@ -125,7 +125,7 @@ def test_a_pruner_ends_what_is_worse_than_others(pruner: str) -> None:
     assert pruned and not [number for number in pruned if number % 4 == 0]
 
 
-def test_what_a_pruner_remembers_comes_back() -> None:
+def test_pruner_state_is_restored() -> None:
     values = options(pruner="asha", sampler="random")
     study, result = OptunaStudy(values, []), []
     for number in range(8):
@@ -144,7 +144,7 @@ def test_what_a_pruner_remembers_comes_back() -> None:
     assert again.report(8, 1, 99.0)
 
 
-def test_importance_names_what_matters() -> None:
+def test_importance_ranks_relevant_parameters() -> None:
     values = options(sampler="random", trials=60)
     study = OptunaStudy(values, search(values, 60))
     result = study.importance()
@@ -152,7 +152,7 @@ def test_importance_names_what_matters() -> None:
     assert OptunaStudy(values, []).importance() == {}
 
 
-def test_a_function_makes_the_space(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_comes_from_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     values = options(space="search_functions:conditional", sampler="random", trials=20)
     study, result = OptunaStudy(values, []), []
     for number in range(20):

@@ -68,7 +68,7 @@ def test_pruned_trial_is_not_a_failure(searches: Searches) -> None:
     assert pruned.seconds is not None and pruned.seconds < 30
 
 
-def test_trial_that_asks_should_stop_ends_itself(searches: Searches, notes: Path) -> None:
+def test_trial_checking_should_stop_ends_itself(searches: Searches, notes: Path) -> None:
     values: dict[str, Any] = {"sampler": "grid", "trials": None, "pruner": "median", "params": {"notes": str(notes)}}
     searches("heeding", {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.5]}, **values)
     *_, heeding, deaf = searches.trials()
@@ -146,7 +146,7 @@ def test_killed_search_resumes(searches: Searches, notes: Path) -> None:
     assert value["trial"] == 0 and searches.record().counts == {"complete": 7}
 
 
-def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Path) -> None:
+def test_earlier_trial_is_reused(searches: Searches, notes: Path) -> None:
     values: dict[str, Any] = {"sampler": "grid", "trials": None, "params": {"notes": str(notes)}}
     values["inputs"] = {"rows": Artifact("file:///rows", "snapshot", "a fingerprint")}
     searches("parabola", {"x": [1.5, 2.0]}, **values)
@@ -168,7 +168,7 @@ def test_a_trial_that_was_run_before_is_taken_over(searches: Searches, notes: Pa
     assert noted(notes) == [1.5, 1.5, 1.5, 1.5, 1.5, 2.0, 2.5]
 
 
-def test_runs_share_a_study_of_one_space(searches: Searches) -> None:
+def test_runs_with_equal_space_share_a_study(searches: Searches) -> None:
     for run in ("one", "two"):
         searches("by_context", {"x": Uniform(-5, 5)}, trials=3, sampler="random", study="shared", run_id=run)
     trials, record = searches.trials("shared"), searches.record("shared")

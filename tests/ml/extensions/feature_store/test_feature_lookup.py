@@ -158,7 +158,7 @@ def test_stored_value_of_another_type_is_refused(tmp_path: Path, feature: str, v
         servable.answer(request(id=[7]))
 
 
-def test_stored_values_that_fit_are_taken(tmp_path: Path) -> None:
+def test_compatible_stored_values_are_accepted(tmp_path: Path) -> None:
     origins = {name: replace(ORIGIN, feature=name) for name in ("count", "rate", "name")}
     servable = looking_up(tmp_path, version=scalars(tmp_path), defaults={"count": 3}, **origins)
     put(tmp_path, "count", b"\x40" + b"\x80" * 9 + b"\x01")  # Feast's null of the type UnixTimestamp
@@ -226,7 +226,7 @@ def test_lookup_ends_at_its_timeout(tmp_path: Path, ends: threading.Event) -> No
     assert not ends.is_set()
 
 
-def test_lookups_leave_threads_to_other_models(tmp_path: Path, ends: threading.Event) -> None:
+def test_slow_lookups_do_not_block_other_models(tmp_path: Path, ends: threading.Event) -> None:
     server = Silent(b"", ends)
     store = open_online_store(server.url, "shop", 60)
     features = OnlineFeatures("shop", {"vector": ORIGIN})
@@ -248,7 +248,7 @@ def test_missing_vectors_have_the_width_of_the_input(tmp_path: Path) -> None:
     assert seen.shape == (2, 3) and np.isnan(seen).all()
 
 
-def test_requests_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
+def test_requests_with_invalid_keys_are_refused(tmp_path: Path) -> None:
     by_two = looking_up(tmp_path / "two", vector=replace(ORIGIN, keys={"id": "id", "at": "at"}, key_types=TWO))
     for servable, call, message in (
         (looking_up(tmp_path / "any", None), request(id=[-1]), "vectors of any width cannot be missing"),
@@ -266,7 +266,7 @@ def test_requests_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
             servable.answer(call)
 
 
-def test_files_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
+def test_unusable_lookup_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ServingError, match="the model does not take 'other', a feature of 'view'"):
         looking_up(tmp_path / "1", other=ORIGIN)
     with pytest.raises(ServingError, match="join key 'id' is a JSON; expected one of STRING, INT32, INT64"):
@@ -308,7 +308,7 @@ def test_files_that_cannot_be_looked_up_are_refused(tmp_path: Path) -> None:
         (STORED, ("delay",), {"timeout_s": -0.5}, "timeout_s is -0.5; expected seconds, more than 0"),
     ],
 )
-def test_features_to_look_up_are_checked(
+def test_lookup_features_are_checked(
     run_stage: Any, properties: Any, inputs: tuple[str, ...], options: dict[str, Any], message: str
 ) -> None:
     model = Artifact("file:///model", "model", "f", properties={"inputs": list(inputs)})

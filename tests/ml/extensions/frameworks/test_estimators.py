@@ -139,7 +139,7 @@ def test_retry_resumes_from_saved_files(trainings: Trainings, shared_store: Arti
         ("without_converter", r"step 'splinetransformer' \(SplineTransformer\) does not convert"),
     ],
 )
-def test_what_cannot_be_served_fails_for_good_and_says_why(
+def test_unservable_estimator_fails_without_retry_and_says_why(
     trainings: Trainings, breeds: Artifact, function: str, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
@@ -160,7 +160,7 @@ def read(tmp_path: Path) -> Callable[..., SplitTable]:
     return read_rows
 
 
-def test_a_table_has_its_rows_in_the_form_of_each_framework(read: Callable[..., SplitTable]) -> None:
+def test_table_rows_match_each_frameworks_form(read: Callable[..., SplitTable]) -> None:
     table = pa.table(
         {
             "name": pa.array(["a", None, "c", "a"]).dictionary_encode(),

@@ -128,7 +128,7 @@ def test_several_classes_have_names_and_probabilities(tmp_path: Path) -> None:
     assert result["class"].tolist() == [WINE.classes[best].encode() for best in expected.argmax(axis=1)]
 
 
-def test_columns_of_a_pipeline_go_into_its_graph_by_name(tmp_path: Path) -> None:
+def test_pipeline_columns_are_graph_inputs_by_name(tmp_path: Path) -> None:
     table, late = flights()
     encoder = ColumnTransformer(
         [("carrier", OneHotEncoder(handle_unknown="ignore"), ["carrier"])], remainder="passthrough"
@@ -250,14 +250,14 @@ NAMES = [f"m{number}" for number in range(13)]
         ),
     ],
 )  # fmt: skip
-def test_models_that_cannot_be_served_are_refused_in_words(
+def test_unservable_models_are_refused_with_a_reason(
     tmp_path: Path, model: Any, target: Target, sample: Any, message: str
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(message)):
         export_model(model, tmp_path, framework="sklearn", target=target, sample=sample)
 
 
-def test_packages_and_names_that_are_missing_are_named(
+def test_missing_packages_and_names_are_named(
     tmp_path: Path, transform_graph: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxmltools", None)  # other tests of this process may have had it
@@ -305,7 +305,7 @@ def test_signature_of_another_graph_is_refused(tmp_path: Path, change: dict[str,
 
 
 @pytest.mark.parametrize("trees", [HistGradientBoostingClassifier, RandomForestClassifier, DecisionTreeClassifier])
-def test_a_value_beside_a_threshold_goes_where_it_went(trees: Any, tmp_path: Path) -> None:
+def test_value_near_a_threshold_keeps_its_branch(trees: Any, tmp_path: Path) -> None:
     """Thresholds lie halfway between two values: 42.4, whose float32 is greater."""
     learned = pd.DataFrame({"bill": np.repeat(np.array([42.3, 42.5], np.float32), 50)})
     model = trees(random_state=0).fit(learned, np.repeat([0, 1], 50))
@@ -342,7 +342,7 @@ def test_scaled_number_beside_threshold_keeps_its_leaf(scaler: Any, tmp_path: Pa
     ],
     ids=["stacking", "voting"],
 )
-def test_trees_within_an_ensemble_of_different_models(model: Any, target: Target, output: str, tmp_path: Path) -> None:
+def test_mixed_ensemble_with_trees_is_exported(model: Any, target: Target, output: str, tmp_path: Path) -> None:
     table, late = flights()
     table = table.drop(columns="carrier").astype(np.float32)
     model.fit(table, late)
@@ -352,7 +352,7 @@ def test_trees_within_an_ensemble_of_different_models(model: Any, target: Target
     np.testing.assert_allclose(ask(tmp_path / "onnx", as_request(table))[output], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_columns_of_any_name_are_served_under_it(tmp_path: Path) -> None:
+def test_columns_keep_any_name_when_served(tmp_path: Path) -> None:
     names = ["a b", "a_b", 'Größe in "cm"', "new\nline", "🦆`x`", "class"]
     table = pd.DataFrame(np.random.default_rng(0).random((60, len(names)), np.float32), columns=names)
     model = make_pipeline(ColumnTransformer([("all", "passthrough", names)]), LinearRegression())

@@ -74,7 +74,7 @@ def served(model: Any, folder: Path, framework: str, target: Target, sample: Any
         servable.close()
 
 
-def test_trees_of_lightgbm(boosters: None, tmp_path: Path) -> None:
+def test_lightgbm_trees_are_exported(boosters: None, tmp_path: Path) -> None:
     import lightgbm
 
     data, growth = load_diabetes(return_X_y=True, as_frame=True)
@@ -91,7 +91,7 @@ def test_trees_of_lightgbm(boosters: None, tmp_path: Path) -> None:
     assert result["probability"] == pytest.approx(two.predict_proba(X[:5])[:, 1], abs=1e-5)
 
 
-def test_trees_of_xgboost(boosters: None, tmp_path: Path) -> None:
+def test_xgboost_trees_are_exported(boosters: None, tmp_path: Path) -> None:
     """Its converter knows numbered features alone; the model keeps its own names."""
     import xgboost
 
@@ -119,7 +119,7 @@ def test_trees_of_xgboost(boosters: None, tmp_path: Path) -> None:
     [{}, {"zero_as_missing": True}, {"use_missing": False}],
     ids=["plain", "zero is missing", "none is missing"],
 )
-def test_gaps_and_zeros_of_lightgbm(boosters: None, options: dict[str, Any], tmp_path: Path) -> None:
+def test_lightgbm_keeps_missing_values_and_zeros_apart(boosters: None, options: dict[str, Any], tmp_path: Path) -> None:
     """Also of rows that are not like those that it was trained on."""
     import lightgbm
 
@@ -134,7 +134,7 @@ def test_gaps_and_zeros_of_lightgbm(boosters: None, options: dict[str, Any], tmp
 
 
 @pytest.mark.parametrize("missing", [np.nan, 0.0, -1.0])
-def test_value_that_xgboost_takes_for_missing(boosters: None, missing: float, tmp_path: Path) -> None:
+def test_xgboost_missing_value_is_respected(boosters: None, missing: float, tmp_path: Path) -> None:
     import xgboost
 
     frame = pd.DataFrame(X * (np.median(X, axis=0) < X), columns=NAMES)
@@ -166,7 +166,7 @@ def cpu_build_of_torch() -> str | None:
     return None
 
 
-def test_xgboost_that_does_not_convert_is_refused(boosters: None, tmp_path: Path) -> None:
+def test_unconvertible_xgboost_model_is_refused(boosters: None, tmp_path: Path) -> None:
     import xgboost
 
     model = xgboost.XGBRegressor(booster="dart", n_estimators=2).fit(X, Y)
@@ -180,7 +180,7 @@ def test_xgboost_that_does_not_convert_is_refused(boosters: None, tmp_path: Path
 
 
 @pytest.mark.faults  # half a minute to install
-def test_a_network_of_pytorch(use_packages: Callable[..., None], tmp_path: Path) -> None:
+def test_pytorch_network_is_exported(use_packages: Callable[..., None], tmp_path: Path) -> None:
     requirement = cpu_build_of_torch()
     if requirement is None:
         pytest.skip("pip's find-links have no build of PyTorch without CUDA; PyPI's takes gigabytes")
@@ -242,7 +242,7 @@ def raw_wine() -> Any:
     return frame.assign(year=np.arange(len(X)) % 7 + 1990)
 
 
-def test_unknown_category_that_spark_keeps_or_refuses(
+def test_spark_unknown_categories_are_kept_or_refused(
     use_packages: Callable[..., None], spark: Any, raw_wine: Any, tmp_path: Path
 ) -> None:
     from pyspark.ml import Pipeline
@@ -270,7 +270,7 @@ def test_unknown_category_that_spark_keeps_or_refuses(
 
 
 @pytest.mark.parametrize("target", [RED, WINE, GROWTH], ids=lambda target: target.problem)
-def test_a_pipeline_of_spark(
+def test_spark_pipeline_is_exported(
     use_packages: Callable[..., None], spark: Any, raw_wine: Any, tmp_path: Path, target: Target
 ) -> None:
     from pyspark.ml import Pipeline

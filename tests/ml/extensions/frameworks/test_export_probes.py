@@ -97,7 +97,7 @@ def flights() -> tuple[pd.DataFrame, Any]:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_gaps_go_where_trees_trained_without_gaps_send_them(
+def test_missing_values_follow_the_branch_of_the_trained_trees(
     model: Any, target: Target, rows: pd.DataFrame, labels: Any, tmp_path: Path
 ) -> None:
     model.fit(rows, labels)
@@ -168,7 +168,7 @@ def test_served_model_refuses_the_same_categories(
     ],
     ids=["tfidf", "cased", "pairs", "letters", "stop words"],
 )
-def test_text_model_knows_any_alphabet(vectorizer: Any, tmp_path: Path) -> None:
+def test_text_model_accepts_any_alphabet(vectorizer: Any, tmp_path: Path) -> None:
     model = make_pipeline(ColumnTransformer([("words", vectorizer, "text")]), LogisticRegression())
     model.fit(REVIEWS, LIKED.astype(int))
     exported = export(model, tmp_path, LATE, REVIEWS)
@@ -232,7 +232,7 @@ def test_unexplained_difference_is_not_blamed_on_float32(tmp_path: Path) -> None
     np.testing.assert_allclose(result, model.predict_proba(gaps), atol=1e-6)
 
 
-def test_columns_may_have_the_names_of_a_graphs_results(tmp_path: Path) -> None:
+def test_columns_may_share_names_with_graph_results(tmp_path: Path) -> None:
     names = ["label", "probabilities", "variable", "output_label", "/label", "a b", "a.b", "größe", "inputs", "0/label"]
     table = WINES.iloc[:, : len(names)].set_axis(names, axis=1)
     columns = ColumnTransformer([("all", "passthrough", names)])

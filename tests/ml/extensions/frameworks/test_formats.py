@@ -94,7 +94,7 @@ def train(shared_store: ArtifactStore) -> Callable[..., Artifact]:
 
 
 @pytest.mark.parametrize(("target", "converts"), [(PRICE, True), (KIND, False)], ids=["onnx", "skops"])
-def test_a_model_is_judged_by_its_figures_against_a_champion_of_another_format(
+def test_model_is_compared_with_a_champion_of_another_format(
     run_shared_stage: Callable[..., Any],
     shared_store: ArtifactStore,
     examples: Callable[[Target], Artifact],
@@ -121,7 +121,7 @@ def test_a_model_is_judged_by_its_figures_against_a_champion_of_another_format(
 
 
 @pytest.mark.server
-def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_whole_splits(
+def test_model_with_transform_graph_is_validated_and_predicts_splits(
     shared_store: ArtifactStore, examples: Callable[[Target], Artifact], tmp_path: Path
 ) -> None:
     def preprocess(features: dict[str, Any], constants: Constants) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def test_a_model_behind_a_transform_graph_is_validated_in_a_server_and_predicts_
     assert np.stack(predicted["probabilities"].to_pylist()) == pytest.approx(model.predict(arrays), abs=1e-6)
 
 
-def test_an_input_of_doubles_gets_what_a_float_cannot_hold(tmp_path: Path) -> None:
+def test_double_input_keeps_double_precision(tmp_path: Path) -> None:
     module = tf.Module()
     seconds = tf.TensorSpec([None], tf.float64, name="at")
     module.serve = tf.function(lambda at: {"prediction": tf.cast(at - 1.7e9, tf.float32)}, input_signature=[seconds])
@@ -179,7 +179,7 @@ def test_an_input_of_doubles_gets_what_a_float_cannot_hold(tmp_path: Path) -> No
         ServedModel(tmp_path / "narrow").predict({"at": np.array([7, 2**32 + 1])})
 
 
-def test_a_folder_that_cannot_be_scored_says_why(tmp_path: Path) -> None:
+def test_unscorable_folder_is_explained(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nothing: the SavedModel does not load"):
         ServedModel(tmp_path / "nothing")
     (tmp_path / "model.onnx").write_bytes(b"none")
@@ -197,7 +197,7 @@ def lists(values: list[Any], kind: Any) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("width", [2, None])
-def test_lists_of_integers_and_of_strings_reach_a_model_as_they_are(tmp_path: Path, width: int | None) -> None:
+def test_integer_and_string_lists_reach_a_model_unchanged(tmp_path: Path, width: int | None) -> None:
     def predict(dtype: Any, batch: pa.RecordBatch, shape: tuple[int | None, ...] = (None, width)) -> list[Any]:
         module = tf.Module()
         same = tf.function(lambda x: {"same": tf.identity(x)}, input_signature=[tf.TensorSpec(shape, dtype, name="x")])

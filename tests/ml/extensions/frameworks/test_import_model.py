@@ -248,9 +248,7 @@ def test_renamed_classes_are_refused(tmp_path: Path) -> None:
         (lambda size: tf.math.log(tf.one_hot(size, 3) - 1), "'probabilities' is NaN or infinite in 40 of 40 rows"),
     ],
 )
-def test_outputs_that_are_no_probabilities_are_refused(
-    scores: Callable[[Any], Any], message: str, tmp_path: Path
-) -> None:
+def test_outputs_outside_probabilities_are_refused(scores: Callable[[Any], Any], message: str, tmp_path: Path) -> None:
     module = tf.Module()
     size = tf.TensorSpec([None], tf.int64, name="size")
     module.serve = tf.function(lambda size: {"probabilities": scores(size)}, input_signature=[size])
@@ -261,7 +259,7 @@ def test_outputs_that_are_no_probabilities_are_refused(
         check_model(tmp_path / "model", [tmp_path / "rows.parquet"], target, rows=40, source="there")
 
 
-def test_a_model_of_another_problem_is_told(brought: Callable[..., Artifact], tmp_path: Path) -> None:
+def test_model_of_another_problem_is_reported(brought: Callable[..., Artifact], tmp_path: Path) -> None:
     estimator = LinearRegression().fit(ROWS, LATE)
     export_model(estimator, tmp_path, framework="sklearn", target=Target("late", "regression"), sample=ROWS)
     with pytest.raises(BadInput, match=r"gives 'prediction', that of a regression problem; .* makes a binary one"):
@@ -278,7 +276,7 @@ def test_a_model_of_another_problem_is_told(brought: Callable[..., Artifact], tm
         (["a.onnx", "b.onnx"], r"holds several models: a.onnx, b.onnx; name the folder or the file of one"),
     ],
 )
-def test_a_folder_without_one_model_that_is_safe_is_refused(tmp_path: Path, files: list[str], message: str) -> None:
+def test_folder_without_exactly_one_safe_model_is_refused(tmp_path: Path, files: list[str], message: str) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
@@ -287,7 +285,7 @@ def test_a_folder_without_one_model_that_is_safe_is_refused(tmp_path: Path, file
 
 
 @pytest.mark.parametrize("name", ["v1", "deep/v1", "MLmodel"])
-def test_links_that_lead_out_of_the_source_are_not_followed(tmp_path: Path, name: str) -> None:
+def test_links_outside_the_source_are_not_followed(tmp_path: Path, name: str) -> None:
     others, source = tmp_path / "others", tmp_path / "source"
     others.mkdir()
     (others / "model.onnx").write_bytes(b"x")
@@ -337,7 +335,7 @@ def test_links_and_damaged_files_are_refused(brought: Callable[..., Artifact], g
         brought(Path("relative"))
 
 
-def test_markers_of_folders_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_folder_markers_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     address, options = model
     context: Any = SimpleNamespace(store=ArtifactStore(address, storage_options=options))
     folder = fetch_source(f"{address}/1", context, tmp_path / "copy")

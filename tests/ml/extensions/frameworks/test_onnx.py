@@ -31,7 +31,7 @@ ROWS = {"alcohol": [0.1, 0.9], "hue": [0.0, 1.0]}
 CLASSES = ["barolo", "grignolino", "barbera"]
 
 
-def test_a_graph_is_asked_by_every_method_of_both_apis(formats_server: ServerProcess) -> None:
+def test_graph_answers_every_method_of_both_apis(formats_server: ServerProcess) -> None:
     with ModelServerClient(formats_server.address) as client:
         result = client.predict("wine", ROWS).outputs
         assert result["probabilities"].shape == (2, 3) and result["probabilities"].dtype == np.float32
@@ -58,7 +58,7 @@ def test_a_graph_is_asked_by_every_method_of_both_apis(formats_server: ServerPro
     assert described["serving_default"]["inputs"]["hue"]["dtype"] == "DT_FLOAT"
 
 
-def test_a_graph_without_a_signature_file_goes_by_its_own_names(formats_server: ServerProcess) -> None:
+def test_graph_without_signature_file_uses_its_own_names(formats_server: ServerProcess) -> None:
     body = {"inputs": {"x": [[1, -2]], "said": ["é"]}}
     assert formats_server.predict("graph", body) == {"outputs": {"y": [[1, 2]], "heard": ["é"]}}
 
@@ -92,7 +92,7 @@ def test_versions_of_a_graph_are_batched_split_captured_and_rolled_back(start_se
     assert {(round(litres, 1), version) for litres, version in rows} == expected
 
 
-def test_a_deadline_ends_a_graph_with_a_loop(tmp_path: Path) -> None:
+def test_deadline_ends_an_endless_graph(tmp_path: Path) -> None:
     """It counts to as many as the request says."""
     info, kind = helper.make_tensor_value_info, onnx.TensorProto
     go, count = info("go", kind.BOOL, []), info("count", kind.INT64, [])

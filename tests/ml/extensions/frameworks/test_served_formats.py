@@ -40,12 +40,12 @@ def test_tensorflow_lite_takes_batches_of_any_size(formats_server: ServerProcess
     assert formats_server.predict("both", {"instances": [{"x": [1, 2, 3], "n": 7}]})["predictions"][0]["plus"] == 8
 
 
-def test_tensorflow_lite_without_signatures_goes_by_the_names_of_its_tensors(formats_server: ServerProcess) -> None:
+def test_tensorflow_lite_without_signatures_uses_tensor_names(formats_server: ServerProcess) -> None:
     body = {"inputs": {"x": [[1, 2, 3], [4, 5, 6]], "words": ["first", "é"]}}
     assert formats_server.predict("bare", body) == {"outputs": {"first": ["first"], "y": [[1, 4, 9], [16, 25, 36]]}}
 
 
-def test_tensorflow_lite_goes_by_the_signatures_in_its_metadata(formats_server: ServerProcess) -> None:
+def test_tensorflow_lite_uses_signatures_of_its_metadata(formats_server: ServerProcess) -> None:
     body = {"signature_name": "squares", "inputs": {"x": [[1, 2, 3]], "words": ["first"]}}
     error = formats_server.error("/v1/models/named_lite:predict", body)
     assert error == (400, "Missing named input: labels in 'inputs' object.")
@@ -58,7 +58,7 @@ def test_tensorflow_lite_goes_by_the_signatures_in_its_metadata(formats_server: 
     )  # fmt: skip
 
 
-def test_tensorflow_lite_is_asked_by_many_clients_at_once(formats_server: ServerProcess) -> None:
+def test_tensorflow_lite_answers_concurrent_clients(formats_server: ServerProcess) -> None:
     def ask(number):
         rows = 1 + number % 5
         x = np.full((rows, 3), float(number), np.float32)
@@ -154,7 +154,7 @@ def test_an_estimator_classifies_and_regresses_examples(formats_server: ServerPr
         ("matrix:classify", {"inputs": [1.0, 2.0]}, "found with the name: classify"),
     ],
 )
-def test_wrong_examples_of_an_estimator_are_said_in_words(
+def test_wrong_examples_of_an_estimator_are_reported(
     formats_server: ServerProcess, path: str, example: object, message: str
 ) -> None:
     status, result = formats_server.error(f"/v1/models/{path}", {"examples": [example]})
@@ -162,9 +162,7 @@ def test_wrong_examples_of_an_estimator_are_said_in_words(
     assert message in result
 
 
-def test_flags_change_what_is_trusted_and_how_answers_are_written(
-    start_server: Start, format_models: Path, tmp_path: Path
-) -> None:
+def test_flags_change_trusted_types_and_answer_format(start_server: Start, format_models: Path, tmp_path: Path) -> None:
     models = ("native", "pickled", "negated", "both", "types", "wrong_type", "torn")
     for name, content in (("wrong_type", json.dumps({"columns": [{"name": "a", "type": "date"}]})), ("torn", "{")):
         shutil.copytree(format_models / "matrix", tmp_path / name)
@@ -208,7 +206,7 @@ def test_flags_change_what_is_trusted_and_how_answers_are_written(
     assert fields == {"float64": [16, True], "string": [304, True], "bool": [1, True]}
 
 
-def test_a_version_folder_is_made_whole_or_not_at_all_and_can_be_published(tmp_path: Path) -> None:
+def test_version_folder_is_created_atomically_and_can_be_published(tmp_path: Path) -> None:
     x = np.arange(8.0).reshape(4, 2)
     fitted = LinearRegression().fit(x, x.sum(axis=1))
     model = scikit_learn.save(fitted, tmp_path / "model", x)

@@ -62,7 +62,9 @@ class TestContract(ServerPartContract):
         (["--upstream=h:1", "--upstream_key_file=/k"], "--upstream_cert_file and --upstream_key_file go together"),
     ],
 )
-def test_wrong_flag_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flag_is_reported_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         parse_flags(arguments)
     (said,) = capsys.readouterr().err.splitlines()
@@ -148,7 +150,9 @@ def test_gateway_answers_as_its_upstream_does(gateway: ServerProcess, shared_ser
             assert gateway.call(plain) == shared_server.call(plain)
 
 
-def test_classify_regress_and_multi_inference_go_through_it(start_server: Start, formats_server: ServerProcess) -> None:
+def test_gateway_forwards_classify_regress_and_multi_inference(
+    start_server: Start, formats_server: ServerProcess
+) -> None:
     gateway = start_server(upstream=formats_server.address)
     rows = {"examples": [{"x": 1.5}, {"x": [-0.25], "bias": 2.0}]}
     for verb, body in (("classify", rows), ("regress", {"signature_name": "value", **rows}), ("classify", {})):
@@ -186,7 +190,7 @@ def test_classify_regress_and_multi_inference_go_through_it(start_server: Start,
     assert counted["rows"] == 2 + 2 + 1 + 1
 
 
-def test_gateway_holds_no_tensorflow(gateway: ServerProcess) -> None:
+def test_gateway_does_not_import_tensorflow(gateway: ServerProcess) -> None:
     gateway.predict("flights", ROW)
     assert "tensorflow" not in Path(f"/proc/{gateway.process.pid}/maps").read_text()
 
@@ -221,7 +225,7 @@ def test_gateway_splits_counts_and_captures_by_version(gateway: ServerProcess) -
     assert {row["version"] for row in rows if row["request_id"] == "labelled"} == {1}
 
 
-def test_versions_that_come_and_go_upstream_are_learnt_and_reloads_are_handed_on(
+def test_gateway_follows_upstream_versions_and_forwards_reloads(
     start_server: Start, publish: Publish, tmp_path: Path
 ) -> None:
     publish("flights", 1, tmp_path / "flights")
@@ -252,7 +256,7 @@ def test_versions_that_come_and_go_upstream_are_learnt_and_reloads_are_handed_on
     assert gateway.error("/v1/models/flights:predict", ROW) == (404, "Servable not found for request: Latest(flights)")
 
 
-def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
+def test_upstreams_share_requests_and_a_dead_one_fails_none(
     start_server: Start, saved_models: Path, tmp_path: Path
 ) -> None:
     flights = {"model_name": "flights", "model_base_path": saved_models / "flights"}
@@ -304,7 +308,7 @@ def test_several_upstreams_share_requests_and_one_that_dies_fails_none(
     wait_for(lambda: gateway.call("/v1/models/flights:predict", ROW)[0] == 200, gateway.log)
 
 
-def test_upstreams_are_asked_by_tls_with_a_token(
+def test_upstream_requests_use_tls_and_token(
     guarded: ServerProcess,  # noqa: F811
     folder: Path,  # noqa: F811
     start_server: Start,
@@ -319,9 +323,7 @@ def test_upstreams_are_asked_by_tls_with_a_token(
     assert "No upstream can be reached for model vectors" in said
 
 
-def test_gateway_that_starts_with_its_upstream_opens_its_ports_after_it(
-    start_server: Start, saved_models: Path, tmp_path: Path
-) -> None:
+def test_gateway_opens_its_ports_after_its_upstream(start_server: Start, saved_models: Path, tmp_path: Path) -> None:
     config = write_models(tmp_path, vectors=slow_model(saved_models, tmp_path / "vectors", 200))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -41,7 +41,7 @@ def captured_ids(folder: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(None, marks=LONG)], indirect=True)
-def test_gateway_that_is_killed_restarts_with_the_last_split_and_loses_no_captured_row(
+def test_killed_gateway_restores_split_and_captured_rows(
     start_server: Start,
     upstream: ServerProcess,
     tmp_path: Path,

@@ -77,7 +77,7 @@ def test_shadow_answers_are_compared_and_never_returned(server: ServerProcess, t
     assert server.call("/v1/models/flights:shadow")[1]["versions"]["9"]["requests"] == 1
 
 
-def test_shadow_that_cannot_keep_up_drops_copies_and_delays_no_answer(
+def test_slow_shadow_drops_copies_without_delaying_answers(
     start_server: Start, publish: Publish, traffic_file: Path, tmp_path: Path
 ) -> None:
     base_path = tmp_path / "vectors"

@@ -11,7 +11,7 @@ from waiting import wait_for
 from tests.ml.serving.test_workers import CONNECTIONS, each, predict, server  # noqa: F401
 
 
-def test_shadow_traffic_of_all_workers_is_set_and_compared_as_one(server: ServerProcess) -> None:  # noqa: F811
+def test_shadow_traffic_of_all_workers_is_merged(server: ServerProcess) -> None:  # noqa: F811
     def shadow() -> dict[str, Any]:
         return server.get("/v1/models/flights:shadow")["versions"].get("1", {"requests": 0})
 

@@ -25,7 +25,7 @@ from airflow_hops.ml.training.gang.remote import rendezvous_address
         ("a b:1", "hosts: found 'a b:1'"),
     ],
 )
-def test_what_names_no_hosts_is_said(text: str, expected: str) -> None:
+def test_invalid_hosts_are_reported(text: str, expected: str) -> None:
     with pytest.raises(BadInput, match=f"^{re.escape(expected)}"):
         parse_hosts(text)
 
@@ -35,12 +35,12 @@ def test_too_few_slots_are_counted_before_any_host_is_asked() -> None:
         SshRanks(parse_hosts("gpu-1:4,gpu-2:2")).place(7)
 
 
-def test_work_that_is_no_job_cannot_travel() -> None:
+def test_only_jobs_can_be_sent_to_hosts() -> None:
     with pytest.raises(BadInput, match="cannot travel to other hosts"):
         SshRanks(parse_hosts("gpu-1:1"), SshSettings()).start(
             [Placement(0, 1, 0, 1, "gpu-1")], lambda placement, channel: None, {}
         )
 
 
-def test_an_address_that_is_a_translators_is_not_listened_on() -> None:
+def test_nat_address_is_not_bound() -> None:
     assert rendezvous_address(["192.0.2.7"]) == "", "all of this machine's"

@@ -202,7 +202,7 @@ def test_failure_names_the_host(make_gang: Callable[..., Gang], accident: str, h
         assert words in str(gang.error)
 
 
-def test_the_end_of_a_connection_ends_its_ranks(
+def test_closed_connection_ends_its_ranks(
     make_gang: Callable[..., Gang], start_ssh_server: Callable[[], SshServer]
 ) -> None:
     doomed = start_ssh_server()
@@ -215,13 +215,13 @@ def test_the_end_of_a_connection_ends_its_ranks(
         assert words in str(gang.error)
 
 
-def test_a_hanging_rank_says_where_it_stands_from_its_host(make_gang: Callable[..., Gang]) -> None:
+def test_hanging_remote_rank_reports_its_stack(make_gang: Callable[..., Gang]) -> None:
     error = str(make_gang().run("hangs", stall_timeout_s=3).leaves_nothing().error)
     assert "rank 0 of 1 on 127.0.0.2 made no progress for 3 s (stall_timeout_s) after its first steps" in error
     assert "in _sleep" in error
 
 
-def test_a_full_disk_where_files_come_back_ends_the_gang(make_gang: Callable[..., Gang], small_folder: Path) -> None:
+def test_full_disk_during_file_return_ends_the_gang(make_gang: Callable[..., Gang], small_folder: Path) -> None:
     output = small_folder / "output"
     gang = make_gang().run("full disk", output=output).leaves_nothing()
     assert type(gang.error) is HopsError
@@ -250,7 +250,7 @@ def test_ranks_end_with_their_supervisor(make_gang: Callable[..., Gang], silent:
     assert silent["supervisor stopped"].result() < 30
 
 
-def test_a_host_that_has_gone_silent_is_lost(silent: dict[str, Future[Any]]) -> None:
+def test_silent_host_counts_as_lost(silent: dict[str, Future[Any]]) -> None:
     error = str(silent["agent stopped"].result().leaves_nothing().error)
     assert "rank 0 of 1 on 127.0.0.2 was ended by the loss of its host" in error
     assert "127.0.0.2: nothing was heard for 15 s" in error
@@ -279,7 +279,7 @@ def send_to_the_deaf(folder: Path) -> Any:
     return failed.value
 
 
-def test_stuck_host_is_given_up(silent: dict[str, Future[Any]]) -> None:
+def test_unresponsive_host_is_abandoned(silent: dict[str, Future[Any]]) -> None:
     error = silent["deaf"].result()
     assert type(error) is HopsError
     assert str(error) == "no agent could be started on host deaf: nothing was heard for 15 s"
@@ -336,7 +336,7 @@ def strangers(server: SshServer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     ],
     ids=["unreachable", "unknown name", "behind a proxy", "key", "unknown host", "no python", "other environment"],
 )
-def test_hosts_that_cannot_be_used_are_named_at_once(
+def test_unusable_hosts_are_named_at_once(
     make_gang: Callable[..., Gang],
     server: SshServer,
     strangers: Path,
@@ -354,9 +354,7 @@ def test_hosts_that_cannot_be_used_are_named_at_once(
     assert re.search(expected, str(gang.error)), gang.error
 
 
-def test_a_machine_without_an_ssh_client_is_told_so(
-    make_gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_ssh_client_is_reported(make_gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     gang = make_gang().run("none")
     assert type(gang.error) is BadInput and "there is no SSH client on this machine" in str(gang.error)

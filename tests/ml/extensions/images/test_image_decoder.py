@@ -30,7 +30,7 @@ class TestImages(ColumnDecoderContract):
     damaged = values[0][:-9]
 
 
-def test_an_unknown_decoder_is_named_with_those_that_there_are() -> None:
+def test_unknown_decoder_names_the_registered_ones() -> None:
     with pytest.raises(BadInput, match=r"no installed distribution registers 'imge'; there are image"):
         column_decoder(Encoding("imge", (4, 5, 1)))
 

@@ -56,7 +56,7 @@ def test_all_frames_of_a_gif_count() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"text", b"\xff\xd8\xff" * 99])
-def test_what_has_no_header_has_no_pixels_and_is_no_image(data: bytes) -> None:
+def test_data_without_image_header_is_refused(data: bytes) -> None:
     import tensorflow as tf
 
     assert largest_image(data) == 0
@@ -64,7 +64,7 @@ def test_what_has_no_header_has_no_pixels_and_is_no_image(data: bytes) -> None:
         decode_pixels(tf.constant(data), SPEC)
 
 
-def test_bits_that_would_be_lost_are_refused() -> None:
+def test_lossy_bit_depth_is_refused() -> None:
     import tensorflow as tf
 
     deep = tf.io.encode_png(tf.constant(np.arange(96).reshape(8, 12, 1) * 600, tf.uint16))
@@ -74,7 +74,7 @@ def test_bits_that_would_be_lost_are_refused() -> None:
 
 @pytest.mark.parametrize("turn", range(1, 10))
 @pytest.mark.parametrize("little", [True, False])
-def test_jpeg_is_turned_as_its_exif_says(turn: int, little: bool) -> None:
+def test_jpeg_is_rotated_by_its_exif(turn: int, little: bool) -> None:
     import tensorflow as tf
 
     pixels = np.random.default_rng(turn).integers(0, 256, (8, 12, 3)).astype(np.uint8)

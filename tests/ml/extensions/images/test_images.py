@@ -275,7 +275,7 @@ def look_at(store: ArtifactStore, artifact: Artifact, root: Path) -> dict[str, A
     return results
 
 
-def test_an_image_is_what_its_definition_says() -> None:
+def test_image_matches_its_definition() -> None:
     import tensorflow as tf
 
     pixels = pictures(1, 60, 40, 3, 5)[0]
@@ -326,7 +326,7 @@ def test_packed_folders_are_prepared_like_folders(
         ((8, 8, 1, (), (), "squeeze"), "fit is 'squeeze', expected one of cover, stretch, crop"),
     ],
 )
-def test_what_is_no_definition_of_an_image_is_refused(given: Any, expected: str) -> None:
+def test_invalid_image_definition_is_refused(given: Any, expected: str) -> None:
     with pytest.raises(BadInput) as refusal:
         ImageSpec(*given)
     assert str(refusal.value) == expected
@@ -347,9 +347,7 @@ def test_repeated_part_writes_once(sources: Path, tmp_path: Path, small_folder: 
     assert files == ["part-00000.parquet", "part-00000.tfrecord"]
 
 
-def test_a_classifier_of_images_answers_by_both_signatures(
-    prepare: Any, shared_store: ArtifactStore, tmp_path: Path
-) -> None:
+def test_image_classifier_answers_both_signatures(prepare: Any, shared_store: ArtifactStore, tmp_path: Path) -> None:
     import tensorflow as tf
 
     folder = shared_store.local(prepare("folders"))
@@ -469,12 +467,12 @@ def test_training_images_set_normalisation(prepared: Any) -> None:
     )
 
 
-def test_the_same_images_come_out_as_the_same_bytes(prepared: Any) -> None:
+def test_equal_images_give_equal_bytes(prepared: Any) -> None:
     assert prepared("folders")["files"] == prepared("folders_again")["files"]
     assert prepared("folders")["splits"] == prepared("folders_again")["splits"]
 
 
-def test_counts_tell_the_records_of_each_file(prepared: Any) -> None:
+def test_counts_list_records_of_each_file(prepared: Any) -> None:
     for split, keys in prepared("folders")["splits"].items():
         counts = json.loads(prepared("folders")["counts"][split])
         assert sum(counts.values()) == len(keys)
@@ -483,7 +481,7 @@ def test_counts_tell_the_records_of_each_file(prepared: Any) -> None:
         }
 
 
-def test_idx_images_have_the_names_of_their_classes(prepared: Any) -> None:
+def test_idx_images_have_class_names(prepared: Any) -> None:
     result = prepared("idx")
     keys = {**result["splits"]["train"], **result["splits"]["eval"]}
     assert keys == {f"train/{n:08d}": n % 4 for n in range(200)}
@@ -505,7 +503,7 @@ def test_rejected_parquet_rows_keep_bytes(prepared: Any) -> None:
     assert set(result["splits"]["train"]) == {f"photo {number}" for number in range(24)}
 
 
-def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
+def test_number_without_class_is_rejected(prepared: Any) -> None:
     rows = prepared("structs")["rows"]["train"]
     # Of 30 images 10 are of a third class, two others have no image.
     assert rows["rejected"]["unknown class"] == 10 and rows["rows_in"] == 30
@@ -545,7 +543,7 @@ def test_a_number_without_a_class_is_set_aside(prepared: Any) -> None:
         ("opacity", "encoding is 'jpeg', which has no alpha channel"),
     ],
 )
-def test_bad_input_is_named_and_leaves_nothing(prepare: Any, case: str, words: str) -> None:
+def test_bad_input_is_named_and_leaves_no_artifact(prepare: Any, case: str, words: str) -> None:
     with pytest.raises(BadInput) as refusal:
         prepare(case)
     assert words in str(refusal.value)
@@ -584,7 +582,7 @@ def test_imported_multiclass_model_is_served(
     assert infra.properties == {"blessed": True}
 
 
-def test_figures_of_classes_are_what_their_definitions_say() -> None:
+def test_class_metrics_match_their_definitions() -> None:
     labels = np.array([0, 0, 1, 2])
     p = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
     result = class_metrics(labels, p, ("a", "b", "c"))

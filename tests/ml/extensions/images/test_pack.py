@@ -70,7 +70,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 
-def test_packed_files_are_the_files(pack: Pack, folder: Path) -> None:
+def test_packed_files_equal_the_originals(pack: Pack, folder: Path) -> None:
     artifact = pack(folder)
     expected = contents(folder)
     assert dict(iter(PackedFiles(artifact.uri))) == expected
@@ -137,9 +137,7 @@ def test_damaged_shard_is_named(pack: Pack, folder: Path) -> None:
         ("path", None),
     ],
 )
-def test_index_that_leads_out_of_the_shards_is_refused(
-    pack: Pack, folder: Path, tmp_path: Path, column: str, value: Any
-) -> None:
+def test_index_outside_the_shards_is_refused(pack: Pack, folder: Path, tmp_path: Path, column: str, value: Any) -> None:
     root = shutil.copytree(local(pack(folder)), tmp_path / "copy", copy_function=shutil.copyfile)
     (path,) = (root / "index").glob("*.parquet")
     rows = pq.read_table(path).to_pylist()
@@ -154,7 +152,7 @@ def test_files_of_a_pattern_keep_their_folders(pack: Pack, folder: Path) -> None
     assert paths == {f"{name}/{number}.json" for name in ("cat", "dog") for number in (1, *range(10, 20))}
 
 
-def test_file_that_changes_is_not_packed(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_file_is_not_packed(folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     def grow(root: str, *arguments: Any) -> list[Shard]:
         shards = plan_shards(root, *arguments)
         with (folder / "dog" / "7.bin").open("ab") as file:
@@ -192,7 +190,7 @@ def test_links_without_a_file_are_refused(pack: Pack, folder: Path, tmp_path: Pa
         pack(folder)
 
 
-def test_name_that_is_not_utf_8_is_refused(pack: Pack, folder: Path) -> None:
+def test_non_utf_8_name_is_refused(pack: Pack, folder: Path) -> None:
     Path(os.fsdecode(bytes(folder) + b"/\xff.bin")).touch()
     with pytest.raises(BadInput, match=r"files/\\udcff\.bin': the name is not in UTF-8; rename"):
         pack(folder)
@@ -205,7 +203,7 @@ def test_sample_of_many_files_is_reported(pack: Pack, folder: Path, caplog: pyte
     assert "the 30 files of 'clip' are one sample, since their names are equal up to the first dot" in caplog.text
 
 
-def test_positions(pack: Pack, folder: Path) -> None:
+def test_positions_follow_pack_order(pack: Pack, folder: Path) -> None:
     files = PackedFiles(pack(folder).uri)
     assert files[-1] == files[len(files) - 1] == pickle.loads(pickle.dumps(files))[-1]
     with pytest.raises(IndexError):
@@ -221,7 +219,7 @@ def test_tf_data_reads_packed_files(pack: Pack, folder: Path) -> None:
     assert {path.decode(): content for path, content in data.as_numpy_iterator()} == contents(folder)
 
 
-def test_markers_are_not_packed(bucket: Any, run_stage: Callable[..., Any]) -> None:
+def test_folder_markers_are_not_packed(bucket: Any, run_stage: Callable[..., Any]) -> None:
     url, options = bucket
     packed: Artifact = run_stage(
         run, kind="packed_files", source={"uri": f"{url}/raw", "storage_options": options}, shard_mb=1

@@ -71,7 +71,7 @@ def test_notebook_gets_its_parameters_and_inputs_and_is_published_as_executed(
     assert store.manifest(artifact.uri).inputs["rows"][0].fingerprint == rows.fingerprint
 
 
-def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
+def test_failing_cell_is_quoted_and_its_notebook_stored(
     tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any]
 ) -> None:
     path = write_notebook(
@@ -101,7 +101,7 @@ def test_failing_cell_fails_the_task_with_its_source_and_the_notebook_is_kept(
     _assert_gone(int((tmp_path / "pid").read_text()))
 
 
-def test_no_output_is_lost_and_what_a_cell_holds_now_counts_against_the_limit(
+def test_outputs_are_complete_and_current_ones_count_against_the_limit(
     tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More outputs than ZeroMQ holds back (1,000); a notebook without IDs, in a long temporary path, with no page."""
@@ -150,7 +150,7 @@ def test_no_output_is_lost_and_what_a_cell_holds_now_counts_against_the_limit(
         ("import os\nos.write(2, b'giving up')\nos._exit(3)", "(?s)ended with exit code 3; its last lines:.*giving up"),
     ],
 )
-def test_cell_that_never_ends_and_kernel_that_dies_are_told(
+def test_endless_cell_and_dead_kernel_are_reported(
     source: str, says: str, tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any]
 ) -> None:
     path = write_notebook(tmp_path / "ends.ipynb", source)
@@ -211,7 +211,7 @@ def test_cell_that_never_ends_and_kernel_that_dies_are_told(
         *["parameter that a cell overwrites", "local variable"],
     ],
 )
-def test_notebook_that_cannot_be_used_is_bad_input_that_names_it(
+def test_unusable_notebook_is_named_as_bad_input(
     content: str, params: Mapping[str, Any], says: str, tmp_path: Path, run_stage: Callable[..., Any]
 ) -> None:
     (tmp_path / "bad.ipynb").write_text(content)
@@ -276,7 +276,7 @@ def _assert_gone(pid: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit(0)", "raise SystemExit"])
-def test_notebook_that_ends_itself_with_exit_code_0_succeeds(
+def test_notebook_exiting_with_code_0_succeeds(
     tmp_path: Path, store: ArtifactStore, run_stage: Callable[..., Any], end: str
 ) -> None:
     path = write_notebook(tmp_path / "ends.ipynb", f"print('done')\n{end}", "raise ValueError('not to run')")
@@ -289,7 +289,7 @@ def test_notebook_that_ends_itself_with_exit_code_0_succeeds(
 
 
 @pytest.mark.parametrize(("end", "says"), [("exit(3)", "SystemExit: 3"), ("quit('no rows')", "SystemExit: no rows")])
-def test_notebook_that_ends_itself_with_another_exit_code_fails(
+def test_notebook_exiting_with_another_code_fails(
     tmp_path: Path, run_stage: Callable[..., Any], end: str, says: str
 ) -> None:
     with pytest.raises(HopsError, match=says):

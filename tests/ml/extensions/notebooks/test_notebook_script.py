@@ -39,7 +39,7 @@ def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(
     assert sys.modules["__main__"] is main and str(tmp_path) not in sys.path
 
 
-def test_source_is_recorded_without_outputs_and_what_is_too_large_is_told(
+def test_source_is_recorded_without_outputs_and_oversize_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     notebook = nbformat.read(write_notebook(tmp_path / "train.ipynb", "x = 1"), as_version=4)
@@ -70,7 +70,7 @@ def test_traceback_names_notebook_cell_and_line(tmp_path: Path) -> None:
         ("x = = 1", "cell 2 does not parse"),
     ],
 )
-def test_what_only_ipython_can_run_is_refused_before_any_cell_runs(cell: str, says: str, tmp_path: Path) -> None:
+def test_ipython_syntax_is_refused_before_any_cell_runs(cell: str, says: str, tmp_path: Path) -> None:
     path = write_notebook(tmp_path / "train.ipynb", f"open({str(tmp_path / 'ran')!r}, 'w')", cell)
     with pytest.raises(BadInput, match=says):
         run(path)
@@ -79,7 +79,7 @@ def test_what_only_ipython_can_run_is_refused_before_any_cell_runs(cell: str, sa
 
 @pytest.mark.parametrize("end", ["import sys\nsys.exit(0)", "exit()", "quit()"])
 @pytest.mark.parametrize("name", ["train.py", "train.ipynb"])
-def test_model_counts_that_was_there_when_the_script_ended_itself(tmp_path: Path, name: str, end: str) -> None:
+def test_model_of_a_script_that_exits_itself_is_published(tmp_path: Path, name: str, end: str) -> None:
     source = f"def main():\n    {end.replace(chr(10), '; ')}\nmodel = 'trained'\nmain()"
     if name.endswith(".py"):
         (tmp_path / name).write_text(source)

@@ -37,14 +37,14 @@ def test_artifacts_are_found_by_role_reference_and_address(examples: Artifact, s
         pipeline.artifact("model")
 
 
-def test_frame_is_the_rows_of_a_split(examples: Artifact) -> None:
+def test_frame_has_the_rows_of_a_split(examples: Artifact) -> None:
     pd.testing.assert_frame_equal(pipeline.frame("examples", "train")[list(TRAIN)], TRAIN)
     assert list(pipeline.frame(examples, "eval", columns=["distance"])) == ["distance"]
     with pytest.raises(BadInput, match=r"split is None; expected one of \['eval', 'train'\]"):
         pipeline.frame("examples")
 
 
-def test_overview_of_rows_and_of_statistics_shows_the_same_figures(examples: Artifact) -> None:
+def test_overviews_of_rows_and_statistics_agree(examples: Artifact) -> None:
     of_rows = pipeline.overview(TRAIN)._repr_html_()
     assert "3 rows, 3 features" in of_rows and "33.3%" in of_rows and "<svg" in of_rows
     assert "<b>" not in of_rows and "&lt;b&gt;" in of_rows
@@ -56,7 +56,7 @@ def test_overview_of_rows_and_of_statistics_shows_the_same_figures(examples: Art
     assert rows.partition("<svg")[0] == read.partition("<svg")[0]
 
 
-def test_dive_holds_a_sample_of_the_rows_and_no_value_can_end_its_script(examples: Artifact) -> None:
+def test_dive_embeds_a_sample_with_escaped_values(examples: Artifact) -> None:
     source = html.unescape(pipeline.dive("examples", "train").html)
     held = json.loads(re.findall(r"const \{ columns, rows \} = (.*);\n", source)[0])
     assert held["columns"]["carrier"] == [CRAFTED, None, CRAFTED] and held["rows"] == 3
@@ -67,13 +67,13 @@ def test_dive_holds_a_sample_of_the_rows_and_no_value_can_end_its_script(example
     )
 
 
-def test_outside_of_a_notebook_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_outside_a_notebook_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_current", [])
     with pytest.raises(BadInput, match="neither a notebook of NotebookOperator"):
         pipeline.inputs()
 
 
-def test_result_that_is_no_json_or_too_large_is_refused() -> None:
+def test_non_json_or_oversized_result_is_refused() -> None:
     with pytest.raises(BadInput, match=r"result\['a'\] is a builtins.set"):
         pipeline.result({"a": {1}})
     with pytest.raises(BadInput, match="expected 32000 at most"):

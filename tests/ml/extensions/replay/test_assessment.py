@@ -157,7 +157,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(tried: Tried, tmp_path: Path) -> None:
+def test_assessment_agrees_with_the_monitors(tried: Tried, tmp_path: Path) -> None:
     _deploy(tried)
     delays = [0.0, 10.0 * DAY]
     splits = {"eval": WEEKS[0], "newest": WEEKS[1], "train": pd.concat(WEEKS[2:])}
@@ -203,7 +203,7 @@ def test_an_assessment_says_what_the_monitors_would_have_said_of_the_same_rows(t
     assert value == pytest.approx(((x >= 0) == (WEEKS[3]["late"] == 1)).mean()) and low < value < high
 
 
-def test_rows_are_conserved_in_any_order_and_those_that_say_nothing_are_told(tried: Tried) -> None:
+def test_rows_are_conserved_and_uninformative_ones_counted(tried: Tried) -> None:
     before, after = drawn(30, 3), drawn(20, 4, start=START + 4 * WEEK)
     weeks = [WEEKS[0], WEEKS[1].iloc[:0], WEEKS[2].assign(late=1), WEEKS[3]]
     rows = pd.concat([before, *weeks, after]).astype({TIME: "Int64", "late": "Int64"})
@@ -231,7 +231,7 @@ def test_rows_are_conserved_in_any_order_and_those_that_say_nothing_are_told(tri
     assert "In 2 of 4 periods auc is not defined" in said and "1 of 4 periods have no rows" in said
 
 
-def test_classes_are_matched_by_name_and_unknown_ones_are_told(tried: Tried) -> None:
+def test_classes_are_matched_by_name_and_unknown_ones_reported(tried: Tried) -> None:
     params: dict[str, Any] = {"ticks": TICKS[:2], "skew": {**SKEW, "alpha": None, "attribute": False}}
     params["inputs"] = {"model": tried.model(classes=["late", "on time"])}
     with pytest.raises(BadInput, match="of the problem 'binary', and the label 'late' of the examples is 'multiclass'"):
@@ -270,14 +270,14 @@ def test_periods_before_the_end_of_the_training_are_left_out(tried: Tried) -> No
         (lambda rows: rows, {"history": {"time": "at"}}, "there is no column 'at', which its properties has as int64"),
     ],
 )
-def test_a_history_that_does_not_fit_is_refused(
+def test_incompatible_history_is_refused(
     tried: Tried, change: Callable[..., Any], params: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(BadInput, match=words):
         tried.assess({"train": change(WEEKS[0])}, **params)
 
 
-def test_a_feature_of_the_training_that_the_model_does_not_take_is_named(tried: Tried) -> None:
+def test_unused_training_feature_is_named(tried: Tried) -> None:
     with pytest.raises(
         BadInput, match="the candidate takes no feature 'carrier', on which it was trained; it takes scheduled_at, x"
     ):

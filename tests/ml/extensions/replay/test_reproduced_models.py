@@ -27,7 +27,7 @@ class Lookup(tf.Module):  # type: ignore[misc]
         self.weight, self.vocabulary = tf.Variable(weight), tf.saved_model.Asset(str(vocabulary))
 
 
-def test_weights_are_compared_with_the_files_that_a_model_reads(tmp_path: Path) -> None:
+def test_weights_are_compared_by_the_models_files(tmp_path: Path) -> None:
     (tmp_path / "vocabulary.txt").write_text("UA\nDL\n")
     for name, weight in (("one", 1.0), ("same", 1.0), ("heavier", 1.5)):
         tf.saved_model.save(Lookup(weight, tmp_path / "vocabulary.txt"), str(tmp_path / name / SAVED_MODEL))
@@ -47,7 +47,7 @@ def test_weights_are_compared_with_the_files_that_a_model_reads(tmp_path: Path) 
         ([], [], 0.0),
     ],
 )
-def test_predictions_that_are_no_numbers_are_the_same_only_in_both(before: Any, after: Any, largest: float) -> None:
+def test_nan_predictions_equal_only_nan(before: Any, after: Any, largest: float) -> None:
     assert largest_difference(np.asarray(before), np.asarray(after)) == largest
 
 

@@ -101,7 +101,7 @@ def test_rows_go_to_the_topic_and_to_files(broker: Broker, start: Any, capture_p
     assert (counts["captured_rows"], counts["written_rows"], counts["sent_rows"], counts["files"]) == (60, 60, 60, 1)
 
 
-def test_topic_alone_with_labels_apart(mock_kafka: Broker, start: Any, capture_path: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_labels_go_to_a_separate_topic(mock_kafka: Broker, start: Any, capture_path: Path, tmp_path: Path) -> None:  # noqa: F811
     ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"))
     ask(offer=3)
     assert ask(labels=[{"model": "m0", "request_id": "r1", "label": {"late": True}}]) == 1
@@ -117,7 +117,7 @@ def test_topic_alone_with_labels_apart(mock_kafka: Broker, start: Any, capture_p
     assert (counts["written_rows"], counts["sent_rows"], counts["sent_labels"]) == (3, 3, 1)
 
 
-def test_outage_of_the_broker_loses_nothing_acknowledged(mock_kafka: Broker, start: Any, tmp_path: Path) -> None:
+def test_broker_outage_loses_no_acknowledged_row(mock_kafka: Broker, start: Any, tmp_path: Path) -> None:
     ask = start(mock_kafka, base_path="", spool_path=str(tmp_path / "spool"), spool_bytes=64 * 1024)
     acknowledged = [request_id for request_id, _ in ask(offer=50)]
     assert ask(flush=60) is True
@@ -147,7 +147,9 @@ def test_row_larger_than_a_message_is_counted(mock_kafka: Broker, start: Any, tm
     assert (counts["sent_rows"], counts["failed_rows"]) == (1, 0)
 
 
-def test_ingested_rows_are_those_of_files(mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ingested_rows_equal_those_of_files(
+    mock_kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("airflow_hops.extensions.streams.core.topic.ADMIN_TIMEOUT_S", 1.0)
     floats = [0.1, 1e-45, 3.4028235e38, np.nan, np.inf, -np.inf]
     texts = ["ü".encode(), b"", b"NaN", b"\n", b"{", b'"']

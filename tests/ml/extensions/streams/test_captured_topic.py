@@ -23,7 +23,7 @@ from tests.ml.performance.test_performance import ROWS, Served
 from tests.ml.skew.test_skew import Detect
 
 
-def test_labels_of_a_topic_and_of_a_table_say_the_same(
+def test_labels_of_topic_and_table_agree(
     serve: Callable[..., Served],
     mock_kafka: Broker,
     tmp_path: Path,
@@ -43,7 +43,7 @@ def test_labels_of_a_topic_and_of_a_table_say_the_same(
     assert by_topic.versions[0].labelled == 2 * ROWS
 
 
-def test_predictions_of_a_topic_and_of_files_say_the_same(
+def test_predictions_of_topic_and_files_agree(
     serve: Callable[..., Served],
     mock_kafka: Broker,
     tmp_path: Path,

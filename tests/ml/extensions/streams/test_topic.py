@@ -88,7 +88,7 @@ def time_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confluent_kafka, "Consumer", ScanningConsumer)
 
 
-def test_each_record_once_with_types_as_in_files(broker: Broker, tmp_path: Path) -> None:
+def test_each_record_is_read_once_with_file_types(broker: Broker, tmp_path: Path) -> None:
     sent = [
         (i % 2, as_json(id=i, amount=i / 4, note=None if i % 3 else "ü\n"), 1_700_000_000_000 + i) for i in range(3000)
     ]
@@ -115,7 +115,7 @@ def test_values_keep_all_digits(mock_kafka: Broker, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t").sort_by("kafka_offset")["n"].to_pylist() == [9007199254740993, None]
 
 
-def test_poison_is_set_aside_with_offset_and_reason(mock_kafka: Broker, tmp_path: Path) -> None:
+def test_undecodable_record_is_rejected_with_offset_and_reason(mock_kafka: Broker, tmp_path: Path) -> None:
     values = [as_json(id=1), b"{broken", b"[1]", None, as_json(kafka_offset=1), as_json(id=2), b"\xff\xfe"]
     values += [b'{"id": 3, "x": {"y": 1, "y": 2}}', b'{"id":' + b"[" * 200 + b"]" * 200 + b"}", b'{"": 1}']
     mock_kafka.send("events", [(2, value) for value in values])
@@ -132,7 +132,7 @@ def test_poison_is_set_aside_with_offset_and_reason(mock_kafka: Broker, tmp_path
     ]
 
 
-def test_captured_values_of_other_types_are_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+def test_captured_values_of_other_types_are_rejected(mock_kafka: Broker, tmp_path: Path) -> None:
     values: list[Any] = [1, "1", True, 1.5, 2**63, None, "x" * 99]
     producer = confluent_kafka.Producer(mock_kafka.config)
     for types, value in [(b"int64", value) for value in values] + [(b"list<item: " * 5000, 1), (b"\xff", 1)]:
@@ -146,7 +146,7 @@ def test_captured_values_of_other_types_are_set_aside(mock_kafka: Broker, tmp_pa
     assert sorted(row["offset"] for row in rejected) == [1, 2, 3, 4, 6, 7, 8]
 
 
-def test_time_outside_the_calendar_is_set_aside(mock_kafka: Broker, tmp_path: Path) -> None:
+def test_time_outside_the_calendar_is_rejected(mock_kafka: Broker, tmp_path: Path) -> None:
     mock_kafka.send("events", [(0, as_json(n=1), 1 << 60), (0, as_json(n=2))])
     topic = source(mock_kafka)
     counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
@@ -169,7 +169,7 @@ def test_errors_of_values_name_the_topic_and_the_offset(
         ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
 
 
-def test_nothing_usable_is_an_error(mock_kafka: Broker, tmp_path: Path) -> None:
+def test_topic_without_usable_records_is_an_error(mock_kafka: Broker, tmp_path: Path) -> None:
     mock_kafka.send("events", [(0, b"x")])
     topic = source(mock_kafka)
     with pytest.raises(BadInput, match=r"no usable records .*partition 0 offsets \[0, 1\).*1 not JSON"):
@@ -207,7 +207,7 @@ def test_late_record_is_in_the_next_window(mock_kafka: Broker, tmp_path: Path, t
     assert recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)).offsets["0"] == (2, 4)
 
 
-def test_retry_reads_the_same_and_another_run_what_is_new(mock_kafka: Broker, tmp_path: Path) -> None:
+def test_retry_reads_the_same_records_and_the_next_run_new_ones(mock_kafka: Broker, tmp_path: Path) -> None:
     store, topic = ArtifactStore(str(tmp_path / "store")), source(mock_kafka)
     mock_kafka.send("events", [(1, as_json(n=0))])
     first = recorded_ranges(store, TASK, "t", topic, (None, None))
@@ -250,7 +250,7 @@ def test_topic_that_shrank_or_lost_a_partition_is_named(mock_kafka: Broker, tmp_
         ingest(tmp_path, topic, TopicRanges("events", None, None, {"9": (0, 5)}))
 
 
-def test_topic_created_again_is_named(tansu: Broker, tmp_path: Path) -> None:
+def test_recreated_topic_is_named(tansu: Broker, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     tansu.send("events", [(0, as_json(n=n)) for n in range(5)])
@@ -265,7 +265,7 @@ def test_topic_created_again_is_named(tansu: Broker, tmp_path: Path) -> None:
         ingest(tmp_path, topic, ranges)
 
 
-def test_gaps_of_transactions_pass_only_where_compaction_is_excluded(
+def test_transaction_gaps_need_a_topic_without_compaction(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = confluent_kafka.Producer({**broker.config, "transactional.id": "t"})
@@ -311,7 +311,7 @@ def test_unknown_topic_and_options_are_bad_input(tansu: Broker) -> None:
             plan_ranges(TopicSource(uri, storage_options=options), (None, None))
 
 
-def test_plans_that_do_not_fit_are_refused(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
+def test_incompatible_plans_are_refused(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
     mock_kafka.send("events", [(0, as_json(n=0), 1_700_000_000_000)])
     bounds = "2023-11-14T00:00:00", "2023-11-15T00:00:00"
     store = ArtifactStore(str(tmp_path / "store"))
@@ -404,7 +404,7 @@ V1 = {
 V2 = {**V1, "fields": [*V1["fields"], {"name": "more", "type": ["null", "double"]}]}
 
 
-def test_avro_of_two_schema_versions(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+def test_avro_schema_versions_are_joined(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     registry.schemas |= {1: {"schema": json.dumps(V1)}, 2: {"schema": json.dumps(V2)}}
     at, key = dt.datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=dt.UTC), uuid.uuid4()
     row = {"id": 2**53 + 1, "at": at, "price": decimal.Decimal("12.30"), "key": key, "tags": {"x": 1}, "kind": "B"}
@@ -433,7 +433,7 @@ def test_avro_of_two_schema_versions(mock_kafka: Broker, registry: Any, tmp_path
         (["long", "double"], None),  # which would round large numbers
     ],
 )
-def test_avro_unions(
+def test_avro_unions_are_read(
     union: list[Any], values: list[Any] | None, mock_kafka: Broker, registry: Any, tmp_path: Path
 ) -> None:
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "n", "type": union}]}
@@ -473,7 +473,7 @@ def test_registry_that_fails_is_retried(mock_kafka: Broker, registry: Any, tmp_p
         ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
 
 
-def test_values_that_make_no_table_are_named(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+def test_non_tabular_values_are_named(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     narrow = {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}
     priced = {"type": "record", "name": "Event", "fields": [{"name": "price", "type": narrow}]}
     wide = {**priced, "fields": [{"name": "price", "type": {**narrow, "precision": 9}}]}
@@ -526,7 +526,7 @@ UNUSABLE = [
 ]
 
 
-def test_values_of_unusable_schemas_are_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+def test_values_of_unusable_schemas_are_rejected(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     registry.schemas |= {n: {"schema": json.dumps(schema)} for n, (schema, _, _) in enumerate(UNUSABLE, 1)}
     # Each record of a level has two of the next.
     wide: Any = "long"
@@ -547,7 +547,7 @@ def test_values_of_unusable_schemas_are_set_aside(mock_kafka: Broker, registry: 
     assert [reason[: len(start)] for reason, start in zip(reasons, expected, strict=True)] == expected
 
 
-def test_decimals_of_too_many_digits_are_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+def test_decimals_with_too_many_digits_are_rejected(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     schema = record({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2})
     registry.schemas[1] = {"schema": json.dumps(schema)}
     numbers = [decimal.Decimal("1.25"), decimal.Decimal(10**40)]
@@ -578,7 +578,7 @@ def event_file() -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def test_protobuf(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+def test_protobuf_records_are_read(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     from google.protobuf import timestamp_pb2
 
     file, pool = event_file(), descriptor_pool.DescriptorPool()
@@ -600,7 +600,7 @@ def test_protobuf(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     assert (second["id"], second["name"], second["weights"], second["at"]) == (0, "", [], None)
 
 
-def test_protobuf_that_no_table_holds_is_set_aside(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
+def test_non_tabular_protobuf_is_rejected(mock_kafka: Broker, registry: Any, tmp_path: Path) -> None:
     kinds = descriptor_pb2.FieldDescriptorProto
     file = event_file()
     file.message_type[0].field.add(name="u", number=5, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
