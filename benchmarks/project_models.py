@@ -25,8 +25,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from airflow_hops.cli.project import project_files  # noqa: E402
-from airflow_hops.core.contract.table_columns import ColumnDescription, TableDescription  # noqa: E402
+from airflow_hops.extensions.projects.cli.project import project_files  # noqa: E402
+from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, TableDescription  # noqa: E402
 
 UNSEEN = 20_000
 

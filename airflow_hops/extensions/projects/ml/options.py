@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.table_columns import Role
 from airflow_hops.core.contract.target import Problem
+from airflow_hops.extensions.projects.core.table_columns import Role
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.cli.project import project_files
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.table_columns import TableDescription
-from airflow_hops.ml.stages.init.columns import describe_table
-from airflow_hops.ml.stages.init.options import Told
+from airflow_hops.extensions.projects.cli.project import project_files
+from airflow_hops.extensions.projects.core.table_columns import TableDescription
+from airflow_hops.extensions.projects.ml.columns import describe_table
+from airflow_hops.extensions.projects.ml.options import Told
 
 ROWS = 200
 

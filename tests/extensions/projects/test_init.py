@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_models import Pipeline
 
-from airflow_hops.cli.init import report
-from airflow_hops.cli.project import project_files
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.table_columns import ColumnDescription, TableDescription
+from airflow_hops.extensions.projects.cli.init import report
+from airflow_hops.extensions.projects.cli.project import project_files
+from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, TableDescription
 from airflow_hops.operators import IngestOperator, PrepareOperator, SkewOperator
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)

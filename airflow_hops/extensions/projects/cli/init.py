@@ -15,13 +15,13 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import suppress_logs_and_warning
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.cli.project import project_files
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.table_columns import TableDescription
+from airflow_hops.extensions.projects.cli.project import project_files
+from airflow_hops.extensions.projects.core.table_columns import TableDescription
 from airflow_hops.hooks.runtime import RuntimeHook
 
-_STEP = "airflow_hops.ml.stages.init.columns:describe"
+_STEP = "airflow_hops.extensions.projects.ml.columns:describe"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OPTIONS = (
     "label", "key", "time", "weight", "problem", "drop", "keep", "type", "decimal", "thousands", "quote", "escape",

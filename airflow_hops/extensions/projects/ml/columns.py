@@ -21,10 +21,12 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.contract.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.core.contract.target import MULTICLASS, REGRESSION, Target
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.source_files import list_files
+from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
+from airflow_hops.extensions.projects.ml.options import Told, named
+from airflow_hops.extensions.projects.ml.proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.ml.metrics.leakage import SUSPICIOUS, TELLS, score_alone
 from airflow_hops.ml.readers import first_types, infer_types, read
 from airflow_hops.ml.readers.csv_dialect import find_delimiter, missing_texts, notes_on_text, with_notation
@@ -32,8 +34,6 @@ from airflow_hops.ml.readers.csv_quotes import UncertainQuotes
 from airflow_hops.ml.readers.raw_file import RawFile, identify
 from airflow_hops.ml.readers.text_types import TEXT
 from airflow_hops.ml.readers.types import Types, unify
-from airflow_hops.ml.stages.init.options import Told, named
-from airflow_hops.ml.stages.init.proposals import propose_logarithm, propose_minimum, propose_newest_s
 from airflow_hops.ml.stages.prepare.label import find_target
 from airflow_hops.ml.step.context import StepContext
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from airflow_hops.core.contract.table_columns import ColumnDescription, Role, TableDescription
 from airflow_hops.core.contract.target import REGRESSION
+from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
 
 _WIDTH = 110
 _TYPES: dict[Role, str] = {"number": "float64", "category": "string", "key": "string", "weight": "float64"}

@@ -1,0 +1,1 @@
+"""Description of a file, from which a project is written."""

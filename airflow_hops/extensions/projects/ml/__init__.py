@@ -1,0 +1,1 @@
+"""Reads a file, and determines its columns, their roles and the problem."""

@@ -1,1 +1,0 @@
-"""Proposes a project from the columns of a table, for ``airflow hops init``."""
