@@ -22,7 +22,7 @@ from airflow_hops.core.contract.performance import PerformanceProperties
 from airflow_hops.core.contract.skew import SkewProperties
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.replay.core.backtest import Assessment, delay_key
-from airflow_hops.extensions.replay.ml import backtest
+from airflow_hops.extensions.replay.ml.backtest import stage as backtest
 from airflow_hops.extensions.replay.ml.backtest.history import labels_of
 from airflow_hops.ml.metrics.class_names import ClassNames
 from airflow_hops.ml.stages import schema, skew
