@@ -251,7 +251,7 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv.gz", gzip.compress(bytes(99_000), mtime=0)[:50] + b"rubbish" * 9, {}, "t.csv.gz: cannot be read"),
         ("t.zip", b"PK\x03\x04" + bytes(99), {}, "t.zip: cannot be read"),
         ("t.jsonl", '{"a": 1}\n{"a": }\n', {}, "t.jsonl, row 2: JSON parse error"),
-        ("t.jsonl", '{"a": 1}\n{"a": 2, "a": 3}\n', {}, "row 2: JSON parse error: a field of 'a' is there twice"),
+        ("t.jsonl", '{"a": 1}\n{"a": 2, "a": 3}\n', {}, "row 2: JSON parse error: a field of 'a' occurs twice"),
         ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
         ("t.bin", bytes(range(256)), {}, "t.bin: neither CSV, JSON lines nor Parquet"),
     ],

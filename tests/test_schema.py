@@ -144,7 +144,7 @@ def test_function_amends_the_schema_once_and_changes_are_reported(pipeline: Pipe
     ("dag_id", "words"),
     [
         ("schema_function_returns_text", r"schema\(\) returned a builtins.str; expected the Schema"),
-        ("schema_function_two_of_a_name", "expected a name of its own, a second one named 'temp'"),
+        ("schema_function_two_of_a_name", "expected a unique name, found a second one named 'temp'"),
     ],
 )
 def test_invalid_schema_function_fails_and_freezes_nothing(pipeline: Pipeline, dag_id: str, words: str) -> None:

@@ -86,7 +86,7 @@ class TokenFile:
     """Tokens of a file, one per line; empty lines and lines that begin with ``#`` are ignored.
 
     While tokens are compared, the file is checked for changes once a second, so a new token can be added before the old
-    one is removed. If the file becomes unreadable, the previous tokens stay valid and the log says so.
+    one is removed. If the file becomes unreadable, the previous tokens stay valid and a warning is logged.
 
     Args:
         flag: Flag that names the file.

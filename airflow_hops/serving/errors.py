@@ -41,7 +41,7 @@ _CODE_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class StartError(Exception):
-    """The server cannot start; the message tells the user why, in one line."""
+    """The server cannot start; the message gives the reason in one line."""
 
 
 class ServingError(Exception):

@@ -102,7 +102,9 @@ class GrpcSocket:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise PortError(f"--grpc_socket_path={path}: gRPC cannot listen there; is the folder there and writable?")
+            raise PortError(
+                f"--grpc_socket_path={path}: gRPC cannot listen there; does the folder exist, and is it writable?"
+            )
 
     def appear(self) -> None:
         """Moves the socket to its path."""

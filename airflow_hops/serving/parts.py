@@ -130,7 +130,7 @@ class ServerPart:
         raise NotImplementedError
 
     def observer(self, flags: Flags, catalog: Catalog, capture: Capture) -> Observer | None:
-        """Returns what gets the answered requests of this process; None if nothing of the part does."""
+        """Returns the observer of this process's answered requests; None if the part has none."""
         return None
 
     def reports(self, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:

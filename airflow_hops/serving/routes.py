@@ -17,7 +17,7 @@ from airflow_hops.serving.errors import ServingError, invalid_argument
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request whose body has arrived.
+    """A request with its complete body.
 
     Attributes:
         method: GET, POST, …

@@ -21,7 +21,7 @@ from airflow_hops.ml.training.gang.leases import FOLDER_VARIABLE, GpuLeases
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_JAX = importlib.util.find_spec("jax") is not None
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="there is no PyTorch")
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
 needs_jax = pytest.mark.skipif(not HAS_JAX, reason="there is no JAX")
 needs_gpu = pytest.mark.skipif(ON_CPU, reason="needs a GPU")
 DEVICE = "cpu" if ON_CPU else "cuda"

@@ -28,11 +28,11 @@ class ColumnDecoder(ABC):
             encoded: String tensor ``[batch]``.
 
         Returns:
-            Tensor ``[batch, *shape]``, of the dtype and shape in ``features.json``. A row does not depend on others.
+            Tensor ``[batch, *shape]``, of the dtype and shape in ``features.json``. Rows do not depend on each other.
         """
 
     def damage(self, value: memoryview) -> str | None:
-        """Returns what is wrong with an encoded value, if that is known before it is decoded."""
+        """Returns the fault of an encoded value, if it can be found without decoding."""
         return None
 
 
@@ -40,7 +40,7 @@ def column_decoder(encoding: Encoding) -> ColumnDecoder:
     """Returns the decoder of a column.
 
     Raises:
-        BadInput: There is none of that name, or it does not take the options.
+        BadInput: The name is unknown, or the decoder does not take the options.
     """
     decoder = load_extension(COLUMN_DECODERS, encoding.decoder)
     try:

@@ -24,7 +24,7 @@ class Vocabulary:
 
     Attributes:
         feature: Name of the feature.
-        values: Its values; the id of ``values[i]`` is ``i + 1``, and 0 represents every other value.
+        values: The values; ``values[i]`` has the id ``i + 1``, and all other values have 0.
         looked_up: Tensors of ids made with this vocabulary, from which an output's vocabulary size is derived.
     """
 

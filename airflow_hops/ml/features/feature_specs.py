@@ -41,8 +41,8 @@ class OutputSpec(JsonFields):
 
     Attributes:
         dtype: TensorFlow's name of its dtype.
-        width: Columns of an output of shape ``[batch, width]``; None for one of shape ``[batch]``.
-        vocabulary_size: Number of ids, for the ids of a vocabulary; an embedding needs as many rows.
+        width: Columns of an output of shape ``[batch, width]``; None for the shape ``[batch]``.
+        vocabulary_size: Number of ids of a vocabulary, the number of rows that an embedding needs.
         inputs: Raw features, and the time, that it is computed from; None if unknown.
         encoding: For a column of encoded bytes, such as images, which trainings decode: how they do it.
     """
@@ -92,7 +92,7 @@ class FeatureSpecs:
 
     @property
     def target(self) -> Target:
-        """Target of a model; raises ``BadInput`` if problem and classes contradict each other."""
+        """Returns the target of a model; raises ``BadInput`` if problem and classes contradict each other."""
         return Target.from_properties(self.label, self.problem, self.classes, self.weight, self.more_labels)
 
     @property
@@ -172,7 +172,7 @@ def read_raw_features(
         or its value count, is ``float32[n]``.
 
     Raises:
-        BadInput: there is no schema, or a feature has another type, or lists of several lengths.
+        BadInput: the schema is missing, or a feature has an unsupported type, or lists of different lengths.
     """
     schema = load_schema(schema_path)
     features: dict[str, str] = {}

@@ -105,7 +105,7 @@ def check_exportable(model: Any, outputs: Mapping[str, OutputSpec], target: Targ
     Args:
         model: The model, built.
         outputs: The transform's outputs.
-        target: What the returned model must predict, which may be another one with the same layers.
+        target: Target of the returned model, which may be another one with the same layers.
 
     Raises:
         BadInput: the model cannot be traced, or uses a table that it would not be saved with.
@@ -128,7 +128,7 @@ def check_exportable(model: Any, outputs: Mapping[str, OutputSpec], target: Targ
         with traced.graph.as_default():
             served_outputs(traced.structured_outputs, target)
     except BadInput as error:
-        log.warning("the model that is trained cannot be served as it is; return one that can: %s", error)
+        log.warning("the trained model cannot be served as it is; return one that can: %s", error)
 
 
 _UNTRACKED = (
@@ -139,7 +139,7 @@ _UNTRACKED = (
 
 @contextlib.contextmanager
 def exporting() -> Iterator[None]:
-    """Raises BadInput for what prevents the export of a model, and would again in a retry."""
+    """Raises BadInput for an error that prevents the export of a model, since a retry cannot help."""
     try:
         yield
     except (AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:

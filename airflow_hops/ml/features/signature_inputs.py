@@ -1,8 +1,8 @@
-"""Inputs of SavedModels with the names of columns, whatever these are.
+"""Inputs of SavedModels with arbitrary column names.
 
-TensorFlow turns an input's name into a parameter of a Python function and an operation of the graph. It refuses names
-such as ``mean radius``, ``class``, or ``Name`` beside ``name``, or changes them. Inside the graph, such columns have
-generated argument names; the signature, which clients use, has the columns' names.
+TensorFlow turns an input's name into a parameter of a Python function and an operation of the graph. TensorFlow refuses
+names such as ``mean radius``, ``class``, or ``Name`` beside ``name``, or changes them. Inside the graph, such columns
+have generated argument names; the signature, which clients use, has the columns' names.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class AlignedRows:
         predictions: By model, ``[rows]``, or with several classes ``[rows, classes]``.
         weights: Weights of the rows, or None.
         slices: Values of the slicing columns as text, ``[rows]``.
-        compared: Whether the champion knows a row's class, so that the models can be compared on it; ``[rows]``.
+        compared: Whether a row's class is one of the champion's, so that the models can be compared on it; ``[rows]``.
     """
 
     labels: Array
@@ -102,7 +102,7 @@ def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, Mode
     A model whose artifact does not name its classes has those of the examples, by number.
 
     Args:
-        models: Candidate, and champion if there is one.
+        models: The candidate, and the champion if one exists.
         properties: Properties of the models' artifacts.
         of: Target of the examples.
 
@@ -111,16 +111,15 @@ def class_names(models: Mapping[str, ServedModel], properties: Mapping[str, Mode
     """
     candidate, champion = models[CANDIDATE], models.get(CHAMPION)
     problem = candidate.problem
-    # A softmax of two classes counts as several; examples of several classes need not name them.
+    # A softmax over two classes counts as multiclass.
     if problem != of.problem and not (problem == MULTICLASS and of.problem == BINARY):
         raise BadInput(
-            f"{candidate.path}: the model answers {candidate.output!r}, which is of the problem {problem!r}, and the "
-            f"label {of.label!r} of the examples is {of.problem!r}; evaluate it on examples of its own problem"
+            f"{candidate.path}: the model's output {candidate.output!r} has the problem {problem!r}, but the label "
+            f"{of.label!r} of the examples has {of.problem!r}; evaluate it on examples of the same problem"
         )
     if champion is not None and champion.problem != candidate.problem:
         raise BadInput(
-            f"the model is of the problem {problem!r}, and the champion of {champion.problem!r}; they cannot be "
-            f"compared: {_AWAY}"
+            f"the model's problem is {problem!r}, the champion's {champion.problem!r}; they cannot be compared: {_AWAY}"
         )
     if problem == REGRESSION:
         return ClassNames(None, {})
@@ -141,14 +140,14 @@ def _names_of(name: str, model: ServedModel, properties: ModelProperties, exampl
     if len(names) != outputs:
         whose = "its artifact names" if properties.classes else "its artifact names none, and the examples have"
         raise BadInput(
-            f"the {name} tells {outputs} classes apart ({model.path}), but {whose} {len(names)}: {', '.join(names)}; "
+            f"the {name} distinguishes {outputs} classes ({model.path}), but {whose} {len(names)}: {', '.join(names)}; "
             f"{'state its classes where it is trained or imported' if name == CANDIDATE else _AWAY}"
         )
     return names
 
 
 def _numbers(names: tuple[str, ...], among: tuple[str, ...]) -> Array:
-    """Returns for each name its number among others; -1 if it is missing."""
+    """Returns the index of each name in another list; -1 if it is missing."""
     places = {name: number for number, name in enumerate(among)}
     return np.array([places.get(name, -1) for name in names], np.int64)
 

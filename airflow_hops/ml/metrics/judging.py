@@ -135,7 +135,7 @@ class Judge:
             order = np.argsort(-counts, kind="stable")
             if len(order) > MAX_SLICE_VALUES:
                 log.warning(
-                    "slice %r has %d values; the %d most frequent are looked at, %d rows are left out",
+                    "slice %r has %d values; the %d most frequent are evaluated, %d rows are left out",
                     column, len(order), MAX_SLICE_VALUES, int(counts[order[MAX_SLICE_VALUES:]].sum()),
                 )  # fmt: skip
             sliced[column] = [

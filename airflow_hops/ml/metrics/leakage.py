@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_hops.core.contract.target import REGRESSION, Problem
 
 TELLS = 0.999
-"""Score from which a column is left out: real data hardly ever predicts so well."""
+"""Score at which a column is left out: real features rarely predict this well."""
 SUSPICIOUS = 0.98
 
 _MOST_ROWS = 10_000
@@ -25,7 +25,7 @@ def score_alone(column: pa.ChunkedArray, label: pa.ChunkedArray, problem: Proble
 
     Returns:
         The AUC (one against the rest, the mean over classes); for a regression the R² of ranks, so that curves and
-        heavy tails do not matter. None if there are too few rows.
+        heavy tails do not matter. None with too few rows.
     """
     from sklearn.metrics import r2_score, roc_auc_score
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor

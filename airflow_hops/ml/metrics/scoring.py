@@ -34,7 +34,7 @@ class ServedModel:
 
     Attributes:
         inputs: Dtypes (int64, float32, float64, string; ``float32[16]`` for vectors) of the raw features by name.
-        problem: What the model predicts, by its outputs.
+        problem: Problem of the model, from its outputs.
         output: Output with the prediction: ``probability``, ``probabilities`` or ``prediction``.
         classes: Number of classes of ``probabilities``; None for other outputs.
 

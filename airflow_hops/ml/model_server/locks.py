@@ -47,7 +47,7 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
     Args:
         store: The artifact store.
         folder: Address of the lease in it.
-        what: Name of the locked thing, for the error.
+        what: Description of the lock, for the error.
         timeout_s: Seconds to wait for another task.
 
     Raises:
@@ -63,8 +63,8 @@ def store_lease(store: ArtifactStore, folder: str, what: str, timeout_s: float) 
             yield
         if lease.is_lost:
             raise HopsError(
-                f"{what}: another task has taken {folder}, since this one could not write there for a minute; both may "
-                "have changed it, and a retry sets it right"
+                f"{what}: another task has taken {folder}, since this one could not write there for a minute; both "
+                "may have changed it; a retry repairs it"
             )
     finally:
         lease.release()

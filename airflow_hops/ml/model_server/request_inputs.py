@@ -92,18 +92,18 @@ def check_inputs(
 ) -> None:
     """Checks that a canary accepts the champion's requests, which it gets a share of.
 
-    Requests hold keys instead of the inputs that a server looks up.
+    With a look-up, requests hold keys instead of the looked-up inputs.
 
     Args:
         context: Step.
         champion: The champion.
         model: The canary's model.
         model_name: Name of the served model.
-        champion_keys: What requests hold instead of the champion's inputs.
-        keys: What requests hold instead of the canary's inputs.
+        champion_keys: Differences between the champion's inputs and those of its requests.
+        keys: Differences between the canary's inputs and those of its requests.
 
     Raises:
-        BadInput: it has other inputs or keys, or the same with other types or widths.
+        BadInput: inputs or keys differ in name, type or width.
     """
     champion_types = _sent_types(_champion_inputs(context, champion), champion_keys)
     types = _sent_types(request_inputs(model_folder(context.store, model)), keys)
@@ -129,7 +129,7 @@ def check_inputs(
             )
         raise BadInput(
             f"model {model_name!r}: {model.uri} {' and '.join(differences)}, unlike the champion {champion.model.uri}. "
-            "A canary gets the requests that the champion gets, and a server refuses those whose inputs are others. "
+            "A canary gets the requests that the champion gets, and a server refuses requests with other inputs. "
             f"{advice}; or switch clients and model together, with canary_percent=100 or another model_name"
         )
 
@@ -141,7 +141,7 @@ def _sent(model: Artifact, keys: RequestKeys) -> set[str] | None:
 
 
 def _sent_types(types: Mapping[str, RequestInput] | None, keys: RequestKeys) -> Mapping[str, RequestInput] | None:
-    """Returns the types of the inputs that clients send; None if those of the model are not known."""
+    """Returns the types of the inputs that clients send; None if the model's inputs are not known."""
     if types is None:
         return None
     of_keys = {name: RequestInput(dtype, (-1,), is_described=True) for name, dtype in keys.keys.items()}

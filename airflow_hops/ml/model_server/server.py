@@ -37,7 +37,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ModelServer:
-    """A running server of this package; subclasses control those of other kinds.
+    """A running server of this package; subclasses control other kinds of servers.
 
     Attributes:
         places: Folders and files that it shares with the worker.
@@ -83,7 +83,7 @@ class ModelServer:
         return self.shares.splits
 
     def exclusive(self, model_name: str, timeout_s: float = 300.0) -> contextlib.AbstractContextManager[None]:
-        """Locks a model for one task: concurrent deployments or decisions would undo each other's work.
+        """Locks a model for one task: concurrent deployments or decisions would undo each other.
 
         Raises:
             HopsError: another task has held it for ``timeout_s`` seconds.
@@ -129,7 +129,7 @@ class ModelServer:
         return self.configs.change(put)
 
     def serve_again(self, model_name: str) -> None:
-        """Sends the config of a model if the server knows no version of it: one that is configured by RPC forgets it.
+        """Sends the config of a model if the server has lost it in a restart, as it does if it is configured by RPC.
 
         Raises:
             HopsError: the server does not answer.

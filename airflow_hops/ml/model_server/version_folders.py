@@ -55,7 +55,7 @@ class LocalFolders:
         return path.read_bytes() if path.is_file() else None
 
     def publish(self, model: Path, model_name: str, version: int, fingerprint: str) -> bool:
-        """Copies a model beside its place, and renames it into it."""
+        """Copies a model to a temporary folder, and renames that folder."""
         target = Path(self.uri(model_name, version))
         if target.exists():
             marker = target / _MARKER
@@ -164,7 +164,7 @@ def check_model(folder: Path, *, served_by: str = BUNDLED) -> None:
     """
     model_format = format_of(folder)
     if model_format is None:
-        raise BadInput(f"{folder}: no model (none of {', '.join(model_files())} is in it)")
+        raise BadInput(f"{folder}: no model; expected one of {', '.join(model_files())}")
     served = model_server_kinds()[served_by].formats
     if served is not None and model_format.name not in served:
         raise BadInput(

@@ -85,7 +85,7 @@ def export_model(
             label, of one framework, or a model that returns a dict by label; its other outputs are served unchanged.
         folder: The artifact's folder.
         framework: Registered name of the framework.
-        target: What the model predicts.
+        target: Target of the model.
         sample: Held-out rows as the model takes them: a data frame, or a matrix ``[rows, width]``.
         transform_graph: The pipeline's transform graph, if the model takes its outputs: it is placed before the model,
             so that requests hold raw features; its ``features.json`` is in the same folder. None if the model takes raw
@@ -163,8 +163,7 @@ def _signature(rows: Sample, target: Target, transform_graph: Path | None, width
         return ModelSignature(requests, requests, None, outputs)
     if rows.order is None:
         raise BadInput(
-            "the sample is a matrix, and order is None; expected the names of the transform's outputs that its columns "
-            "are"
+            "the sample is a matrix, and order is None; expected the names of the transform's outputs in its columns"
         )
     specs = FeatureSpecs.read(transform_graph.parent / "features.json")
     missing = [name for name in rows.order if name not in specs.outputs]
@@ -187,7 +186,7 @@ def _dtype(kind: tensors.TensorType) -> str:
 
 
 def _with_model(signature: ModelSignature, written: Written, rows: Sample, target: Target) -> ModelSignature:
-    """Sets the stored model's inputs, by name or a matrix whose columns are those of the order, and its outputs."""
+    """Records the stored model's inputs, by name or as a matrix with the columns of the order, and its outputs."""
     is_asked_by_name = signature.requests.width is None
     order = rows.order if written.inputs.width is not None and is_asked_by_name else None
     signature = replace(signature, model=written.inputs, order=order)
@@ -228,7 +227,7 @@ def _open(folder: Path, form: str) -> LocalServable:
 
 
 def _refusal(errors: Sequence[NotExportable | Differs], framework: Framework, model: Any, others: Sequence[str]) -> str:
-    """Returns the message of an export that failed, ``others`` being the formats that were not tried."""
+    """Returns the message of a failed export; ``others`` are the formats that were not tried."""
     last = errors[-1]
     part = framework.inexact_part(model, last.rows) if isinstance(last, Differs) and last.rows is not None else None
     advice = [f"{part} is converted inexactly"] if part else []

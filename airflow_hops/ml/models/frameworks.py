@@ -23,7 +23,7 @@ class NotExportable(Exception):
 
     Args:
         message: The model or part, and the reason.
-        advice: What to use instead.
+        advice: Alternative for the user.
     """
 
     def __init__(self, message: str, advice: str) -> None:
@@ -68,7 +68,7 @@ class Framework(ABC):
         By default they are the matrix of all features, in the table's order.
 
         Raises:
-            BadInput: The model was trained on something else, which will not be there when it serves.
+            BadInput: The model was trained on other columns, which requests will lack.
         """
         return table.matrix(), list(table.specs)
 
@@ -79,7 +79,7 @@ class Framework(ABC):
         Args:
             model: The model.
             sample: The rows; ``sample.rows`` are as the model takes them.
-            target: What it predicts.
+            target: Target of the model.
 
         Returns:
             In a regression numbers ``[rows]``, with two classes the second's probability ``[rows]``, with several
@@ -106,7 +106,7 @@ class Framework(ABC):
             folder: The folder.
             format: One of :meth:`formats`.
             sample: Rows as the model takes them.
-            target: What it predicts.
+            target: Target of the model.
 
         Raises:
             NotExportable: The format cannot hold the model; the next format is tried.
@@ -114,7 +114,7 @@ class Framework(ABC):
         """
 
     def inexact_part(self, model: Any, sample: Sample) -> str | None:
-        """Returns the part of a model that the written one computes differently for these rows, if that is known."""
+        """Returns the part of a model that the written model computes differently for these rows, if known."""
         return None
 
 

@@ -52,7 +52,7 @@ class LoadedModel:
     """Signature of a model of any format, in the model server's own code.
 
     Args:
-        path: The model's folder, whose files tell the format.
+        path: The model's folder; its files determine the format.
         signature: The signature's name.
         threads: Threads of one operation; 0 for one on each core.
 

@@ -65,8 +65,8 @@ class ProbeBatch:
 def probe_batches(sample: Sample) -> Iterator[ProbeBatch]:
     """Yields the probe rows of a sample.
 
-    Each column in turn is missing, infinite, zero, beyond the values of the sample and far beyond them; strings are
-    empty, never seen, or in other letters. Then all columns are missing, and zero.
+    Each column in turn is missing, infinite, zero, outside the sample's range and far outside it; strings are empty,
+    unknown, or in another case. Then all columns are missing, and zero.
     """
     columns = sample.rounded().columns()
     count = max(1, min(_ROWS, len(sample.labels), _BATCH_ROWS // len(columns)))

@@ -17,7 +17,7 @@ Answers = Callable[[Sample], Mapping[str, Array]]
 _NAMED_ROWS = 5
 _ROWS, _ROWS_ALONE = 8, 3
 _TOLERABLE = 10
-"""A difference up to so many times the tolerance may be one to tolerate; a larger one is an error."""
+"""Up to this multiple of the tolerance, the message suggests raising it; beyond, the export is wrong."""
 
 
 class Differs(Exception):
@@ -85,7 +85,7 @@ def check_rows_apart(
     probabilities: set[str],
     labels: Sequence[Any],
 ) -> None:
-    """Checks that a model answers a row by itself, as requests hold one row, and servers batch them with any others.
+    """Checks that an answer depends on its row only: requests may hold one row, and servers batch any requests.
 
     Args:
         ask: Returns the outputs by name for the rows with the given numbers, in one batch.
@@ -117,7 +117,7 @@ def check_rows_apart(
         return result
 
     among = f"in a batch of {len(some)}"
-    first = check(some, among, {}, "", _ALONE)  # finds only refusals
+    first = check(some, among, {}, "", _ALONE)  # without answers to compare: detects refusals only
     check(some, "when it is asked again", first, "before", _REPEATABLE)
     alone = [(some[at : at + 1], "alone") for at in range(0, len(some), max(1, len(some) // _ROWS_ALONE))]
     for rows, where in (*alone, (some, among)):
@@ -176,7 +176,7 @@ class TrainedAnswers:
         """Returns the largest difference on the unchanged rows of the sample.
 
         Args:
-            exported: Asks the exported model; raises if it refuses the rows.
+            exported: Calls the exported model; raises if it refuses the rows.
             what: Its format, for messages.
             tolerance: Largest difference allowed.
             probabilities: Outputs whose difference is absolute; for others it is relative to the standard deviation of
@@ -259,7 +259,7 @@ def _said(answer: Answer, outputs: Iterable[str]) -> str:
 
 
 def _spread(outputs: Mapping[str, Array], probabilities: set[str]) -> dict[str, float | None]:
-    """Returns what differences are relative to, by output; None if they are absolute."""
+    """Returns the scale of differences, by output; None if they are absolute."""
     return {
         name: None if name in probabilities else float(values.std()) or float(np.abs(values).max()) or 1.0
         for name, values in outputs.items()

@@ -82,7 +82,7 @@ class Sample:
         if self.inputs.width is None:
             for name, kind in self.inputs.columns.items():
                 if kind is tensors.STRING:
-                    raise BadInput(f"column {name!r} of the sample holds strings; expected numbers alone")
+                    raise BadInput(f"column {name!r} of the sample holds strings; expected only numbers")
         return np.asarray(self.rows, dtype=np.float32)
 
     def columns(self) -> list[Array]:
@@ -99,7 +99,7 @@ class Sample:
         return repr(list(names)[number]) if is_named else f"column {number} of the matrix"
 
     def with_columns(self, columns: Sequence[Array], labels: Sequence[Any]) -> Sample:
-        """Returns other rows of the same inputs."""
+        """Returns a sample with the same inputs and other rows."""
         if self.inputs.width is not None:
             return replace(self, rows=np.stack(columns, axis=1), labels=labels)
         frame = type(self.rows)(dict(zip(self.rows.columns, columns, strict=True)))

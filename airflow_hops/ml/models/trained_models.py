@@ -24,7 +24,7 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
             arrays ``[batch, …]`` by other names.
         sample: The rows.
         framework: The framework that it was trained with.
-        target: What it predicts.
+        target: Target of the model.
         checked: Whether predictions must be finite, and probabilities between 0 and 1.
 
     Returns:
@@ -53,7 +53,7 @@ def answers_of(model: Any, sample: Sample, framework: str, target: Target, *, ch
         if by_label:
             raise BadInput(f"{whose} returned a model for {name!r}; the labels are {', '.join(map(repr, labels))}")
         if name in answers:
-            raise BadInput(f"{whose} gives {name!r}, the name of what is served for a label; rename it")
+            raise BadInput(f"{whose} gives {name!r}, the name of an output that is served for a label; rename it")
         if not heads[name].ndim or len(heads[name]) != len(sample.labels):
             raise BadInput(f"{whose} gives {name!r} of shape {list(heads[name].shape)}; expected [rows, …]")
         answers[name] = heads[name]

@@ -34,7 +34,7 @@ def encode(table: pa.Table, facts: Mapping[str, Any], *, exact: bool = True) -> 
     Args:
         table: Columns of types that have a role (:func:`role_of`).
         facts: Other entries of the header.
-        exact: Whether numbers keep all their digits, or only those that are enough to draw them.
+        exact: Whether numbers keep all their digits, or only as many as a chart needs.
     """
     columns, buffers, offset = [], [], 0
     for name in table.column_names:
@@ -66,7 +66,7 @@ def _encode_column(column: Any, exact: bool) -> tuple[Any, dict[str, Any]]:
     if role == "boolean":
         return pc.fill_null(column.cast(pa.int8()), -1).to_numpy(zero_copy_only=False), described
     if role == "time":
-        # Not safe: cuts off fractions of a millisecond.
+        # The unsafe cast cuts off fractions of a millisecond.
         return _floats(column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())), described
     if role == "number":
         return _number(column, exact), described

@@ -27,7 +27,7 @@ _MAX_CELLS = 25_000_000
 
 @dataclass(frozen=True)
 class _Field:
-    """Column as it is sent: one of the file, or one dimension (``item``) of its vectors."""
+    """A column of the answer: a column of the file, or one dimension (``item``) of its vectors."""
 
     name: str
     type: Any
@@ -87,7 +87,7 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
         numbers or strings, name to type.
 
     Raises:
-        BadInput: the split, column or row does not exist, or there are too many values.
+        BadInput: the split, column or row does not exist, or too many values are requested.
     """
     artifact, rows = params["artifact"], int(params.get("rows") or _MAX_ROWS)
     if not 0 < rows <= _MAX_ROWS:
@@ -105,7 +105,9 @@ def sample(place: Place, params: Mapping[str, Any]) -> bytes:
         raise BadInput(f"row is {row}, expected 0 to {sampled - 1}, as {sampled:,} are sampled")
     cells = (sampled if row is None else 1) * (len(wanted) - len(left_out))
     if cells > _MAX_CELLS:
-        raise BadInput(f"these are {cells:,} values, expected at most {_MAX_CELLS:,}: name fewer columns, or rows")
+        raise BadInput(
+            f"the request asks for {cells:,} values; at most {_MAX_CELLS:,} are allowed: name fewer columns or rows"
+        )
     seed = int(str(artifact["fingerprint"])[:16], 16)
     table = _draw(groups, rows, [field for field in wanted if field.name not in left_out], seed, row)
     if artifact["kind"] == "statistics" and params["split"] in artifact["rows"]:

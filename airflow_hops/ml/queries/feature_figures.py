@@ -19,7 +19,7 @@ BUCKETS = 20
 FEW_INTEGERS = 10
 """Range of integers below which each has its own bucket: TFDV's histogram has ten."""
 OUTER = 0.01
-"""Share of the values beyond the first and the last percentile each."""
+"""Share of the values outside each of the outer percentiles."""
 DECILES = 11
 VALUES = 8
 """Number of most frequent values in a table of features."""
@@ -44,7 +44,7 @@ def table(dataset: Any, *, weighted: bool, sample: Any = None) -> dict[str, Any]
             of the first of them. None for figures of all their numbers.
 
     Raises:
-        BadInput: ``weighted`` is true, but there are no weights.
+        BadInput: ``weighted`` is true, but the statistics have no weights.
     """
     if weighted and not dataset.weighted_num_examples:
         raise BadInput("weighted is true, and these statistics have no weights")

@@ -30,7 +30,7 @@ _MAX_LINES = 2000
 _MAX_SECONDS = 5.0
 """Time limit for comparing all files."""
 _SOURCES = (".py", ".ipynb")
-"""Files whose text is shown; others may be data, or secrets."""
+"""Files whose text is shown; other files may contain data or secrets."""
 _MAX_DIFF_LINES = 2000
 _CONTEXT_LINES = 3
 
@@ -46,7 +46,7 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         DAG.
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
     """
     _, run = find_run(place, params)
     dag_id = params["experiment"]
@@ -79,7 +79,7 @@ def code_diff(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         whose code is not known; ``whole``, false if more files differ than are listed.
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
     """
     ids = [params["run_id"], params["other"]]
     sides = [_code(place, {"experiment": params["experiment"], "run_id": run_id}) for run_id in ids]
@@ -112,7 +112,7 @@ def _code(place: Place, params: Mapping[str, Any]) -> tuple[dict[str, str | byte
         training = record.params.get("training") or record.params  # nested for a search
         shipped = training.get("shipped") or training
         if {"source", "function"} <= shipped.keys():
-            files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # no module has such a name
+            files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # not a possible name of a module
         whole = not record.code_left_out
     else:
         logged = run_files.tree(place, params)

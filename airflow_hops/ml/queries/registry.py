@@ -73,7 +73,7 @@ def annotate_run(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         params: ``experiment``, ``run_id``; ``note``, or null to leave it; ``tags``, values by name, null to remove one.
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
         HopsError: MLflow does not answer.
     """
     client, run = find_run(place, params)

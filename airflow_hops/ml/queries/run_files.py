@@ -23,10 +23,10 @@ def tree(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         ``files``, each with ``path`` and ``size_bytes`` (null if the server does not report it), in order; ``whole``:
-        false if there are more than two thousand, and the others are left out.
+        false if the run has more than two thousand files, and the rest is left out.
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
     """
     client, run = find_run(place, params)
     files: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def read(place: Place, params: Mapping[str, Any]) -> bytes:
 
     Raises:
         BadInput: the path is not within the run's files, or a link that leads out of them, or the file is too large.
-        FileNotFoundError: the DAG does not have such a run, or the run such a file, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, the run has no such file, or one of them was deleted.
     """
     path = PurePosixPath(params["path"])
     if path.is_absolute() or not path.parts or {"..", "~"} & set(path.parts) or set("\\\0%") & set(params["path"]):

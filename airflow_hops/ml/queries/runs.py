@@ -65,7 +65,7 @@ def search(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all that MLflow knows of run ``run_id`` of ``experiment``.
+    """Returns all of MLflow's data on run ``run_id`` of ``experiment``.
 
     Returns:
         The fields of a run in :func:`search`, and ``figures`` (by metric, its ``last``, ``min`` and ``max``, each with
@@ -73,7 +73,7 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         (runs nested in it).
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
     """
     client, run = find_run(place, params)
     with mlflow_errors(client):
@@ -101,7 +101,7 @@ def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         curve's shape are returned).
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
     """
     client, run = find_run(place, params)
     wanted = params["metrics"]
@@ -121,7 +121,7 @@ def find_run(place: Place, params: Mapping[str, Any]) -> tuple[Any, Any]:
     """Returns MLflow's client, and a run of a DAG.
 
     Raises:
-        FileNotFoundError: the DAG does not have such a run, or it was deleted.
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
     """
     from mlflow.exceptions import MlflowException
 
@@ -189,7 +189,7 @@ def _found(client: Any, experiment_id: str, query: str, values: str, order: list
 
 
 def _comparisons(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the comparisons in a filter, each with its position: MLflow's errors seldom say where they are."""
+    """Yields the comparisons in a filter, each with its position: MLflow's errors rarely contain the position."""
     import sqlparse  # MLflow parses filters with it
 
     first = end = 0

@@ -65,7 +65,7 @@ def describe(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def feature(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all that a schema says of ``feature``; the name of a nested feature has dots.
+    """Returns a schema's full description of ``feature``; the name of a nested feature has dots.
 
     ``text`` and ``source`` are as in :func:`describe`.
 

@@ -160,7 +160,7 @@ def _dataset(place: Place, params: Mapping[str, Any]) -> Any:
     for each in slices:
         if each.name == params["slice"]:
             return each
-    raise BadInput(f"slice is {params['slice']!r}, expected one of the {len(slices)} of {params['dataset']!r}")
+    raise BadInput(f"slice is {params['slice']!r}, expected one of the {len(slices)} slices of {params['dataset']!r}")
 
 
 def _side(place: Place, params: Mapping[str, Any]) -> Side:

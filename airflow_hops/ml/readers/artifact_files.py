@@ -69,7 +69,7 @@ def example_files(folder: Path, split: str) -> list[Path]:
 
 
 def opened(file: File) -> Path | BinaryIO:
-    """Returns what pyarrow reads a file from: the local path, or a stream of the store."""
+    """Returns the source from which pyarrow reads a file: the local path, or a stream of the store."""
     return file if isinstance(file, Path) else file.store.files.open(file.uri, file.entry.path)
 
 
@@ -93,7 +93,8 @@ def files_below(store: ArtifactStore, artifact: Artifact, names: Sequence[str]) 
     if missing := [name for name in names if not files[name]]:
         folders = sorted({entry.path.partition("/")[0] for entry in manifest.files if entry.path.endswith(".parquet")})
         raise BadInput(
-            f"{artifact.uri}: no Parquet files of {missing[0]!r}; there are those of {', '.join(folders) or 'nothing'}"
+            f"{artifact.uri}: no Parquet files of {missing[0]!r}; the artifact has "
+            f"{', '.join(folders) or 'no Parquet files'}"
         )
     return files
 

@@ -94,7 +94,8 @@ def widen(types: Types, texts: pa.Table, file: RawFile, rows_before: int | None)
                 why_text(column) if pa.types.is_null(before) else why_not(plain_numbers(column, file.source), before)
             )
             if blame is not None:
-                level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING  # a column of codes
+                # Values such as codes are expected to stay text.
+                level = logging.INFO if blame[1] == NOT_THE_SAME else logging.WARNING
                 log.log(level, "%s, %s; the column is text", file.name, _named(blame, name, column, rows_before))
 
 

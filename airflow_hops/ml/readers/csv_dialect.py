@@ -63,7 +63,7 @@ def find_delimiter(file: RawFile) -> str:
 
 
 def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple[Source, list[str]]:
-    """Returns the source completed with number marks and time layouts, where the values determine them.
+    """Returns the source with the number marks and time layouts that its values determine.
 
     Args:
         texts: All columns as text.
@@ -71,7 +71,7 @@ def with_notation(texts: pa.Table, source: Source, drop: Sequence[str]) -> tuple
         drop: Columns to leave out.
 
     Returns:
-        The source, and a sentence on each thing recognised or suspected.
+        The source, and a sentence on each recognised or suspected property.
 
     Raises:
         BadInput: numbers can be read in two ways, or two columns write them in incompatible ways.

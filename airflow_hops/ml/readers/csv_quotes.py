@@ -1,8 +1,8 @@
-"""Quotes in CSV: where rows end, and whether that is certain.
+"""Quotes in CSV: finds the ends of rows, and whether they are certain.
 
 A quote opens a value only at the value's start; elsewhere in a value without quotes it is a plain character. Within
-quotes, a quote is doubled or, if the source says so, escaped. A file is refused where these rules do not hold, and
-where another way to write quotes fits as well and gives other rows or values.
+quotes, a quote is doubled or, if the source says so, escaped. A file is refused if it breaks these rules, or if another
+convention of quotes also fits it and results in other rows or values.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def escape_of(source: Source) -> str:
 
 
 def other_readings(rows: bytes, source: Source) -> list[tuple[str, str]]:
-    """Returns the settings, other than the source's, with which rows can be read."""
+    """Returns other settings than the source's with which rows can be read."""
     mark, settings = quote_of(source).encode(), []
     if mark and not escape_of(source) and _BACKSLASH.encode() + mark in rows:
         settings += [("escape", _BACKSLASH)] if _end_of_escaped(rows, source) == (len(rows), False) else []
@@ -157,7 +157,7 @@ def end_of_first_row(rows: bytes, source: Source) -> int:
 
 
 def without_quoted(rows: bytes, source: Source) -> bytes:
-    """Returns rows from :func:`with_doubled_quotes` without what is within quotes."""
+    """Returns rows from :func:`with_doubled_quotes` without the text within quotes."""
     mark = re.escape(quote_of(source).encode())
     return re.sub(mark + b"[^" + mark + b"]*+" + mark, b"", rows) if mark else rows
 
@@ -225,13 +225,13 @@ def _is_strict(rows: bytes, source: Source) -> bool:
     beside = np.isin(np.arange(256), list(f"\r\n{source.delimiter}{quote_of(source)}".encode()))
     return bool(
         len(quotes) % 2 == 0
-        and beside[text[quotes[::2] - 1]].all()  # the byte before the first is the last, a newline
+        and beside[text[quotes[::2] - 1]].all()  # index -1 is the last byte, a newline
         and beside[text[quotes[1::2] + 1]].all()
     )
 
 
 def _has_quoted_newline(rows: bytes, source: Source) -> bool:
-    """Returns whether a newline is within quotes, of rows whose quotes are strict."""
+    """Returns whether a newline is within quotes, for rows with strict quotes."""
     text = np.frombuffer(rows, np.uint8)
     quotes = np.flatnonzero(text == ord(quote_of(source)))
     return bool((np.searchsorted(quotes, np.flatnonzero(text == ord("\n"))) % 2).any())

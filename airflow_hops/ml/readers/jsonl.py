@@ -281,14 +281,14 @@ def _by_python(block: bytes, file: RawFile, rows_before: int | None) -> Rows:
 
 
 def parse_json(text: bytes, number: Callable[[str], Any] | None = None) -> Any:
-    """Parses JSON; ``number`` makes values of the texts of numbers.
+    """Parses JSON; ``number`` converts the text of each number.
 
     Raises:
         ValueError: it is not JSON, or an object has a field twice.
         RecursionError: values are nested too deeply.
     """
     if _is_deep(text):
-        raise RecursionError(f"values within values, more than {_MOST_LEVELS} deep")
+        raise RecursionError(f"values nested more than {_MOST_LEVELS} levels deep")
     return json.loads(text, parse_int=number, parse_float=number, object_pairs_hook=_object)
 
 
@@ -309,7 +309,7 @@ def _opened(text: bytes) -> int:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError(f"a field of {', '.join(map(repr, value))} is there twice")
+        raise ValueError(f"a field of {', '.join(map(repr, value))} occurs twice")
     return value
 
 
@@ -357,7 +357,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 
 def _as(value: Any, kind: pa.DataType) -> Any:
-    """Converts a value to what Arrow takes for a type that holds it."""
+    """Converts a value to the Python type that Arrow accepts for a type."""
     if value is None:
         return None
     if kind == TEXT:
@@ -384,7 +384,7 @@ def _text(value: Any, *, quoted: bool = False) -> str | None:
 
 
 def _first_misfit(rows: Rows, name: str, kind: pa.DataType, to: pa.DataType, rows_before: int) -> str:
-    """Describes the first value that turns one type into another, with its row; "" if there is none."""
+    """Describes the first value that changes the type of a column, with its row; "" if no value does."""
     for position, row in enumerate(rows):
         value = row.get(name)
         if kind in TIMES and type(value) is str and as_type(pa.array([value]), kind) is not None:

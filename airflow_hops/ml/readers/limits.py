@@ -1,4 +1,4 @@
-"""Limits of a file's contents, whatever its size on disk; one machine can process anything within them."""
+"""Limits of a file's contents, not of its size on disk; one machine can process all contents within them."""
 
 from __future__ import annotations
 

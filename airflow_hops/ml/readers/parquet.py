@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _BATCH_ROWS, _BATCH_BYTES = 1 << 16, 512 << 20
 _FIRST_GREGORIAN_DAY = date(1582, 10, 15)
 _FIRST_SAFE_TIME = datetime(1900, 1, 1, tzinfo=UTC)
-"""From here on, Spark's legacy calendar and time zones agree with today's."""
+"""From this time on, Spark's legacy calendar and time zones agree with today's."""
 
 
 def first_types(file: RawFile) -> Types:
@@ -172,8 +172,8 @@ def _batches(
 def footer(stream: Any) -> Any:
     """Returns a file's metadata as Arrow reads it.
 
-    The writer's Arrow types are dropped, which leaves Parquet's own types, if only a newer Arrow than PyArrow 10 knows
-    them, or if they are fixed-size lists, of which Arrow cannot read missing ones.
+    The writer's Arrow types are ignored in favour of Parquet's own types if PyArrow 10 does not support them, or if
+    they are fixed-size lists, of which Arrow cannot read missing ones.
     """
     try:
         metadata = pq.read_metadata(stream)

@@ -111,7 +111,7 @@ def _stored(type_: pa.DataType, column: str, where: str) -> pa.DataType:
 def normalised(type_: pa.DataType) -> pa.DataType:
     """Returns the type that a snapshot uses instead of a type, to be read by Spark, pandas and TFDV.
 
-    A type without such an equivalent is returned unchanged.
+    A type without an equivalent is returned unchanged.
     """
     kinds = pa.types
     if kinds.is_dictionary(type_):
@@ -144,7 +144,7 @@ def normalised(type_: pa.DataType) -> pa.DataType:
 
 
 def type_named(name: str, column: str, source: Source) -> pa.DataType:
-    """Returns the Arrow type for a name in a source's ``schema``; raises ``BadInput`` if there is none."""
+    """Returns the Arrow type for a name in a source's ``schema``; raises ``BadInput`` for an unknown name."""
     if "%" in name:  # a layout of times, or of dates
         return pa.timestamp("us") if re.search("%[HIMSTRc]", name) else pa.date32()
     try:
@@ -204,7 +204,7 @@ def converted(array: pa.Array, type_: pa.DataType, *, cut: bool = False) -> pa.A
 
     Raises:
         pa.ArrowInvalid: a value does not fit.
-        pa.ArrowNotImplementedError: there is no such conversion.
+        pa.ArrowNotImplementedError: Arrow has no such conversion.
     """
     array = plain(array)
     if pa.types.is_decimal(array.type) and pa.types.is_string(type_):  # Arrow lacks this cast

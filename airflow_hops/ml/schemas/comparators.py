@@ -1,4 +1,4 @@
-"""Comparators of a schema's features: which are compared for drift and skew, and up to which distance.
+"""Comparators of a schema's features: they select features for drift and skew, and set the maximum distance.
 
 A comparator without a threshold of TFDV's measures stands for the distance of
 :mod:`airflow_hops.ml.monitoring.skew.distances`. TFDV has no field for its threshold: another than the default is a tag

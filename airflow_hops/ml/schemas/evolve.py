@@ -27,7 +27,7 @@ def propose_schema(schema: Any, statistics: Any, *, environment: str = TRAINING)
       declared absent from it, a new one belongs only to it.
     - If the data set has fewer or more rows than the schema allows, the bound moves.
 
-    Everything else is unchanged: environments, comparators, annotations, the order of domains, features without
+    The rest is unchanged: environments, comparators, annotations, the order of domains, features without
     anomalies. Comments of a ``schema.pbtxt`` are not part of a ``Schema``, so the proposal lacks them.
 
     Args:

@@ -47,7 +47,7 @@ def parse_schema(text: str, source: str) -> Any:
         if not feature.name or feature.name in names:
             result = f"a second one named {feature.name!r}" if feature.name else "none"
             raise BadInput(
-                f"{source}: feature {index + 1} of {len(schema.feature)}: expected a name of its own, {result}"
+                f"{source}: feature {index + 1} of {len(schema.feature)}: expected a unique name, found {result}"
             )
         names.add(feature.name)
     return schema

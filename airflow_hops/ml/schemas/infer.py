@@ -35,7 +35,7 @@ def infer_schema(
     comparators: Mapping[str, Mapping[str, float]] | None = None,
     environments: Mapping[str, Collection[str]] | None = None,
 ) -> Any:
-    """Infers a schema with TFDV, and adds what TFDV does not infer.
+    """Infers a schema with TFDV, and adds further properties.
 
     In addition to ``tfdv.infer_schema``, it sets the share of rows in which an optional feature must be present;
     environments, by default TRAINING and SERVING (without labels and weight); drift and skew comparators of every
@@ -132,7 +132,7 @@ def classes_of(schema: Any, label: str) -> tuple[str, ...] | None:
 
 
 def _check_values(thresholds: Mapping[str, Any], max_domain_values: Any, comparators: Any, environments: Any) -> None:
-    """Checks arguments, which may come from JSON and thus be of any type."""
+    """Checks arguments, which may have any type because they come from JSON."""
     thresholds = dict(thresholds)
     for what, values in (("comparators", comparators), ("environments", environments)):
         if not isinstance(values, Mapping):
@@ -166,7 +166,7 @@ def _add_comparators(feature: Any, result: Any, thresholds: Mapping[str, float])
         if measure not in MEASURES:
             raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join((DISTANCE, *MEASURES))}")
         if measure == "infinity_norm" and result.WhichOneof("stats") != "string_stats":
-            raise BadInput(f"{where}: TFDV has infinity_norm for strings alone; expected distance for a number")
+            raise BadInput(f"{where}: TFDV has infinity_norm only for strings; expected distance for a number")
         if vector_width(result):
             raise BadInput(f"{where}: TFDV has no measure of vectors; expected distance")
         for comparator in (feature.drift_comparator, feature.skew_comparator):

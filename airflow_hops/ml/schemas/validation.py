@@ -1,4 +1,4 @@
-"""Makes TFDV's validation fast for many features. It imports TFDV inside functions."""
+"""Makes TFDV's validation fast for many features. TFDV is imported inside functions."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def start_spark_context(context: StepContext) -> Any:
     """Starts the Spark context of a step, which counts as its start-up, and checks the executors of a cluster.
 
     Raises:
-        BadInput: executors have other versions of libraries, or do not see the store.
+        BadInput: executors have other versions of libraries, or cannot access the store.
         HopsError: the master does not answer.
     """
     with context.starting():
@@ -70,7 +70,7 @@ def start_spark_context(context: StepContext) -> Any:
 
 
 def check_executors(spark: Any, store: ArtifactStore) -> None:
-    """Has executors compare their libraries with this process's, and look into the store.
+    """Makes executors compare their libraries with this process's, and check their access to the store.
 
     Raises:
         BadInput: a version differs, or an executor does not see the store.
@@ -86,7 +86,7 @@ def check_executors(spark: Any, store: ArtifactStore) -> None:
         number, master, driver = spark.defaultParallelism, spark.master, spark.getConf().get("spark.driver.host")
         try:
             answers = spark.parallelize(range(number), number).map(partial(_examine, store, probe)).collect()
-        except Exception as error:  # of Py4J
+        except Exception as error:  # Py4J has many error classes
             words = _last_words(error)
             if _NO_PYTHON.search(words):
                 host = re.search(r"\(TID \d+\) \((\S+) executor", words)
@@ -124,7 +124,7 @@ def _examine(store: ArtifactStore, probe: str, _number: int) -> tuple[str, dict[
             store.read_text(probe)
         else:
             store.names(store.uri("_state"))
-    except Exception as error:  # of the file system's client
+    except Exception as error:  # each file system has its own error classes
         failure = f"{type(error).__name__}: {error}"
     try:
         return host, _versions(), failure

@@ -97,7 +97,7 @@ Summary = TypeVar("Summary", bound=WorkSummary)
 
 @dataclass(frozen=True)
 class Pool:
-    """Works on the parts of a step, several at once; on Spark, each is a task.
+    """Works on the parts of a step in parallel; on Spark, each is a task.
 
     Attributes:
         run: Calls a function for each part; returns the results, and reports the number of finished parts.
@@ -133,7 +133,7 @@ def step_pool(context: StepContext, default_master: str | None = None) -> Iterat
     ``default_master`` names this machine.
 
     Raises:
-        BadInput: executors have other versions of libraries, or do not see the store.
+        BadInput: executors have other versions of libraries, or cannot access the store.
         HopsError: the master does not answer.
     """
     master = local_master(default_master)
@@ -150,7 +150,7 @@ def cluster_pool(context: StepContext) -> Pool:
     """Returns the executors of the step's cluster; :data:`IN_PROCESS` if the Spark connection's master is this machine.
 
     Raises:
-        BadInput: executors have other versions of libraries, or do not see the store.
+        BadInput: executors have other versions of libraries, or cannot access the store.
         HopsError: the master does not answer.
     """
     if local_master("local[*]") is not None:
@@ -185,7 +185,7 @@ def _run_in_process(work: Callable[[Any], str], parts: Sequence[Any], report: Ca
 
 
 IN_PROCESS = Pool(_run_in_process)
-"""Works on the parts in this process, one after the other."""
+"""Works on the parts in this process, in order."""
 
 
 def _run_here(

@@ -48,7 +48,7 @@ _LAST_LINES = 20
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one-row requests: the first one, to a cold model, and median and maximum of the others."""
+    """Milliseconds of one-row requests: the first, to a cold model, and median and maximum of the rest."""
 
     first_ms: float
     median_ms: float
@@ -203,7 +203,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
     link = base / str(VERSION)
     link.symlink_to(folder.resolve(), target_is_directory=True)
     ready_file, log_file = scratch / "ready.json", scratch / "server.log"
-    # A program instead of a fork, which would have the operations registered by this process's libraries.
+    # Starts a program: a fork would inherit the operations that this process's libraries registered.
     command = module_command(
         sys.executable,
         "airflow_hops.serving",
@@ -228,7 +228,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
 
 
 def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
-    """Picks rows of the first batch: up to a quarter with missing values, the others evenly spaced."""
+    """Picks rows of the first batch: up to a quarter with missing values, the rest evenly spaced."""
     at_once = batch_rows(pq.read_schema(files[0]), list(model.inputs))
     for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
         gaps = np.zeros(batch.num_rows, bool)
@@ -238,7 +238,7 @@ def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[st
         even = np.linspace(0, batch.num_rows - 1, max(1, count - len(with_gaps))).astype(int)
         chosen = np.unique(np.concatenate([with_gaps, even]))
         return {name: values[chosen] for name, values in arrays.items()}
-    raise BadInput(f"{files[0].parent}: no rows to make requests of")
+    raise BadInput(f"{files[0].parent}: no rows to make requests from")
 
 
 def _ask(
@@ -273,7 +273,7 @@ def _ask(
             at = np.unravel_index(int(np.abs(result - expected).argmax()), shape)
             raise Unfit(
                 f"{name}: the server answers {result[at]:.7g} for a row for which the model, loaded in this process, "
-                f"gives {expected[at]:.7g}; allowed is a difference of {tolerance:g}"
+                f"gives {expected[at]:.7g}; the allowed difference is {tolerance:g}"
             )
     return InfraValidation(
         rows=rows,

@@ -113,7 +113,7 @@ def publish(
         Differences, as :meth:`SchemaDiff.to_dict`; ``{}`` if the replaced schema does not parse.
 
     Raises:
-        BadInput: the text does not parse or has no feature, or there is no frozen schema at ``uri``.
+        BadInput: the text does not parse or has no feature, or ``uri`` is not a frozen schema.
     """
     schema = parse_schema(text, source)
     if not schema.feature:
@@ -134,7 +134,7 @@ def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:
     if path is None:
         raise BadInput(
             f"{statistics.uri}: no statistics of the split 'train', from which the schema is inferred, nor of 'data', "
-            "as that of a source is called"
+            "the split of a source"
         )
     facts = StatisticsProperties.of(statistics)
     columns = _columns(context)

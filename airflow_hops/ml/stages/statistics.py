@@ -49,9 +49,9 @@ def run(
         options: As in :func:`~airflow_hops.ml.statistics.options.options_from`.
         options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
             :func:`~airflow_hops.ml.step.function.call_shipped`.
-        engine: ``local``; ``spark``; or ``auto``, Spark if the step is one of a cluster.
+        engine: ``local``; ``spark``; or ``auto``, Spark if the step runs on a cluster.
         workers: Processes; None for the default of :func:`generate_statistics`.
-        on_corrupt: Whether an unreadable file among others fails the step or is skipped.
+        on_corrupt: Whether an unreadable file fails the step or is skipped.
         sample_rows: Maximum rows of each split's ``sample.parquet``; 0 for none.
 
     Raises:

@@ -45,7 +45,7 @@ MAX_SLICES = 5_000
 
 @dataclass
 class SliceAccumulator:
-    """State of one slice: the generators' accumulators, and batches too small to be passed on yet."""
+    """State of one slice: the generators' accumulators, and small batches that wait for more rows."""
 
     parts: list[Any]
     waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Accumulator:
     Attributes:
         slices: By slice key; without slices, only the whole data set, under the key None.
         rows: Rows added, sampled or not.
-        sampled: Rows in the statistics: all, or as many as the options' ``sample_rate`` draws.
+        sampled: Rows in the statistics: all, or a sample at the options' ``sample_rate``.
         columns: Columns in the sampled rows or their schema.
         sample: Rows drawn from those in the statistics; None for none.
         waiting_bytes: Upper bound for the bytes of the batches waiting in all slices.
@@ -276,7 +276,7 @@ def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerS
     try:
         result = stats_impl.get_generators(copy.copy(options), in_memory=True)
     except TypeError as error:
-        raise BadInput(f"options: {error} Without Beam there are combiners alone") from error
+        raise BadInput(f"options: {error} Without Beam, only combiners are supported") from error
     generators = []
     for generator in result:
         if type(generator) is TopKUniquesSketchStatsGenerator:

@@ -1,6 +1,6 @@
 """Covariance and correlation of pairs of numbers: TFDV's ``CrossFeatureStatsGenerator``, vectorized.
 
-All pairs of a batch are computed at once. Moments are centered on the mean and merged as in Chan, Golub and LeVeque,
+All pairs of a batch are computed together. Moments are centered on the mean and merged as in Chan, Golub and LeVeque,
 "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979). They are therefore correct for
 values that are large compared with their spread, such as seconds since the epoch, for which TFDV's sums of squares
 overflow.
@@ -111,8 +111,8 @@ class CrossFeatureGenerator(CombinerStatsGenerator):  # type: ignore[misc]
                     results[name] = values
         if self._crosses is None and len(results) > MAX_FEATURES:
             raise BadInput(
-                f"cross_features: there are {len(results):,} numeric features, and all pairs are taken of at most "
-                f"{MAX_FEATURES}; name the pairs"
+                f"cross_features: there are {len(results):,} numeric features; all pairs are computed for at most "
+                f"{MAX_FEATURES}: name the pairs"
             )
         return accumulator.merge(_moments(results)) if results else accumulator
 

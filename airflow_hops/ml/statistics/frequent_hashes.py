@@ -21,7 +21,7 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
 @dataclass
 class FrequentHashes:
-    """Misra-Gries summary that keeps every hash with more than one in ``most`` of the weight.
+    """Misra-Gries summary that keeps every hash with more than 1 / ``most`` of the weight.
 
     Adds batches and merges summaries as in Agarwal et al., "Mergeable Summaries" (2012). Can be pickled.
 

@@ -25,7 +25,7 @@ OnCorrupt = Literal["fail", "skip"]
 
 
 def comparable_options() -> Any:
-    """Returns TFDV's options with percentiles instead of deciles, which do not show what is in a tenth of the rows."""
+    """Returns TFDV's options with percentiles: deciles would not show changes in a tenth of the rows."""
     import tensorflow_data_validation as tfdv
 
     return tfdv.StatsOptions(num_quantiles_histogram_buckets=PERCENTILES)
@@ -82,8 +82,8 @@ def generate_statistics(
         have slices, the whole (named "All Examples") followed by every slice.
 
     Raises:
-        BadInput: there is no file or no row, a file is corrupt, a column has a type without statistics or different
-            types in different files, or an option requires Beam.
+        BadInput: the source has no file or no row, a file is corrupt, a column has a type without statistics or
+            different types in different files, or an option requires Beam.
     """
     return collect_statistics(
         source,
@@ -109,7 +109,7 @@ def collect_statistics(
 ) -> Collected:
     """Computes statistics like :func:`generate_statistics`, and returns how they were computed, and a sample of rows.
 
-    The sample depends on the data alone, not on the number of processes or executors; that of a Spark table depends on
+    The sample depends only on the data, not on the number of processes or executors; that of a Spark table depends on
     its partitions, too.
 
     Args:
@@ -145,7 +145,7 @@ def collect_statistics(
     if not isinstance(options, tfdv.StatsOptions):
         raise BadInput(
             f"options is a {type(options).__name__}, expected tfdv.StatsOptions; "
-            "airflow_hops.ml.statistics.options.options_from makes them of JSON"
+            "airflow_hops.ml.statistics.options.options_from converts them from JSON"
         )
     columns = options.feature_allowlist or None
     if not all(isinstance(name, str) for name in columns or ()):

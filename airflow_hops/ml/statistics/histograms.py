@@ -1,4 +1,4 @@
-"""Computes TFDV's histograms of equally wide buckets from quantiles, for all buckets at once.
+"""Computes TFDV's histograms of equally wide buckets from quantiles, with NumPy for all buckets together.
 
 TFDV compares each of ten buckets with each of a thousand quantiles in Python, which takes longer than sketching fifty
 thousand values. The results are the same.

@@ -78,7 +78,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
         min_count: Number of examples (or weight) that a reported value must exceed.
         top_values: Number of values with the highest lift per label value; None for all.
         bottom_values: Number of values with the lowest lift per label value; None for all.
-        weights: Weight columns by feature; if there are any, lift is reported both by weights and by examples.
+        weights: Weight columns by feature; with weights, lift is reported both by weights and by examples.
 
     Raises:
         BadInput: the schema lacks the label, a category has boundaries, or a numeric label has none.
@@ -218,7 +218,7 @@ class LiftGenerator(CombinerStatsGenerator):  # type: ignore[misc]
             )
 
     def _add(self, accumulator: LiftCounts, path: types.FeaturePath, values: Any, pairs: Any) -> None:
-        """Adds a feature's counts, or drops them if there are too many values."""
+        """Adds a feature's counts, or drops them if it has too many values."""
         if values is not None and path in accumulator.values:
             known = accumulator.values[path]
             values = None if known is None else _sum(known, values)

@@ -78,8 +78,8 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
 
     Each key is optional; those not described here are as in ``tensorflow_data_validation.StatsOptions``.
 
-    - ``slice_by``: features whose values make slices; a nested list of features makes slices by all of them at once.
-      Slices by the label are the distributions given the label.
+    - ``slice_by``: features whose values make slices; a nested list of features makes slices by their combinations.
+      Slices by the label show the distributions given the label.
     - ``slice_values``: values of features to make slices of; other values make none.
     - ``label_feature``: adds the lift of every categorical feature (strings, and the schema's categories) for this
       label's values.
@@ -93,7 +93,7 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
 
     Args:
         value: The options; None for TFDV's defaults.
-        schema: A ``Schema``, which tells TFDV the categorical features.
+        schema: A ``Schema``, which defines the categorical features.
 
     Returns:
         ``tensorflow_data_validation.StatsOptions``.
@@ -110,7 +110,7 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
                 f"{_Options.model_fields['cross_features'].description}"
             )
     if settings.lift is not None and settings.label_feature is None:
-        raise BadInput("options.lift is given without options.label_feature, whose lift it is")
+        raise BadInput("options.lift is given without options.label_feature; lift is that of a label's values")
     if settings.semantic_domains_sample_rate is not None and not settings.semantic_domains:
         raise BadInput("options.semantic_domains_sample_rate is given without options.semantic_domains")
     if settings.features is not None:

@@ -1,6 +1,6 @@
 """Counts the top values of features with very many distinct values, by a second pass over those columns.
 
-A Misra-Gries sketch of k buckets keeps every value that more than one row in k has, but not its count (Misra and Gries,
+A Misra-Gries sketch of k buckets keeps every value of more than 1/k of the rows, but not its count (Misra and Gries,
 1982). If a feature has more distinct values than buckets, the values kept are candidates, which are counted here.
 """
 
@@ -48,7 +48,7 @@ def candidates(combiners: Combiners, accumulator: Accumulator) -> dict[types.Fea
 
 
 def columns(found: Collection[types.FeaturePath], options: tfdv.StatsOptions) -> set[str] | None:
-    """Returns the columns to read: the features and their weights; None for all if there are slices."""
+    """Returns the columns to read: the features and their weights; None for all features, with slices."""
     if has_slices(options):
         return None
     return {path.steps()[0] for path in found} | set(options.example_weight_map.all_weight_features())

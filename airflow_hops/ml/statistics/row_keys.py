@@ -23,7 +23,7 @@ _GAMMA, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE
 
 
 def mixed(values: Keys) -> Keys:
-    """Scrambles numbers, uint64, one to one: SplitMix64 (Steele, Lea and Flood, 2014)."""
+    """Hashes numbers, uint64, one to one: SplitMix64 (Steele, Lea and Flood, 2014)."""
     values = values + _GAMMA
     values = (values ^ (values >> np.uint64(30))) * _FIRST
     values = (values ^ (values >> np.uint64(27))) * _SECOND
@@ -56,7 +56,7 @@ def numbered_on(batches: Iterable[pa.RecordBatch], unit: int = 0, first: int = 0
 
 
 def split_keys(batch: pa.RecordBatch, source: int = 0) -> tuple[pa.RecordBatch, Keys]:
-    """Returns a batch without its hidden column, and the keys; ``source`` is the file's number among the others."""
+    """Returns a batch without its hidden column, and the keys; ``source`` is the number of the file."""
     index = batch.schema.get_field_index(_COLUMN)
     columns, names = batch.columns, batch.schema.names
     keys = mixed(columns.pop(index).to_numpy()) + mixed(np.array([source], np.uint64))

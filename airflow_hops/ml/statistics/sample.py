@@ -24,7 +24,7 @@ SAMPLE_ROWS = 20_000
 MAX_BYTES = 64 << 20
 """Maximum bytes of a sample, without compression."""
 FEW_ROWS = 1_000
-"""Rows that may have four times as many bytes."""
+"""Number of rows with a limit of four times as many bytes."""
 
 
 @dataclass
@@ -139,11 +139,11 @@ def write_sample(table: pa.Table, folder: Path) -> None:
 
 
 def load_sample(folder: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
-    """Reads the sample of a split's rows; None if there is none, as in artifacts of earlier versions.
+    """Reads the sample of a split's rows; None without a sample, as in artifacts of earlier versions.
 
     Args:
         folder: Folder of the split.
-        columns: Columns to read, as far as there are such; None for all.
+        columns: Columns to read, if they exist; None for all.
 
     Raises:
         BadInput: the file cannot be read.

@@ -35,7 +35,7 @@ def decoded(kind: pa.DataType) -> pa.DataType:
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Returns the type for a column whose batches have two types; None if TFDV has no statistics of such a column.
+    """Returns the type for a column whose batches have two types; None if TFDV has no statistics of the type.
 
     A list holds single values, too. The order of the types does not matter, but for that of a struct's fields.
     """

@@ -50,7 +50,7 @@ class CountedQuantiles:
     """
 
     def __init__(self, epsilon: float) -> None:
-        # Each value stands for at most 1/_most of a batch, and is off by half of that, its part of the error.
+        # Each value represents at most 1/_most of a batch, which adds half of that to the error.
         self._most = math.ceil(_SPLIT / 2 / epsilon)
         epsilon -= epsilon / _SPLIT
         self._sketch = sketches.QuantilesSketch(eps=epsilon, max_num_elements=1 << 32, num_streams=1)
@@ -91,7 +91,7 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
     """State of a feature's values.
 
     Attributes:
-        kind: Arrow's type of the values; null if there are none yet.
+        kind: Arrow's type of the values; null before the first value.
         frequent: Possibly frequent values in batches that hardly repeat values, for a second pass.
         weighted: Same as ``frequent``, by the examples' weights.
         kept: All values so far with their hashes, while they are few and hardly repeat; afterwards None.
@@ -109,7 +109,7 @@ class CountedSketch(_CombinedSketch):  # type: ignore[misc]
 
     @property
     def is_exact(self) -> bool:
-        """Whether there are few enough values for the sketch of top values to be exact."""
+        """Whether the values are few enough for an exact sketch of top values."""
         return bool(self._distinct.Estimate() < TOP_VALUES_BUCKETS)
 
     def candidates(self) -> Any:
@@ -212,7 +212,7 @@ class CountedTopValues(TopKUniquesSketchStatsGenerator):
         return accumulator
 
     def _keep(self, sketch: CountedSketch, values: pa.Array, hashes: Any) -> None:
-        """Keeps values, so that they need not be read again, or only their hashes if there are too many."""
+        """Keeps values to avoid a second read, or only their hashes if they are too many."""
         size = values.nbytes + hashes.nbytes
         is_alike = not sketch.kept or sketch.kept[0][0].type == values.type
         if sketch.kept is not None and is_alike and size <= self._room:

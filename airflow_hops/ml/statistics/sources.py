@@ -1,7 +1,7 @@
 """Sources of statistics: files of any format, an Arrow table, or a stream of record batches.
 
-A plan lists the parts of a source, which processes read in parallel. It holds no open file, and plans of files can be
-pickled. Batches are of bounded size, whatever the size of the source.
+A plan lists the parts of a source, which processes read in parallel. A plan has no open files, and plans of files can
+be pickled. The size of batches is limited and independent of the source's size.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Plan(ABC):
     Attributes:
         name: Name of the source, for messages.
         parts: Parts that cover each row once.
-        types: The columns to read, in order; null if they had no value yet. In sources whose rows can differ in columns
-            (TFRecord, JSON lines, a stream of batches), more can follow.
+        types: The columns to read, in order; null if they had no value yet. Sources whose rows can have different
+            columns (TFRecord, JSON lines, a stream of batches) can add columns later.
         skipped: Reasons for skipping files, by file name.
     """
 
@@ -95,7 +95,7 @@ class Plan(ABC):
         return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
 
     def dealt(self, processes: int) -> Sequence[Part]:
-        """Returns the parts; if there are too few for all processes, their batches are dealt out."""
+        """Returns the parts; with fewer parts than processes, their batches are distributed."""
         if len(self.parts) >= processes:
             return self.parts
         return [Part(span.size, part.file, span) for part in self.parts for span in part.span.dealt(processes)]
@@ -128,7 +128,7 @@ def plan_source(
         on_corrupt: Action for a file that cannot be read: "fail", or "skip" it.
 
     Raises:
-        BadInput: there is no readable file, or a column has a type without statistics or different types in different
+        BadInput: no file is readable, or a column has a type without statistics or different types in different
             files.
     """
     if on_corrupt not in ("fail", "skip"):

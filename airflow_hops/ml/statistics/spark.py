@@ -94,8 +94,8 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
 
     Args:
         plan: The plan. Executors must see its files under the same paths, and have this package.
-        combiners: The combiners. Slicing functions and generators are sent along; executors must have the modules that
-            these import.
+        combiners: The combiners. Slicing functions and generators are sent to executors, which must have the modules
+            that these import.
         progress: Called with the completed share of the tasks, 0 to 1.
 
     Raises:
@@ -222,7 +222,7 @@ def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBat
 
     _, combiners = job.unpack()
     named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
-    # A table's rows have no place but in their partition.
+    # A table's rows are numbered within their partition, as they have no other order.
     rows = numbered_on(bounded(named), TaskContext.get().partitionId())
     outcome = _accumulate(job, combiners, map(split_keys, rows))
     yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])

@@ -16,7 +16,7 @@ MAX_TEXT = 100
 """Maximum characters of a value; longer ones are cut and end in an ellipsis."""
 
 MAX_FULL_FEATURES = 200
-"""Maximum number of features for which distributions are listed; with more, only their figures are."""
+"""Maximum number of features for which distributions are listed; with more, only figures are listed."""
 
 MAX_SLICES = 50
 """Maximum number of slices listed; also limited by :data:`MAX_SLICE_FEATURES`."""
@@ -31,7 +31,7 @@ MAX_LIFT_FEATURES = 100
 """Maximum number of features with lift."""
 
 LIFT_VALUES = 5
-"""Number of values of the highest lift, and of the lowest, per label value."""
+"""Number of values with the highest lift, and with the lowest, per label value."""
 
 LIFT_LABELS = 10
 """Maximum number of label values with lift, the most frequent first."""

@@ -44,7 +44,7 @@ class ValueCounts:
 
 
 def most_frequent(values: pa.Array, counts: Any, wanted: int) -> list[Any]:
-    """Returns the ``wanted`` most frequent values with their counts, without making objects of the others."""
+    """Returns the ``wanted`` most frequent values with their counts; only these become Python objects."""
     if wanted < len(counts):
         table = pa.table({"value": values, "count": counts})
         # Among equally frequent values, TFDV lists the greater first.
@@ -73,7 +73,7 @@ def rows_listed_together(values: pa.Array) -> np.ndarray:
 
 
 def named(values: pa.Array) -> pa.Array:
-    """Converts values to the bytes by which they are listed."""
+    """Converts values to the bytes that TFDV lists."""
     if not arrow_util.is_binary_like(values.type):
         return values.cast(pa.large_string()).cast(pa.large_binary())
     values = without_large(values.cast(pa.large_binary()))

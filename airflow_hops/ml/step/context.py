@@ -69,14 +69,14 @@ class StepContext:
             self.started_s.append(time.monotonic() - began)
 
     def input(self, role: str) -> Artifact:
-        """Returns the only artifact with a role; raises ``BadInput`` if there is none, or more than one."""
+        """Returns the only artifact with a role; raises ``BadInput`` for none or several."""
         artifacts = self.spec.inputs.get(role, ())
         if len(artifacts) != 1:
             raise BadInput(f"step {self.spec.step!r} expects one input artifact {role!r}, found {len(artifacts)}")
         return artifacts[0]
 
     def has_input(self, role: str) -> bool:
-        """Returns whether there is an artifact with a role."""
+        """Returns whether the step has an input artifact with a role."""
         return bool(self.spec.inputs.get(role))
 
     def inputs(self, role: str) -> tuple[Artifact, ...]:

@@ -39,7 +39,7 @@ class JobKeeper:
         self._store_error: BaseException | None = None
 
     def begin(self) -> bool:
-        """Makes this process the job's process; returns whether it is to run the step.
+        """Makes this process the job's process; returns whether it should run the step.
 
         It is not if another process is or was the job's process, or if the job has already been asked to end.
         """

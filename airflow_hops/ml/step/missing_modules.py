@@ -13,7 +13,7 @@ _NEVER_ADDED = ("airflow", "airflow_hops")
 
 
 def advice_on_missing_module(text: str) -> str:
-    """Returns what to do about the missing module that an error's text names; empty if it names none."""
+    """Returns advice about the missing module that an error's text names; empty if it names none."""
     # Not by the error's class, as the error may come from ranks, Spark's workers or the tracing of a graph.
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing is None or missing[1].partition(".")[0] in _NEVER_ADDED:

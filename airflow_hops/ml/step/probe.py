@@ -29,7 +29,7 @@ def probe() -> dict[str, Any]:
 
     Returns:
         ``modules``: per module its ``version``, ``seconds`` of the import in addition to earlier ones, and ``error``
-        (None if it imports). With TensorFlow, ``gpus`` (names that it sees) and ``no_gpu`` (the reason if there are
+        (None if it imports). With TensorFlow, ``gpus`` (names of its GPUs) and ``no_gpu`` (the reason if it finds
         none). With Horovod, ``horovod`` (its build features; NCCL by its version, as in ``nccl.h``).
     """
     report: dict[str, Any] = {"modules": {}}

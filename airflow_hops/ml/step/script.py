@@ -71,7 +71,7 @@ class _Magics(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         match _magic(node.value):
             case ("run_line_magic", magic, arguments) if magic in _LEFT_OUT:
-                log.warning("%s: %%%s %s is left out: ranks show nothing", self._name, magic, arguments)
+                log.warning("%s: %%%s %s is left out: ranks display nothing", self._name, magic, arguments)
                 return ast.copy_location(ast.Pass(), node)
         return self.generic_visit(node)
 

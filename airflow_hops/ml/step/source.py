@@ -71,7 +71,7 @@ def has_parameters(notebook: nbformat.NotebookNode) -> bool:
 
 
 def inject_parameters(notebook: nbformat.NotebookNode, params: Mapping[str, Any], path: Path) -> None:
-    """Adds a cell that sets parameters: after the cell tagged ``parameters``, or first if there is none.
+    """Adds a cell that sets parameters: after the cell tagged ``parameters``, or as the first cell.
 
     Args:
         notebook: The notebook, which is changed.

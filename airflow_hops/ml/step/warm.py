@@ -77,7 +77,7 @@ class WarmProcess:
         self._own = set(children(os.getpid()))
 
     def serve(self) -> None:
-        """Forks steps until none was requested for the idle time-out, or the socket is gone."""
+        """Forks steps until no step was requested for the idle time-out, or the socket was removed."""
         last_used = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)

@@ -17,7 +17,7 @@ _PARAM_CHARS = 6000
 
 
 def read_training(folder: Path) -> dict[str, Any]:
-    """Reads the training record of a model artifact; empty if there is none."""
+    """Reads the training record of a model artifact; empty without a record."""
     try:
         value = read_json(folder / "training.json")
     except FileNotFoundError:

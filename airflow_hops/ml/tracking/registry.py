@@ -177,7 +177,7 @@ def log_evaluation(tracking_uri: str, model: Artifact, trained_in: str, evaluati
             for run in _runs_of(client, experiment_id(client, trained_in), model):
                 _log_new(client, run, metrics_of(model, {}, evaluation))
     except (HopsError, OSError) as error:
-        log.warning("The training's run in MLflow does not get these figures: %s", error)
+        log.warning("These metrics were not logged to the training's run in MLflow: %s", error)
 
 
 def _runs_of(client: Any, experiment: str, model: Artifact) -> list[Any]:

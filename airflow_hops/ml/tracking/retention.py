@@ -1,4 +1,4 @@
-"""Step by which a garbage collection of the store reads and deletes MLflow's runs and registered versions."""
+"""Step of the store's garbage collection that reads and deletes MLflow's runs and registered versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(context: StepContext, *, delete: Sequence[str] = ()) -> list[dict[str, A
         ``uri``, ``model`` (URI of the artifact), ``created_at`` (ISO 8601) and ``aliases`` of each.
 
     Raises:
-        HopsError: MLflow does not answer, or a version to delete has an alias; nothing is then deleted.
+        HopsError: MLflow does not answer, or a version to delete has an alias; no version or run is then deleted.
     """
     client = open_tracking(context.spec.services["tracking_uri"])
     with mlflow_errors(client):

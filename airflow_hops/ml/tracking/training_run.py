@@ -193,7 +193,7 @@ def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
 @cache
 def environment_lock() -> str:
     """Returns the libraries of this environment in the format of ``pip freeze``."""
-    # Setuptools puts its vendored packages on the path, which are not installed.
+    # Setuptools puts its vendored packages on the path; they are not installed ones.
     own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
     metadata = [each.metadata for each in own]  # a property that reads a file
     results = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}

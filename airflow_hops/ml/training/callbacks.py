@@ -148,7 +148,7 @@ class RecordCallback(keras.callbacks.Callback):
         context: Context of the rank.
         epochs: Number of epochs.
         rows: Rows of an epoch over all ranks, for the examples per second; 0 if unknown.
-        users: The user's callbacks, whose counters are saved as well.
+        users: The user's callbacks; their counters are saved as well.
         every_steps: Steps between checkpoints within an epoch; 0 for none.
     """
 
@@ -163,7 +163,7 @@ class RecordCallback(keras.callbacks.Callback):
         self._first = self._saved_at = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores the state that the other callbacks have reset."""
+        """Restores the state that other callbacks have reset."""
         state = self._context.state
         self._saved_at = state.position.step
         snapshot, here = state.snapshot, state.position

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a training needs to continue as if it had never stopped, written atomically.
+"""Checkpoints: the complete state of a training, written atomically, from which it continues as if uninterrupted.
 
 A checkpoint is a folder ``step-<n>``: ``variables.npz`` (model and optimizer), ``callbacks.npz`` if callbacks keep
 arrays, ``rank-<n>.npz`` (each rank's own state) and ``checkpoint.json``, which has the position of the training and the
@@ -124,7 +124,7 @@ def copy_variables(model: Any, optimizer: Any = None) -> dict[str, np.ndarray[An
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, *, keep: int) -> Path:
-    """Writes a checkpoint and returns its folder; removes the oldest checkpoints, and keeps ``keep``.
+    """Writes a checkpoint and returns its folder; removes the oldest checkpoints except ``keep``.
 
     Raises:
         HopsError: it cannot be written; earlier ones remain.
@@ -200,7 +200,7 @@ def restore_variables(snapshot: Snapshot, model: Any, optimizer: Any = None, *, 
     """Sets the variables of a built model and its optimizer to those of a snapshot, saved with any number of ranks.
 
     Raises:
-        BadInput: the snapshot, which ``where`` names, is of another architecture.
+        BadInput: the snapshot, named by ``where``, is of another architecture.
     """
     variables, values = _variables(model, optimizer), snapshot.variables
     for name in [*variables, *values]:

@@ -252,7 +252,7 @@ class TrainContext:
         return bool(hvd.allreduce(tf.constant(int(flag)), op=hvd.Max, name="hops_any_rank").numpy())
 
     def restore(self, model: Any, optimizer: Any = None) -> Position:
-        """Restores the state of an earlier try, if there is one, and gives all ranks the weights of rank 0.
+        """Restores the state of an earlier try, if any, and gives all ranks the weights of rank 0.
 
         Besides the weights, it restores the optimizer, the random generators of Python, NumPy, TensorFlow and Keras,
         and the states of the model's random layers and metrics. If the number of ranks has changed, the epoch starts
@@ -417,7 +417,7 @@ def current_context() -> TrainContext:
         HopsError: this process is not a rank of a training.
     """
     if not _current:
-        raise HopsError("there is no training in this process; HorovodTrainOperator runs scripts as ranks of one")
+        raise HopsError("there is no training in this process; run the script with HorovodTrainOperator")
     return _current[-1]
 
 

@@ -204,7 +204,7 @@ def input_names(model: Any, outputs: Mapping[str, Any]) -> list[str] | None:
 
 
 def _prepare(context: TrainContext, model: Any, examples: Any) -> None:
-    """Builds what Keras builds only at the first batch, and disables ``jit_compile`` on several ranks."""
+    """Builds the state that Keras builds at the first batch, and disables ``jit_compile`` on several ranks."""
     if context.size > 1 and model.jit_compile:
         # Keras enables it by default if it can, but XLA has no Horovod all-reduce.
         log.info("jit_compile is turned off: XLA has no Horovod all-reduce")

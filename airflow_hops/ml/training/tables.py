@@ -221,8 +221,8 @@ def raw_specs(
 ) -> dict[str, OutputSpec]:
     """Returns the specifications of the raw features of a split, by name, from its first file.
 
-    If all vectors of a feature are missing in the first file, its length comes from later files. ``others`` are columns
-    that are not features: label, key, time, weight.
+    If all vectors of a feature are missing in the first file, its length comes from later files. ``others`` are the
+    columns of label, key, time and weight.
 
     Raises:
         BadInput: the file cannot be read, or a column is neither a number, a string nor a vector of numbers.
@@ -296,7 +296,7 @@ def _labels(table: pa.Table, target: Target, where: str) -> Array:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise BadInput(
-            f"{where}: label {target.label!r} is {result[row]} in row {row}, and no number in {int(bad.sum())} of "
+            f"{where}: label {target.label!r} is {result[row]} in row {row}, and not a number in {int(bad.sum())} of "
             f"{len(result)} rows; leave them out in prepare()"
         )
     if target.problem == REGRESSION:
@@ -329,8 +329,8 @@ def _check_classes(labels: Array, target: Target, where: str) -> None:
     missing = [name for number, name in enumerate(names) if number not in set(np.unique(labels).tolist())]
     if missing:
         raise BadInput(
-            f"{where}: label {target.label!r} is {', '.join(map(repr, missing))} in no row; a model tells the classes "
-            f"{', '.join(names)} apart, and needs rows of each: widen the window, or split differently"
+            f"{where}: label {target.label!r} is {', '.join(map(repr, missing))} in no row; the model distinguishes "
+            f"{', '.join(names)}, and needs rows of each: widen the window, or split differently"
         )
 
 

@@ -69,8 +69,9 @@ class TrainingState:
                 self.move(batch=0)
                 seed_rank(self._context.seed + self.position.step * self._context.size, self._context.rank)
                 log.warning(
-                    "the checkpoint is of %d ranks, and there are %d: training continues %s with new shards and new "
-                    "random numbers; its weights will not be those of an uninterrupted training to the last bit",
+                    "the checkpoint was written by %d ranks, and now there are %d: training continues %s with new "
+                    "shards and new random numbers; its weights will not be those of an uninterrupted training to "
+                    "the last bit",
                     len(snapshot.rank_states),
                     self._context.size,
                     self.position,

@@ -72,7 +72,7 @@ class Control:
         }
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
-        """Sets the split of a model at once, and in ``--traffic_config_file`` if there is one.
+        """Sets the split of a model, and writes it to ``--traffic_config_file``, if any.
 
         ``percents`` are integers that sum to 100, by available version; None routes all requests to the latest version.
 

@@ -2,8 +2,8 @@
 
 gRPC's Python server takes a thread for each call when the call begins, and that thread waits for the call's message. So
 a few slow clients can occupy all threads, and a request wakes three threads in turn, which costs more than running a
-small model. Here a call takes no thread before its message has arrived. Quick requests are answered by the thread that
-received them; the others go to a pool.
+small model. Here a call only takes a thread after its message has arrived. Quick requests are answered by the thread
+that received them; the others go to a pool.
 
 This uses private parts of grpcio (:mod:`~airflow_hops.serving.api.grpc_internals`). gRPC's server still serves all
 other methods; its thread passes the events of these calls to the callbacks (tags) that they were requested with.
@@ -111,7 +111,7 @@ class UnaryCalls:
             state.server.request_registered_call(queue, queue, method.path, call.accepted)
 
     def enter(self) -> bool:
-        """Adds a call to the calls in flight; returns False if there are too many."""
+        """Adds a call to the calls in flight; returns False if the limit is reached."""
         if not self._max_in_flight:
             return True
         with self._lock:
@@ -213,7 +213,7 @@ class _Call:
         return self.done(event)
 
     def done(self, event: Any) -> Any:
-        """Handles an event after which the client has the response or is gone."""
+        """Handles the last event of a call: the client has the response, or has disconnected."""
         self._open -= 1
         if self._open:
             return _GOES_ON

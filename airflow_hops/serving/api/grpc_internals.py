@@ -41,7 +41,7 @@ class UnknownGrpc(ImportError):
 
 
 def check_parts(whole: Any, parts: tuple[str, ...]) -> None:
-    """Raises UnknownGrpc if an object lacks one of the parts."""
+    """Raises UnknownGrpc if an object lacks one of the attributes."""
     try:
         for part in parts:
             attrgetter(part)(whole)

@@ -66,7 +66,7 @@ def parse_body(body: bytes) -> PredictBody:
 def read_tensors(body: PredictBody, inputs: InputTypes, keys: Collection[str] = ()) -> dict[str, np.ndarray]:
     """Returns the tensors of a request by input alias; raises ServingError if the values do not fit the signature.
 
-    Null is NaN in an input of floats and empty in one of texts, as in training; ``keys`` are inputs without null.
+    Null is NaN for floats and empty for strings, as in training; ``keys`` are inputs without null.
     """
     _check_keys(body, inputs, keys)
     if not inputs:
@@ -210,7 +210,7 @@ def _read_tensor(value: Any, shape: tuple[int, ...], tensor_type: TensorType | N
     try:
         array: np.ndarray = values.reshape(shape)
     except ValueError as error:
-        raise invalid_argument(f"JSON Value of {len(shape)} levels cannot be held: {error}") from None
+        raise invalid_argument(f"JSON Value of {len(shape)} levels cannot be stored: {error}") from None
     return array
 
 

@@ -1,1 +1,1 @@
-"""Keeps what was asked and answered, for skew detection, warm-up and replay."""
+"""Stores requests and answers, for skew detection, warm-up and replay."""

@@ -84,7 +84,7 @@ class Capture:
         self._spool: Spool | None = None
         self._writer: subprocess.Popen[bytes] | None = None
         if options.sink:
-            open_sink(options.sink, "").close()  # the writer opens its own; an error is for who starts the server
+            open_sink(options.sink, "").close()  # the writer opens its own; this one reports errors at the start
             if options.format == "prediction_log":
                 raise ValueError("prediction logs are files; with a sink, --capture_format is parquet or both")
         if options.has_place:
@@ -99,7 +99,7 @@ class Capture:
             folder.mkdir(parents=True, mode=0o700)
             self._folder = folder
             self._server_lock = lock_for_process(self._folder / SERVER_LOCK)
-            # The options come first: by them another server's writer finds the folder if this process is killed here.
+            # Writes the options first: another server's writer finds the folder by them if this process is killed here.
             write_atomically(self._folder / OPTIONS_FILE, json.dumps(asdict(options)))
             WriterState.create(self._folder)
             sizes = options.spool_bytes, options.segment_bytes
@@ -142,7 +142,7 @@ class Capture:
         return taken
 
     def flush(self, timeout_s: float = 60.0) -> bool:
-        """Writes everything captured so far to files; returns whether that was done in time."""
+        """Writes all records captured so far to files; returns whether that succeeded in time."""
         if self._spool is None:
             return True
         with self._lock:
@@ -164,7 +164,7 @@ class Capture:
         return False
 
     def close(self, timeout_s: float = 60.0) -> bool:
-        """Stops capturing and waits until everything is in files; returns whether it is.
+        """Stops capturing and waits until all records are in files; returns whether that succeeded.
 
         Records that could not be written stay in the spool, and the next server writes them.
         """

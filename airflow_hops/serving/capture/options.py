@@ -18,7 +18,7 @@ _LARGEST_BATCH_BYTES = 128 * 2**20
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """Options: what is captured, where it is written, and when a file is closed or removed.
+    """Options of the capture: requests, place, and the age and size at which files are closed or removed.
 
     Attributes:
         base_path: Folder or fsspec URL with one folder per model; if empty, no files are written.
@@ -50,7 +50,7 @@ class CaptureOptions:
 
     @property
     def has_place(self) -> bool:
-        """Whether there is a place for captured rows."""
+        """Whether captured rows have a destination."""
         return bool(self.base_path or self.sink)
 
     @property

@@ -71,7 +71,7 @@ class CapturedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CapturedLabel:
-    """The label of one row of a request, which became known after the answer.
+    """The label of one row of a request, known after the answer.
 
     Attributes:
         model: Model name.

@@ -113,7 +113,7 @@ def read_feedback(body: bytes) -> list[CapturedLabel]:
     became known (ISO 8601, or seconds since 1970; default now).
 
     Raises:
-        ServingError: An object is invalid; the message says which one and why.
+        ServingError: An object is invalid; the message contains its number and the reason.
     """
     try:
         document = json.loads(body)
@@ -154,7 +154,7 @@ def _values(arguments: Any, where: str) -> dict[str, Label]:
         plain = isinstance(value, (bool, int, float, str)) and _is_unicode(name) and _is_unicode(value)
         if not plain or (type(value) is int and not -(2**63) <= value < 2**63):
             which = "'label'" if values is not arguments else f"'label', {name!r}"
-            raise _wrong(where, which, value, "a number, a text, true or false")
+            raise _wrong(where, which, value, "a number, a string, true or false")
     return dict(values)
 
 

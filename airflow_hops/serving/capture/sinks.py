@@ -15,7 +15,7 @@ class CaptureSink(ABC):
     """A place that gets every captured row, in the process that writes the spool.
 
     It gets the rows in batches. A batch that fails is sent again, after a pause, until it succeeds; so is a batch whose
-    writer is killed before it has noted the success. Rows of such a batch have the same ``request_id`` and ``row``.
+    writer is killed before it has recorded the success. Rows of such a batch have the same ``request_id`` and ``row``.
 
     Args:
         url: Value of ``--capture_sink``. It is not secret: ``GET /v1/capture`` shows it.

@@ -62,7 +62,7 @@ class Spool:
         with self._lock:
             if not framed or self._write(framed):
                 return len(framed)
-            # They do not fit together; the first ones may.
+            # All records do not fit; the first ones may.
             return next((n for n, each in enumerate(framed) if not self._write([each])), len(framed))
 
     @property
@@ -232,7 +232,7 @@ class WriterState:
     """The writer's progress in a spool.
 
     Attributes:
-        position: Position before which everything is in files.
+        position: All records before this position are in files.
         batch: Number of the next batch; it is part of the file names.
         planned: End of the batch that is being written; None between batches. A writer that starts with one writes the
             same batch again, without the files that exist already.

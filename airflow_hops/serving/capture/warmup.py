@@ -27,7 +27,7 @@ MOST_REQUESTS = 1000
 
 
 class NoRequests(Exception):
-    """There are no captured requests for warming up a model."""
+    """No captured requests are available for warming up a model."""
 
 
 def write_warmup_requests(captured: str, model: str, version_folder: Path, limit: int = MOST_REQUESTS) -> int:
@@ -41,7 +41,7 @@ def write_warmup_requests(captured: str, model: str, version_folder: Path, limit
         limit: Maximum number of requests, up to 1,000.
 
     Raises:
-        NoRequests: There are no captured requests in ``PredictionLog`` files.
+        NoRequests: The folder has no captured requests in ``PredictionLog`` files.
         PredictionLogError: A file is damaged.
         FileNotFoundError: The version folder does not exist.
     """

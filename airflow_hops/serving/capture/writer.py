@@ -133,7 +133,7 @@ class SpoolWriter:
         # Removes segments first: without the state, another writer would write their records again.
         for number in segments(self.folder):
             segment_path(self.folder, number).unlink(missing_ok=True)
-        # Another writer finds the folder by these, if this one is killed here, so they go last.
+        # Removes the options last: another writer finds the folder by them if this one is killed here.
         last = (OPTIONS_FILE, WRITER_LOCK)
         for path in sorted(self.folder.iterdir(), key=lambda path: (path.name in last, path.name)):
             path.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class SpoolWriter:
         """Reads new records; returns whether a batch is full or its first record is old enough."""
         planned, waiting = self.state.planned, self._waiting
         if planned is not None:
-            # Another writer was killed while it wrote this batch, which is made again.
+            # Another writer was killed while it wrote this batch: writes it again.
             self._take_in(planned)
             self._scanned = planned
             return True

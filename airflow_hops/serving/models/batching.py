@@ -90,7 +90,7 @@ class Batcher:
             An array for each of ``aliases``, ``[rows, ...]``.
 
         Raises:
-            ServingError: INVALID_ARGUMENT if there are too many rows or inputs differ in rows; UNAVAILABLE if the queue
+            ServingError: INVALID_ARGUMENT for too many rows, or if inputs differ in rows; UNAVAILABLE if the queue
                 is full; RESOURCE_EXHAUSTED if the deadline passed in the queue; or the model's error.
         """
         options = self._options
@@ -116,7 +116,7 @@ class Batcher:
         task = _Task(feeds, rows, deadline_s)
         batch = self._enqueue(task, signature, aliases)
         if not batch.is_due and not _is_answered(task, min(batch.due_s, deadline_s)):
-            # Also if the client has given up before: no batch may stay that nobody waits for.
+            # Even if the client has given up: a batch must not remain that no request waits for.
             with self._lock:
                 self._make_due(batch)
         if not _is_answered(task, deadline_s):
@@ -231,7 +231,7 @@ def check_rows(feeds: Sequence[np.ndarray]) -> int:
     """Returns the number of rows of a request: the size of the first dimension, which all inputs share.
 
     Raises:
-        ServingError: There is no input, an input is a scalar, or inputs differ in length.
+        ServingError: Inputs are missing, are scalars, or differ in length.
     """
     if not feeds:
         raise invalid_argument("Batching Run() must have at least one input tensor")

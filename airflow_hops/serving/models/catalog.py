@@ -137,7 +137,7 @@ class Catalog:
             self._apply_traffic()
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the split of a model, and saves it if there is a traffic file; in effect on return.
+        """Sets the split of a model, which is in effect on return, and saves it to the traffic file, if any.
 
         Args:
             model: Model name.

@@ -202,5 +202,5 @@ def _as_array(rows: list[Sequence[Any]], name: str, tensor_type: TensorType) -> 
     numbers: np.ndarray = np.array(rows, np.int64)
     array: np.ndarray = numbers.astype(tensor_type.numpy)
     if not np.array_equal(array, numbers):
-        raise ValueError(f"feature {name!r} holds {numbers[array != numbers][0]}, which is no {tensor_type.name}")
+        raise ValueError(f"feature {name!r} holds {numbers[array != numbers][0]}, which is not an {tensor_type.name}")
     return array

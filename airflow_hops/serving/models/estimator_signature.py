@@ -88,7 +88,7 @@ class EstimatorInputs:
         """Inverse of :meth:`to_document`.
 
         Raises:
-            ValueError: A type cannot be served, or there are no columns.
+            ValueError: A type cannot be served, or the columns are missing.
             KeyError: A key is missing.
             TypeError: A value has the wrong type.
         """
@@ -150,7 +150,7 @@ def inputs_of(sample: Any) -> EstimatorInputs:
 def _type_of_column(name: str, column: Any) -> tensors.TensorType:
     values = column.to_numpy()
     if values.dtype == object and not all(isinstance(value, str) for value in values):
-        raise ValueError(f"column {name!r} of the sample holds other objects than strings; they have no tensor type")
+        raise ValueError(f"column {name!r} of the sample holds objects that are not strings; these have no tensor type")
     try:
         return tensors.type_of(values)
     except tensors.TensorError as error:

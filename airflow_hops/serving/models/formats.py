@@ -66,7 +66,8 @@ def model_files() -> tuple[str, ...]:
 def format_of(folder: Path, *, preferred: str | None = None) -> ModelFormat | None:
     """Returns the format of the model in a version folder, or None if there is none (yet).
 
-    If there are files of several, it is the ``preferred`` one, a registered name, or else the first of :func:`formats`.
+    If it has files of several formats, the result is the ``preferred`` one, a registered name, or else the first of
+    :func:`formats`.
     """
     first = [known for name, known in formats().items() if name == preferred]
     in_order = (*first, *formats().values())

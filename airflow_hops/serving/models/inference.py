@@ -133,7 +133,7 @@ def read_examples(given: Any) -> np.ndarray:
     """Returns the serialized examples of a ``SerializedInput``, each merged with the context if there is one.
 
     Raises:
-        ServingError: There are no examples.
+        ServingError: The request has no examples.
     """
     if given.WhichOneof("kind") == "example_list_with_context":
         context = given.example_list_with_context.context
@@ -166,7 +166,7 @@ def joined_signature(tasks: Sequence[Task]) -> Signature:
 
 
 def fill_result(result: Any, task: Task, outputs: Mapping[str, np.ndarray], examples: int) -> None:
-    """Fills an empty ``ClassificationResult`` or ``RegressionResult`` for a request with so many examples.
+    """Fills an empty ``ClassificationResult`` or ``RegressionResult`` for a request with this number of examples.
 
     Raises:
         ServingError: The outputs have types or shapes that the method does not allow.

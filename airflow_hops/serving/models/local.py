@@ -31,7 +31,7 @@ from airflow_hops.serving.models.servable import DEFAULT_SIGNATURE, Call, Reply,
 
 
 class LocalServable(Servable):
-    """A version whose model is called with arrays; subclasses run the model.
+    """A version of a model that takes arrays; subclasses run the model.
 
     Attributes:
         signature_by_method: Method name to the default signature of Classify and Regress requests;
@@ -197,7 +197,7 @@ def _check_size(signature: Signature, names: Collection[str]) -> None:
 def feeds_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Returns the inputs in the order of the signature, and in its shapes; errors have TensorFlow Serving's messages.
 
-    TensorFlow Serving compares no shapes, so that a graph broadcasts what does not fit, silently.
+    TensorFlow Serving does not compare shapes, so its graphs silently broadcast inputs of other shapes.
 
     Raises:
         ServingError: Names, types or shapes differ from the signature, or inputs from each other in rows.
@@ -239,7 +239,7 @@ def feeds_of(signature: Signature, inputs: Mapping[str, np.ndarray]) -> list[np.
 
 
 def _fitted(signature: Signature, alias: str, value: np.ndarray) -> np.ndarray:
-    """Returns an input in the shape of the signature; ``[batch]`` and ``[batch, 1]`` are taken for each other."""
+    """Returns an input in the shape of the signature; ``[batch]`` and ``[batch, 1]`` are interchangeable."""
     shape = signature.input_shapes.get(alias)
     if shape is None:
         return value

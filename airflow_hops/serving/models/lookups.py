@@ -1,7 +1,7 @@
 """Look-ups: inputs of a model that the server fills from elsewhere, so that requests hold keys instead.
 
-A look-up is a part of the server with a say in deployments. A deployment writes its description of what is looked up
-into the version's folder (``lookup.json``); the server that loads the version hands the description back to it.
+A look-up is a part of the server that deployments consult. A deployment writes the look-up's description into the
+version's folder (``lookup.json``); the server that loads the version hands the description back to it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Lookup(ServerPart, ABC):
 
     @abstractmethod
     def describe(self, data: Artifact, model: Artifact, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Describes what is looked up for a model, in a deployment.
+        """Describes the looked-up inputs of a model, in a deployment.
 
         Args:
             data: Argument ``lookup`` of ``DeployModelOperator``.
@@ -79,7 +79,11 @@ class Lookup(ServerPart, ABC):
 
     @abstractmethod
     def request_keys(self, description: Mapping[str, Any]) -> RequestKeys:
-        """Returns what requests hold. Raises KeyError, ValueError or TypeError if it is damaged."""
+        """Returns the difference between the model's inputs and those of requests.
+
+        Raises:
+            KeyError, ValueError, TypeError: The description is damaged.
+        """
 
     @abstractmethod
     def opener(self, flags: Flags) -> OpenLookup:

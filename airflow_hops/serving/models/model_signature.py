@@ -47,7 +47,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Refused:
-    """Columns in which the trained model refuses NaN or infinity, even if the exported model accepts them.
+    """Columns in which the trained model refuses NaN or infinity, although the exported model accepts them.
 
     Attributes:
         missing: Indices of the model's columns that must not contain NaN.
@@ -88,7 +88,7 @@ class ModelSignature:
         order: Names of the columns or graph outputs that form the model's matrix, from left to right; None if the model
             takes them by name or requests hold the matrix.
         outputs: The predictions; None if the file does not describe them.
-        output: Name of the graph's output that is the prediction; None for the only one of floats.
+        output: Name of the graph's output that is the prediction; None for the only output of floats.
         heads: Label to the predictions for that label, for further labels.
         passed: Served name to the graph's output that is served unchanged.
         refused: Values that the model refuses.
@@ -122,7 +122,7 @@ class ModelSignature:
         arrays = [values[part] for part in self.order]
         rows, width = len(arrays[0]), sum([1 if array.ndim == 1 else array.shape[1] for array in arrays])
         if width != self.model.width:
-            raise ValueError(f"{', '.join(self.order)} are {width} wide together; expected {self.model.width}")
+            raise ValueError(f"{', '.join(self.order)} have a total width of {width}; expected {self.model.width}")
         if any(len(array) != rows for array in arrays):
             result = ", ".join(f"{part} {len(values[part])}" for part in self.order)
             raise ValueError(f"inputs differ in their 0th dimension: {result}")
@@ -221,7 +221,7 @@ def _check(signature: ModelSignature, folder: Path) -> None:
     if signature.order is not None and signature.model.width is None:
         raise ValueError("'model' has an order, but no matrix")
     if signature.order is None and signature.model.width is not None and signature.requests.width is None:
-        raise ValueError("'model' takes a matrix; expected 'order', the names of what stands beside each other in it")
+        raise ValueError("'model' takes a matrix; expected 'order', the names of the inputs that it joins")
     if (folder / TRANSFORM_GRAPH).is_dir():
         return
     held = signature.requests.columns

@@ -62,8 +62,8 @@ class Signature:
         method_name: ``tensorflow/serving/predict``, ``…/classify`` or ``…/regress``.
         inputs: Alias to tensor name, sorted by alias.
         input_types: Alias to TensorFlow type, None if the server cannot decode the type.
-        input_shapes: Alias to shape, with -1 for a dimension of any size; aliases of any rank are missing. Nothing is
-            said about the first dimension of the inputs in ``batched``.
+        input_shapes: Alias to shape, with -1 for a dimension of any size; aliases of any rank are missing. The first
+            dimension of inputs in ``batched`` is left open.
         batched: The inputs whose first dimension is the batch, and so has the same size in all of them.
         outputs: Alias to tensor name, sorted by alias.
         defaults: Alias to the value of an input that the request omits.
@@ -155,7 +155,7 @@ class Servable(ABC):
         """Returns the signature with the key; an empty key means the default.
 
         Raises:
-            ServingError: There is no such signature.
+            ServingError: The model does not have the signature.
         """
         key = name or DEFAULT_SIGNATURE
         try:

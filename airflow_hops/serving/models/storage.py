@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _MAX_VERSION = 2**63 - 1
 
 QUIET_S = 1.0
-"""A version that was not renamed into place counts as complete once nothing in it has changed for this long."""
+"""A version that was not renamed into place counts as complete if its contents were unchanged for this time."""
 
 Fingerprint = tuple[tuple[str | int | None, ...], ...]
 """Names, sizes and times of a version's files, which change while the files are being written."""
@@ -46,7 +46,7 @@ class StoredVersion(Protocol):
         """Returns the fingerprint of the files."""
 
     def is_quiet(self) -> bool:
-        """Returns whether nothing in it has changed for a second. Raises OSError if it no longer exists."""
+        """Returns whether its contents have been unchanged for a second. Raises OSError if it no longer exists."""
 
     def open(self, open_folder: Callable[[Path], Servable]) -> Servable:
         """Opens the version, or a copy of it on this machine."""
@@ -73,7 +73,7 @@ class VersionFolder:
         return tuple(sorted((str(file), status.st_size, status.st_mtime_ns) for file, status in _stats(self.path)))
 
     def is_quiet(self) -> bool:
-        """Returns whether the folder was renamed into place, or nothing in it has changed for a second.
+        """Returns whether the folder was renamed into place, or its contents have been unchanged for a second.
 
         A partly copied vocabulary would load without an error. Raises OSError if the folder no longer exists.
         """
@@ -127,7 +127,7 @@ class FoundVersions:
         ready: Complete versions with a model.
         growing: Versions that are still being written.
         empty: Complete versions without a model.
-        same: Folders of one number, such as ``1`` and ``001``: the one that counts, and one that does not.
+        same: Folders of one number, such as ``1`` and ``001``: the one that is used, and an ignored one.
     """
 
     ready: dict[int, StoredVersion]

@@ -131,7 +131,7 @@ class TrafficTable:
         return None if split is None else dict(split)
 
     def set_split(self, model: str, percents: Mapping[int, int] | None) -> None:
-        """Sets the split of a model, and saves it if there is a file.
+        """Sets the split of a model, and saves it to the file, if any.
 
         Raises:
             ConfigError: The split or the file is not valid; nothing changes then.

@@ -47,7 +47,7 @@ class LogLine:
         logger: Name of the logger.
         model: Model that the record is about, or "".
         version: Version that the record is about, or 0.
-        message: Message, with the traceback if there is one.
+        message: Message, with the traceback, if any.
     """
 
     at_s: float
@@ -112,7 +112,7 @@ BUFFER = LogBuffer()
 
 
 def configure(log_file: str = "") -> None:
-    """Sends the log to stderr, to memory, and to a file if there is one, which may be rotated.
+    """Sends the log to stderr, to memory, and to a file, if any, which may be rotated.
 
     Raises:
         OSError: The file cannot be written.

@@ -5,7 +5,7 @@ the classes of ``prometheus_client`` or with collectors::
 
     QUEUE = Gauge("hops_serving_queue_length", "Requests that wait for a batch.", ["model_name"], registry=REGISTRY)
 
-Metrics of requests cost requests nothing: they are derived from ``RequestStats`` when they are read.
+Metrics of requests do not slow requests down: they are derived from ``RequestStats`` when they are read.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ _LONG_S = 0.02
 class RunTimes:
     """Moving averages by model, method, and the power of two above the size of the message.
 
-    Averages rise fast and fall slowly, so that a rare long run is remembered, since other requests wait for it. Runs on
+    Averages rise fast and fall slowly, so that rare long runs, for which other requests wait, still count. Runs on
     busy cores include waiting, so only the CPU time counts, unless the run took long in wall-clock time. Threads may
     overwrite each other's newest value, which is harmless.
     """

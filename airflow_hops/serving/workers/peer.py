@@ -103,7 +103,7 @@ class Peer:
 
         Raises:
             PeerGone: The other process has ended.
-            TimeoutError: There is no response in time.
+            TimeoutError: No response arrives in time.
         """
         return self.call(method, *arguments).result(timeout_s)
 

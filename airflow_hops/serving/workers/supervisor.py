@@ -131,7 +131,7 @@ class Workers:
         self._push()
 
     def open(self, model: str, version: int, folder: Path) -> Servable:
-        """Opens a version in one worker first, then in the others: a model that crashes its process ends only one.
+        """Opens a version in one worker first, then in the rest: a model that crashes its process ends only one.
 
         Raises:
             ServingError: The version does not load.
@@ -294,7 +294,7 @@ class Workers:
             worker.peer.call("close", key)
 
     def _go_without(self, key: int, error: ServingError) -> None:
-        """Drops a version that no longer opens, if no worker is left, so that it does not block other models."""
+        """Drops a version that no longer opens if all workers have ended, so that it does not block other models."""
         with self._lock:
             if key not in self._opened:
                 return

@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class WorkerServable(Servable):
-    """A version that is open in the workers, all of which must read the same files.
+    """A version that is open in the workers; all must read the same files.
 
     Attributes:
-        key: Number by which the workers know the version.
+        key: Number that identifies the version in the workers.
         folder: Its folder.
         fingerprint: Fingerprint of its files when it was first opened.
     """
@@ -126,7 +126,7 @@ class Worker:
     """A worker, as the first process sees it.
 
     Args:
-        assignment: What it answers for.
+        assignment: Flags and routes of the worker.
         methods: Functions of this process that it may call, by name.
         on_end: Called when it has ended.
 

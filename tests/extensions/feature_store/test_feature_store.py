@@ -415,7 +415,7 @@ def test_the_plan_is_shown_before_anything_changes(step: Any) -> None:
     assert changed.properties["fingerprint"] != first.properties["fingerprint"]
     assert any("update feature view carrier_delays" in line.text for line in step.steps.lines)
     labelled = examples(step, flights(9))
-    with pytest.raises(StepFailed, match="somebody has applied others since"):
+    with pytest.raises(StepFailed, match="other definitions were applied since"):
         step("training_dataset", "examples", {"examples": labelled, "definitions": first}, features="scoring")
 
     file.write_text(text[: text.index("scoring =")])
@@ -522,7 +522,9 @@ def test_view_without_entities_and_with_times_and_repeated_rows(step: Any) -> No
     step("apply_features", "feature_definitions")
     window = {"window_start": (START - HOUR).isoformat(), "window_end": (START + 9 * HOUR).isoformat()}
     step("materialize", "materialization", views=["world"], **window)
-    assert any("world: 1 rows have the key, event and created time of another" in x.text for x in step.steps.lines)
+    assert any(
+        "world: 1 rows share key, event time and created time with another row" in x.text for x in step.steps.lines
+    )
     ((stored,),) = open_online_store(sqlite_place(step), "flights", 1.0).read(
         [Lookup("world", ("rate", "seen"), (entity_key({}),))]
     )

@@ -122,14 +122,14 @@ def test_old_catalogues_and_replaced_versions_are_refused(organisation: Make, tm
     assert len(catalogue(lambda each: each.datasets).datasets) == 2
     public.write_text(old)
     replayed = catalogue(lambda each: each.error)
-    assert "it is an old one" in str(replayed.error)
+    assert "has put back an old catalogue" in str(replayed.error)
     assert len(replayed.datasets) == 2
     public.write_text(new.replace('"format": 1, "statements": [{', '"format": 1, "statements": [7, {'))
     assert catalogue(lambda each: "that of other statements" in (each.error or ""))
     public.write_text(new)
     north.publish(replace(entry, rows=9).to_dict())
     replaced = catalogue(lambda each: each.rejected)
-    assert "north/numbers@1 had other content before" in replaced.rejected[0]
+    assert "north/numbers@1 has changed its content" in replaced.rejected[0]
     assert [each.entry.name for each in replaced.datasets] == ["second"]
 
 
@@ -228,7 +228,7 @@ def test_vanished_peers_fail_the_transfer_and_a_second_request_resumes_it(organi
     wait_for(lambda: (t := south.transfer(REF)) and t.done_bytes > 5_000_000, south.log.read_text, 60)
     north.kill()
     transfer = south.wait_until(REF, "failed", timeout_s=60)
-    assert "no byte has come for 12 s at" in str(transfer.error)
+    assert "no data was received for 12 s at" in str(transfer.error)
     assert f"north at {north.address}:6881" in str(transfer.error)
     assert transfer.retryable
     north.start()

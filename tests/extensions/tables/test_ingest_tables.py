@@ -210,11 +210,11 @@ def test_sqlite_types_consider_all_values(sqlite: Any, ingest: Any) -> None:
     assert "the key c='t7' occurs 2 times" in refused(ingest, "SELECT c FROM many UNION ALL SELECT 't7'", key=("c",))
     assert "num_partitions must be 1" in refused(ingest, "SELECT b FROM many", partition_column="b", num_partitions=2)
     assert "no such table: gone" in refused(ingest, "SELECT * FROM gone")
-    assert "column 2 ('A') has an earlier one's name" in refused(ingest, "SELECT 1 AS a, 2 AS A")
+    assert "column 2 ('A') has the name of an earlier column" in refused(ingest, "SELECT 1 AS a, 2 AS A")
     assert "Could not decode to UTF-8" in refused(ingest, "SELECT CAST(X'ff' AS TEXT) AS x")
     assert "uses 1, and there are 0 supplied" in refused(ingest, "SELECT ? AS x")
     mixed = "SELECT 0.5 AS x UNION ALL SELECT 9007199254740993"
-    assert "column 'x' holds reals and an integer that is not one: Integer value 9007199254740993" in refused(
+    assert "column 'x' holds reals, and an integer that no real represents: Integer value 9007199254740993" in refused(
         ingest, mixed
     )
 

@@ -171,7 +171,7 @@ def test_other_columns_and_types_are_refused(target: Target, artifact: Any) -> N
     more = pa.table({"id": [1], "score": [0.5]})
     assert "column 'score' is missing" in target.refused(artifact({"train": more}, run="tuesday"))
     assert "name folders with the same columns" in target.refused(artifact({"train": ids([1]), "eval": more}))
-    assert "which the table needs for itself" in target.refused(artifact({"train": pa.table({"hops_batch": ["x"]})}))
+    assert "which is reserved by the table" in target.refused(artifact({"train": pa.table({"hops_batch": ["x"]})}))
     span = pa.table({"span": pa.array([{"of": datetime.timedelta(1)}])})
     assert "cannot hold column 'span', which is struct<of: duration" in target.refused(artifact({"train": span}))
     assert target.ids() == [("shop/monday/predict/predictions", "train", 1)]

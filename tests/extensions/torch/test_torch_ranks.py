@@ -92,7 +92,9 @@ def test_ranks_with_different_models_are_refused(
 def test_missing_pytorch_names_the_command_to_add_it(
     shared_run_step: Any, examples: Artifact, warm_launcher: LocalLauncher
 ) -> None:
-    with pytest.raises(StepFailed, match=r"no PyTorch in this runtime environment.*create --name NAME --with torch"):
+    with pytest.raises(
+        StepFailed, match=r"PyTorch is not installed in this runtime environment.*create --name NAME --with torch"
+    ):
         train(shared_run_step, examples, warm_launcher, "without")
 
 

@@ -406,7 +406,7 @@ def test_condition_on_unknown_label_or_metric_is_refused(
 @pytest.mark.parametrize(
     ("examples", "candidate", "champion", "params", "words"),
     [
-        (BINARY, ("prediction", {}), None, {}, "the model answers 'prediction', which is of the problem 'regression'"),
+        (BINARY, ("prediction", {}), None, {}, "the model's output 'prediction' has the problem 'regression'"),
         (
             SEVERAL,
             ("probabilities", {"classes": ("a", "b", "d")}),
@@ -433,7 +433,7 @@ def test_condition_on_unknown_label_or_metric_is_refused(
             ("probabilities", {"classes": ("a", "b")}),
             None,
             {},
-            "the candidate tells 3 classes apart .* but its artifact names 2: a, b",
+            "the candidate distinguishes 3 classes .* but its artifact names 2: a, b",
         ),
         (
             SEVERAL,

@@ -196,7 +196,7 @@ def test_invalid_number_of_seconds_is_refused(stall_timeout_s: Any, tmp_path: Pa
 
 def test_ranks_are_not_forked_after_tensorflow_started(tmp_path: Path) -> None:
     tf.constant(1)
-    with pytest.raises(HopsError, match="TensorFlow runs already in this process"):
+    with pytest.raises(HopsError, match="TensorFlow is already in use in this process"):
         run_gang(_fine, 2, logs=tmp_path)
 
 

@@ -479,7 +479,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: _average([0.5, 0.7]),
         "metric 'f1' has shape (2,), expected a number; make the metric average",
     ),
-    "a schedule": (_fit_schedule, "the optimizer's learning rate is a schedule of its own"),
+    "a schedule": (_fit_schedule, "the optimizer's learning rate is itself a schedule"),
 }
 
 

@@ -99,7 +99,7 @@ def test_an_integer_that_a_double_would_round_is_refused() -> None:
         (
             [1.5, 2, 3, 1],
             {"problem": "multiclass"},
-            "has values that are not whole numbers, as 1.5",
+            "has values that are not whole numbers, such as 1.5",
         ),
         (["a", "a"], {}, "label 'y' is 'a' in all 2 rows of split 'train'; expected two classes or more: widen"),
         ([2.5, 2.5], {}, "label 'y' is 2.5 in all 2 rows of split 'train'; expected numbers that differ: widen"),
@@ -120,7 +120,7 @@ def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCapt
         find(["a", "a"], eval=["b", "a"])
     assert find(["a", "b", "c"], eval=["a"], classes=["a", "b", "c", "d"]).classes == ("a", "b", "c", "d")
     assert "label 'y': split 'eval' has no row of 'b', 'c'" in caplog.text
-    assert "label 'y': no row is of 'd', so the model cannot learn it" in caplog.text
+    assert "label 'y': no row has the class 'd', so the model cannot learn it" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
             {},
             "label 'returned' has 13 whole numbers (0 in 154 rows, 1 in 154 rows, 2 in 154 rows, 3 in 154 rows, 4 in "
             "154 rows, 5 in 154 rows, 6 in 154 rows, 8 in 154 rows, 9 in 154 rows, 10 in 154 rows and 3 more), "
-            "which may be classes or amounts; set problem='multiclass', 'regression' or, of two values, 'binary'",
+            "which may be classes or amounts; set problem='multiclass', 'regression' or, for two values, 'binary'",
         ),
         (
             "untidy",

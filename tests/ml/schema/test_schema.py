@@ -115,7 +115,7 @@ def test_thresholds_come_from_the_arguments(
         ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of distance, infinity_norm, j"),
         (
             {"comparators": {"temp": {"infinity_norm": 0.1}}},
-            r"\['temp'\]: TFDV has infinity_norm for strings",
+            r"\['temp'\]: TFDV has infinity_norm only for strings",
         ),
         ({"distance": "0.1"}, "distance is '0.1', expected 0 to 1"),
         ({"max_domain_values": 1.5}, "max_domain_values is 1.5, expected a number of values"),

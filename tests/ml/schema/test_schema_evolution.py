@@ -371,10 +371,10 @@ def test_difference_of_files_equals_that_of_schemas(schema: Any, tmp_path: Path)
         ('feature {\n  name: "x"\n  tpe: INT\n}', "s.pbtxt:3:3: not a schema in protobuf text: Message type "),
         ("feature {", 's.pbtxt:1:9: not a schema in protobuf text: Expected "}".'),
         ("feature { type: FLOT }", "s.pbtxt:1:17: not a schema in protobuf text: "),
-        ('feature { name: "" }', "s.pbtxt: feature 1 of 1: expected a name of its own, none"),
+        ('feature { name: "" }', "s.pbtxt: feature 1 of 1: expected a unique name, found none"),
         (
             'feature { name: "x" }\nfeature { name: "x" }',
-            "s.pbtxt: feature 2 of 2: expected a name of its own, a second one named 'x'",
+            "s.pbtxt: feature 2 of 2: expected a unique name, found a second one named 'x'",
         ),
     ],
 )

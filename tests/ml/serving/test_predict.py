@@ -223,7 +223,7 @@ TOO_BIG = "JSON Parse error: Number too big to be stored in double. at offset: "
             "vectors",
             b'{"inputs": ' + b"[" * 900 + b"1" + b"]" * 900 + b"}",
             400,
-            "JSON Value of 900 levels cannot be held",
+            "JSON Value of 900 levels cannot be stored",
         ),
         (
             "vectors",

@@ -191,7 +191,7 @@ def test_label_weight_sample_and_bucket_options_work() -> None:
                 pa.table({f"n{i}": pa.array([1.0, 2.0]) for i in range(501)}),
                 options=options_from({"cross_features": True}),
             ),
-            "cross_features: there are 501 numeric features, and all pairs are taken of at most 500; name the pairs",
+            "cross_features: there are 501 numeric features; all pairs are computed for at most 500: name the pairs",
         ),
         (lambda: _dataset(label_feature="absent"), "label feature 'absent': there is no such column"),
         (

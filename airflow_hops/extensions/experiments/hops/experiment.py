@@ -40,7 +40,7 @@ class Direction:
 
 
 def _as_in_hopsworks(function: _Function) -> _Function:
-    """Accepts a ``SparkSession`` as first argument, and the function under its names in versions of hops-util-py."""
+    """Accepts a ``SparkSession`` as first argument, and the function under each name that hops-util-py had for it."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def launch(
     lists = lists_of(args_dict or {}, "args_dict")
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        raise BadInput(f"args_dict has lists of {lengths} values; expected as many for each argument, 1 or more")
+        raise BadInput(f"args_dict has lists of {lengths} values; expected lists of equal length, 1 or more")
     rows = [dict(zip(lengths, values, strict=True)) for values in zip(*lists.values(), strict=True)]
     options = _common_options(name, versioned_resources, description, spark)
     outcome = run_experiment(Experiment(train_fn, "launch", rows=rows or [{}], metric=metric_key, **options))
@@ -247,7 +247,7 @@ def _distributed(called: str, strategy: str) -> Callable[..., Found]:
         if strategy != SINGLE:
             training["np"] = options.pop("executors") or LocalRanks().slots
         elif get_num_gpus() > 1:
-            log.warning("mirrored() trains on one GPU of the %d; take collective_all_reduce() for all", get_num_gpus())
+            log.warning("mirrored() trains on one GPU of the %d; use collective_all_reduce() for all", get_num_gpus())
         if strategy == PARAMETER_SERVER:
             training["parameter_servers"] = 1
         outcome = run_experiment(Experiment(train_fn, called, training=training, **options))
@@ -294,7 +294,7 @@ def _check_number(name: str, value: Any, least: float, most: float = math.inf, *
 def _common_options(name: str, resources: Sequence[str] | None, description: str | None, spark: Any) -> dict[str, Any]:
     for argument, text in {"name": name, "description": description}.items():
         if not isinstance(text, str) and (text is not None or argument == "name"):
-            raise BadInput(f"{argument} is {text!r}; expected a text")
+            raise BadInput(f"{argument} is {text!r}; expected a string")
     if isinstance(resources, str):
         raise BadInput(f"versioned_resources is {resources!r}; expected a list of paths")
     instances = spark and spark.sparkContext.getConf().get("spark.executor.instances", None)

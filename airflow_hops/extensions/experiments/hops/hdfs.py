@@ -115,7 +115,7 @@ def delete(hdfs_path: str, recursive: bool = False, project: str | None = None) 
     """
     files, whole = _find(hdfs_path)
     if whole == Project.current().path(""):
-        raise BadInput(f"path {hdfs_path!r} is the whole project, which is not deleted")
+        raise BadInput(f"path {hdfs_path!r} is the project's root, which cannot be deleted")
     if not recursive and files.isdir(whole) and files.ls(whole):
         raise BadInput(f"path {hdfs_path!r} is a folder that is not empty; pass recursive=True")
     remove(files, whole)
@@ -227,7 +227,7 @@ def _target(source: str, target: str) -> str:
 
 
 def _make_room(files: Any, source: str, others: Any, target: str, *, overwrite: bool) -> None:
-    """Checks that a copy is possible, and removes what is at its place."""
+    """Checks that a copy is possible, and removes the existing target."""
     if not files.exists(source):
         raise FileNotFoundError(f"{source}: no such file or folder")
     if f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/"):

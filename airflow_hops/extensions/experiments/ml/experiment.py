@@ -276,7 +276,9 @@ def _namer(experiment: Experiment, record: ExperimentRecord) -> Callable[[TrialR
 def _running(user: UserFunction) -> Iterator[None]:
     """Makes the function available to processes forked inside the ``with`` block."""
     if running:
-        raise BadInput("an experiment runs already in this process; an experiment's function cannot start another")
+        raise BadInput(
+            "an experiment is already running in this process; an experiment's function cannot start another"
+        )
     running.append(user)
     try:
         yield
@@ -306,8 +308,8 @@ def _returned(folder: ExperimentFolder, name: str, trial: TrialRecord) -> Mappin
         summary = {"params": None}
     if len({json.dumps(params, sort_keys=True) for params in (summary["params"], masked(trial.params))}) > 1:
         raise BadInput(
-            f"{uri} is not of trial {trial.number}, {dict(trial.params)}, or not there; remove {folder.path} to repeat "
-            "its calls"
+            f"{uri} does not belong to trial {trial.number}, {dict(trial.params)}, or is missing; remove "
+            f"{folder.path} to repeat its calls"
         )
     value = summary["value"]
     return value if isinstance(value, Mapping) else {} if value is None else {"metric": value}

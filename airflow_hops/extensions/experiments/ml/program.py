@@ -46,7 +46,7 @@ class UserFunction:
     def check_takes(self, params: Mapping[str, Any]) -> None:
         """Raises ``BadInput`` if the function cannot be called with these hyperparameters."""
         if CALL in params:
-            raise BadInput(f"an argument is called {CALL!r}, which is kept for the number of a call; rename it")
+            raise BadInput(f"an argument is called {CALL!r}, which is reserved for the number of a call; rename it")
         try:
             inspect.signature(self.function).bind(**params)
         except TypeError as error:
@@ -63,7 +63,7 @@ class UserFunction:
 def identity(value: Any, above: tuple[int, ...] = ()) -> str:
     """Returns a digest of a function: its source, its defaults, and the values that it is bound to or closes over.
 
-    Something without source that cannot be pickled gets a new digest each time, since its code may have changed.
+    An object that has no source and cannot be pickled gets a new digest each time, since its code may have changed.
     Modules count by their names; functions that it only calls do not count.
     """
     if isinstance(value, ModuleType) or id(value) in above:  # a function may close over itself

@@ -117,16 +117,15 @@ class ExperimentFolder:
                 holder = project.store.read_json(f"{folder.uri}/{RECORD_NAME}").get("task_instance")
                 if holder != folder.task_instance:
                     raise BadInput(
-                        f"{folder.uri} is the experiment of DAG, run and task {holder}, not of {folder.task_instance}; "
-                        "names that differ only in dots, or in characters such as ':', have one folder: choose "
-                        "another name"
+                        f"{folder.uri} belongs to DAG, run and task {holder}, not to {folder.task_instance}; names "
+                        "that differ only in dots, or in characters such as ':', share a folder: choose another name"
                     )
                 folder.is_new = False
                 return folder
 
     @property
     def seed(self) -> int:
-        """Returns the seed, equal for all tries of the task, and for one that reproduces it."""
+        """Returns the seed, which is equal for all tries of the task and for its reproduction."""
         app = self.project.spec.services.get(run_record.REPRODUCED_APP, self.uri.split("/")[-2])
         return zlib.crc32(f"{app}/{self.run}".encode())
 
@@ -188,7 +187,7 @@ def read_resources(project: Project, paths: Sequence[str]) -> dict[str, bytes]:
         name, content = Path(path).name, read_file(project, path)
         if name in (RECORD_NAME, LOCK_NAME) or results.get(name, content) != content:
             raise BadInput(
-                f"versioned_resources: {path} would be kept as {name}, as another file of the experiment is; rename it"
+                f"versioned_resources: {path} would be stored as {name}, like another file of the experiment; rename it"
             )
         results[name] = content
     return results

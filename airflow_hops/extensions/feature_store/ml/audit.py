@@ -95,7 +95,7 @@ def find_causes(
 
 
 def more_than(differing: int, rows: int, share: float) -> float:
-    """Returns the p-value of so many differing rows, if at most ``share`` of all rows differ (exact binomial test)."""
+    """Returns the p-value of a number of differing rows, if at most ``share`` of all differ (exact binomial test)."""
     if not differing:
         return 1.0
     if share <= 0:

@@ -111,19 +111,19 @@ def _join_views(
 
 
 def is_time(dtype: str) -> bool:
-    """Returns whether a feature of one of Feast's types is a time, which examples and requests hold in seconds."""
+    """Returns whether one of Feast's types is a time, which examples and requests hold in seconds."""
     return dtype == "UnixTimestamp"
 
 
 def as_seconds(times: pd.Series) -> pd.Series:
-    """Converts times to seconds since the epoch; integers are such."""
+    """Converts times to seconds since the epoch; integers already are."""
     if pd.api.types.is_numeric_dtype(times):
         return times
     return (pd.to_datetime(times, utc=True) - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
 
 
 def _check_keys(rows: pd.DataFrame, view: FeatureView) -> None:
-    """Raises BadInput for keys of another type than the view's, and those that pandas would confuse with others."""
+    """Raises BadInput for keys of another type than the view's, and for keys that pandas would confuse with others."""
     for key, kind in key_types(view).items():
         values, where = rows[key], f"view {view.name!r}: key {key!r}"
         # Feast takes Arrow's large_string for JSON if an entity has no type.
@@ -132,7 +132,7 @@ def _check_keys(rows: pd.DataFrame, view: FeatureView) -> None:
         if pd.api.types.is_float_dtype(values) and (values.abs() >= _EXACT_IN_FLOAT).any():
             raise BadInput(f"{where} has floats of 2^53 or more, which stand for several integers; expected integers")
         if values.dtype == object and values.astype(str).str.contains("\0", regex=False).any():
-            raise BadInput(f"{where} has a NUL character, at which pandas ends a text; remove it in prepare()")
+            raise BadInput(f"{where} has a NUL character, at which pandas truncates a string; remove it in prepare()")
 
 
 def without_created(selected: Sequence[ViewFeatures]) -> list[str]:

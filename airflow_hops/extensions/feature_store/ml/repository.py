@@ -68,7 +68,7 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
 
     Raises:
         BadInput: there is no such repository, its configuration is invalid, its registry holds pickled code, or its
-            registry or online store would lie in the DAG bundle, of which each machine and version has a copy.
+            registry or online store would be inside the DAG bundle, where each machine and version has a copy.
     """
     folder = find_file(f"{repository}/{CONFIG_NAME}", "feature repository").parent
     try:
@@ -78,7 +78,7 @@ def open_repository(repository: str) -> Iterator[tuple[FeatureStore, Path]]:
     _check_places(config, folder / CONFIG_NAME)
     _run_no_code()
     type_map._python_datetime_to_int_timestamp = _seconds
-    os.environ["TZ"] = "UTC"  # Feast's SQLite store takes times in UTC for local ones
+    os.environ["TZ"] = "UTC"  # Feast's SQLite store interprets UTC times as local times
     time.tzset()
     with contextlib.chdir(folder):
         try:
@@ -129,13 +129,13 @@ def _check_places(config: RepoConfig, file: Path) -> None:
     for field, (kind, place) in places.items():
         if kind == "file" and "://" not in place and not Path(place).is_absolute():
             raise BadInput(
-                f"{file}: {field} is {place!r}, a path within the repository, of which each worker and version of the "
-                "DAG bundle has a copy; expected an absolute path, a URI or a database that all workers share"
+                f"{file}: {field} is {place!r}, a path within the repository, and each worker and version of the DAG "
+                "bundle has its own copy; expected an absolute path, a URI or a database that all workers share"
             )
 
 
 def keep_newer_values(store: FeatureStore) -> None:
-    """Makes an SQLite online store keep a value that is newer than one that is written, as Redis does."""
+    """Makes an SQLite online store keep its value if the written one is older, as Redis does."""
     online_store = store.config.online_store
     if online_store is None or online_store.type != "sqlite":
         return
@@ -181,7 +181,7 @@ def read_definitions(folder: Path, config: RepoConfig) -> RepoContents:
 
 
 def plan(store: FeatureStore, contents: RepoContents) -> list[Change]:
-    """Returns what applying the definitions would change in the registry, without changing it."""
+    """Returns the changes that applying the definitions would make in the registry."""
     registry_diff, _, _ = store.plan(contents)
     return [_change(diff) for diff in registry_diff.feast_object_diffs if _is_change(diff)]
 
@@ -253,7 +253,7 @@ def check_definitions(context: StepContext, store: FeatureStore) -> None:
     if (now := definitions_of(store).fingerprint) != applied.fingerprint:
         raise BadInput(
             f"the registry of project {store.project!r} has definitions {now[:12]}, but {applied.fingerprint[:12]} "
-            "were applied in this run: somebody has applied others since; clear the task that applies them"
+            "were applied in this run: other definitions were applied since; clear the task that applies these"
         )
 
 

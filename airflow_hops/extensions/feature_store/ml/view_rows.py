@@ -55,7 +55,7 @@ def window_statistics(store: FeatureStore, view: FeatureView, start: datetime, e
     rows = rows[rows["event_at"] < end]
     if repeated := int(rows.duplicated([*view.join_keys, "event_at", "created_at"]).sum()):
         log.warning(
-            "%s: %d rows have the key, event and created time of another; the engine chooses which of them counts",
+            "%s: %d rows share key, event time and created time with another row; the engine chooses which one counts",
             view.name,
             repeated,
         )

@@ -43,7 +43,7 @@ _LARGEST_EXACT = 2**53
 
 @dataclass(frozen=True)
 class _Column:
-    """An input of the model that is looked up: its origin and type, and the width of vectors, -1 if any may come."""
+    """An input of the model that is looked up: its origin and type, and the width of vectors, -1 for any."""
 
     name: str
     origin: StoredFeature
@@ -56,12 +56,12 @@ class LookupServable(Servable):
 
     Args:
         inner: The version that takes all features.
-        features: The features and where they come from.
+        features: The features and their origins.
         store: The online store.
-        limit: Bounds look-ups that run at once; None for one of this version's own.
+        limit: Bounds look-ups that run at once; None to create one for this version.
 
     Raises:
-        ServingError: the version does not take such a feature or default, or a key is of a type that cannot be sent.
+        ServingError: the version does not take a feature or its default, or requests cannot hold a key's type.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LookupServable(Servable):
         self._inner, self._features, self._store, self._limit = inner, features, store, limit or LookupLimit()
 
     def answer(self, call: Call) -> Reply:
-        """Looks the features up, and asks the version.
+        """Looks the features up, and calls the version.
 
         Raises:
             ServingError: the request has other inputs, the online store does not answer, or a value is missing or of
@@ -99,7 +99,7 @@ class LookupServable(Servable):
         """
         if call.method is not Method.PREDICT:
             raise invalid_argument(
-                f"{call.method.label}: model {self.model} looks its features up by keys, which only Predict has"
+                f"{call.method.label}: model {self.model} looks its features up by keys, which only Predict supports"
             )
         request = PredictRequest.FromString(call.message)
         signature = self.signature(request.model_spec.signature_name)
@@ -140,7 +140,7 @@ class LookupServable(Servable):
         if array.ndim and array.size != len(array):
             raise invalid_argument(f"input {name!r} has the shape {array.shape}; expected one key for each row")
         if kind != "STRING" and array.dtype.kind == "f" and not np.all(array == np.floor(array)):
-            raise invalid_argument(f"input {name!r} has keys that are not integers, by which features are looked up")
+            raise invalid_argument(f"input {name!r} has keys that are not integers; the view's keys are integers")
         return array.reshape(-1)
 
     def _look_up(

@@ -29,7 +29,7 @@ KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT
 """Types in which requests hold keys, by Feast's."""
 _KEY_TYPES = {"STRING": 2, "INT32": 3, "INT64": 4}
 _PATIENCE_S = 0.05
-"""Time in which a store that works answers other look-ups, and so frees a place."""
+"""Time in which a working store answers another look-up, which frees its place."""
 _NO_TIME = -(2**63)
 """Null of the type UnixTimestamp, as Feast stores it."""
 _FIELDS = descriptor_pb2.FieldDescriptorProto
@@ -60,14 +60,14 @@ class Damaged(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The features of one entity: the time of the event in seconds since the epoch, and the values that there are."""
+    """The features of one entity: the time of the event in seconds since the epoch, and the existing values."""
 
     event_s: float
     values: Mapping[str, Any]
 
 
 class LookupLimit:
-    """Bounds the look-ups that run at once, so that a store that hangs leaves threads for other models.
+    """Limits concurrent look-ups, so that a hanging store leaves threads for other models.
 
     Args:
         count: Maximum number of look-ups.
@@ -79,14 +79,14 @@ class LookupLimit:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Holds a place for one look-up.
+        """Reserves one of the concurrent look-ups.
 
         Raises:
             OnlineStoreError: all places are taken, and the store has not answered lately.
         """
         answers = time.monotonic() - self._answered_s < _PATIENCE_S
         if not self._slots.acquire(timeout=_PATIENCE_S if answers else 0):
-            raise OnlineStoreError(f"{self._count} look-ups wait for its answer already")
+            raise OnlineStoreError(f"{self._count} look-ups are already waiting for its answer")
         try:
             yield
             self._answered_s = time.monotonic()
@@ -112,7 +112,7 @@ class _Ends(threading.local):
     at_s = math.inf
 
     def remaining_s(self) -> float:
-        """Returns the time that is left; raises TimeoutError if there is none."""
+        """Returns the remaining time; raises TimeoutError if none remains."""
         if (remaining_s := self.at_s - time.monotonic()) <= 0:
             raise TimeoutError("the look-up took too long")
         return remaining_s
@@ -122,7 +122,7 @@ _ends = _Ends()
 
 
 class _BoundedSocket:
-    """A socket whose calls end with the thread's look-up; redis bounds each call, of which an answer can take many."""
+    """A socket whose calls end with the thread's look-up; redis limits each call, but an answer can take many."""
 
     def __init__(self, inner: Any) -> None:
         self._inner, self._timeout_s = inner, inner.gettimeout()
@@ -222,7 +222,7 @@ class SqliteStore(OnlineStore):
         self._local = threading.local()
 
     def read(self, lookups: Sequence[Lookup]) -> list[list[Values | None]]:
-        """Reads one entity after the other, in one transaction, so that only the first waits for Feast's writes."""
+        """Reads the entities in turn in one transaction, so that only the first read waits for Feast's writes."""
         _ends.at_s = time.monotonic() + self._timeout_s
         try:
             if not hasattr(self._local, "connection"):
@@ -316,7 +316,7 @@ def _field(view: str, feature: str) -> bytes:
 
 
 def _value_class() -> Any:
-    """Returns Feast's message ``Value``, as far as models can take its types."""
+    """Returns Feast's message ``Value``, with the types that models can take."""
     scalars = {
         "bytes_val": (1, _FIELDS.TYPE_BYTES),
         "string_val": (2, _FIELDS.TYPE_STRING),

@@ -52,7 +52,7 @@ def models_within(model: Any) -> Iterator[Any]:
 
 
 def round_thresholds(model: Any) -> None:
-    """Rounds thresholds of scikit-learn's trees down to float32; no float32 lies between, so no row changes sides.
+    """Rounds thresholds of scikit-learn's trees down to float32; since inputs are float32, no row changes sides.
 
     The converter takes the nearest float32, which may be a row's own value, above the threshold.
     """
@@ -197,7 +197,7 @@ def _keys(values: Sequence[Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BoosterInputs:
-    """Values that boosted trees treat as other values.
+    """Values that boosted trees replace by other values.
 
     Attributes:
         nan_as_zero: By feature, whether a missing value counts as 0.
@@ -341,10 +341,10 @@ def prefix_apart(names: Iterable[str]) -> str:
 
 
 def correct_spark(graph: Any) -> None:
-    """Makes a graph compute as Spark does where the converter's does not.
+    """Corrects a graph where the converter's computes differently from Spark.
 
     Vectors are assembled of floats: the converter leaves integers, and numbers of words, as they are. A logistic
-    regression of more than two classes is multinomial: the converter writes one of each class against the rest.
+    regression of more than two classes is multinomial: the converter writes a one-versus-rest model.
     """
     onnx = importlib.import_module("onnx")
     nodes = []

@@ -35,8 +35,8 @@ def estimator_rows(estimator: Any, table: SplitTable) -> tuple[Any, Sequence[str
         if has_vectors and set(names) <= set(table.names) and not set(names) <= set(table.specs):
             raise BadInput(
                 f"{type(estimator).__name__} was trained on {len(names)} columns of frame(), not all "
-                f"{len(table.names)} in their order, but a feature of several values comes whole when it "
-                "serves; train it on matrix() of context.table(split, columns)"
+                f"{len(table.names)} in their order, but a feature of several values stays one input when it serves; "
+                "train it on matrix() of context.table(split, columns)"
             )
         return table.frame()[_in_order(names, list(table.specs), estimator)], names
     names = _booster_names(estimator)
@@ -65,8 +65,8 @@ def _in_order(names: list[str], there: list[str], estimator: Any) -> list[str]:
     unknown = [name for name in names if name not in there]
     if unknown:
         raise BadInput(
-            f"{type(estimator).__name__} was trained on {', '.join(map(repr, unknown))}, which will not be there when "
-            f"it serves: the features of the examples are {', '.join(there)}; make it in prepare() or in the "
+            f"{type(estimator).__name__} was trained on {', '.join(map(repr, unknown))}, which requests to the served "
+            f"model will lack: the features of the examples are {', '.join(there)}; make it in prepare() or in the "
             "transform, or in a Pipeline that is returned whole"
         )
     return names

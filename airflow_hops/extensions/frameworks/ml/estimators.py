@@ -59,7 +59,7 @@ class ScikitLearn(OnnxFramework):
         return estimator_rows(model, table)
 
     def formats(self, model: Any) -> Sequence[str]:
-        """Returns also the format of estimators, of which it holds one."""
+        """Returns the formats of ONNX graphs and of a single estimator."""
         return ("onnx",) if isinstance(model, Mapping) else ("onnx", "skops")
 
     def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
@@ -93,8 +93,8 @@ class ScikitLearn(OnnxFramework):
         classes = list(np.asarray(getattr(model, "classes_", numbers)).tolist())
         if classes != numbers:
             raise BadInput(
-                f"{type(model).__name__} knows the classes {classes}; expected their numbers, {numbers}: the labels of "
-                f"the examples as they are, with every class in training"
+                f"{type(model).__name__} was trained on the classes {classes}; expected their numbers, {numbers}: the "
+                "labels of the examples as they are, with every class in training"
             )
         return model.predict_proba(sample.rows)
 
@@ -149,7 +149,7 @@ class LightGbm(ScikitLearn):
         return Framework.owns(self, model)
 
     def formats(self, model: Any) -> Sequence[str]:
-        """Returns the format of ONNX graphs alone."""
+        """Returns only the format of ONNX graphs."""
         return ("onnx",)
 
     def convert(self, model: Any, sample: Sample, target: Target) -> Graph:

@@ -1,4 +1,4 @@
-"""Frameworks whose models become ONNX graphs, and what their converters share."""
+"""Frameworks whose models become ONNX graphs, and the common part of their converters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OnnxFramework(Framework):
     """A framework whose models become ONNX graphs."""
 
     def formats(self, model: Any) -> Sequence[str]:
-        """Returns the format of ONNX graphs alone."""
+        """Returns only the format of ONNX graphs."""
         return ("onnx",)
 
     def write(self, model: Any, folder: Path, format: str, sample: Sample, target: Target) -> Written:
@@ -56,7 +56,7 @@ class OnnxFramework(Framework):
         """Returns the graph of a model, or of a dict of models by label, without the converters' remarks.
 
         Raises:
-            NotExportable: There is no converter for it.
+            NotExportable: No converter exists for it.
             BadInput: A package is missing, or models of several labels take different inputs.
         """
         if isinstance(model, Mapping):
@@ -69,7 +69,7 @@ class OnnxFramework(Framework):
         """Returns the model as an ONNX graph.
 
         Raises:
-            NotExportable: There is no converter for the model.
+            NotExportable: No converter exists for the model.
             BadInput: A package is missing.
         """
 

@@ -101,5 +101,7 @@ def _session() -> Any:
 
     session = SparkSession.getActiveSession()
     if session is None:
-        raise BadInput("the Spark session was stopped; leave it running: the exported model is compared with its own")
+        raise BadInput(
+            "the Spark session was stopped; keep it running, since the exported model is compared with the original"
+        )
     return session

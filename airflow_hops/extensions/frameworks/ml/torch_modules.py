@@ -57,7 +57,7 @@ class Torch(OnnxFramework):
         names = {name: f"output/{name}" for name in result} if isinstance(result, Mapping) else {"": "output"}
 
         class Served(torch.nn.Module):  # type: ignore[misc]
-            """Takes float32, as requests hold it, and returns outputs in order: a graph does not know their names."""
+            """Takes float32, as in requests, and returns outputs in order, since a graph does not have their names."""
 
             def __init__(self) -> None:
                 super().__init__()

@@ -168,8 +168,8 @@ def _signature_defs(signature: ModelSignature, estimator: Any, labels: np.ndarra
             )
         if signature.heads or signature.passed:
             raise invalid_argument(
-                f"the signature names outputs beside the prediction, and {type(estimator).__name__} gives none; "
-                "several outputs are served of an ONNX graph"
+                f"the signature names outputs beside the prediction, and {type(estimator).__name__} has none; only "
+                "ONNX graphs serve several outputs"
             )
         signature.outputs.fill(definitions)
         return definitions

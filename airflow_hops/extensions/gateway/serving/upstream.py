@@ -175,7 +175,7 @@ class Upstream:
 
 
 class UpstreamServable(Servable):
-    """A version at one or several upstreams, or a label whose version only they know.
+    """A version at one or several upstreams, or a label that only they map to a version.
 
     Args:
         model: Model name.

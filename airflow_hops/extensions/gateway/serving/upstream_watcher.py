@@ -155,7 +155,7 @@ class UpstreamWatcher:
         return result
 
     def _still_loading(self) -> bool:
-        """Returns whether a model of the config has no version yet but may get one; starting upstreams are away."""
+        """Returns whether a configured model without a version may get one; starting upstreams are unreachable."""
         if any(upstream.is_away for upstream in self._upstreams):
             return not self.current_names() <= self._catalog.views.keys()
         return any(

@@ -102,7 +102,7 @@ class SshRanks(RankLauncher):
         return place(self.hosts, np)
 
     def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
-        """Starts an agent on each host, all at once, and then the ranks.
+        """Starts the agents of all hosts in parallel, and then the ranks.
 
         Raises:
             BadInput: the work cannot run on other hosts, there is no SSH client, or a host refuses the key or has the
@@ -110,7 +110,7 @@ class SshRanks(RankLauncher):
             HopsError: a host cannot be reached.
         """
         if not isinstance(work, RankJob):
-            raise BadInput(f"{work!r} cannot travel to other hosts; expected a RankJob")
+            raise BadInput(f"{work!r} cannot be sent to other hosts; expected a RankJob")
         names = list(dict.fromkeys(placement.host for placement in placements))
         clients: list[_SshClient] = []
         try:
@@ -125,7 +125,7 @@ class SshRanks(RankLauncher):
         return RemoteCrew(placements, work, environment, lines)
 
     def divide(self, gangs: int, ranks: int) -> list[SshRanks]:
-        """Gives each gang slots of its own; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.divide`."""
+        """Gives each gang separate slots; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.divide`."""
         slots = [placement.host for placement in self.place(gangs * ranks)]
         shares = [Counter(slots[number * ranks : (number + 1) * ranks]) for number in range(gangs)]
         return [replace(self, hosts=[Host(*share) for share in counts.items()]) for counts in shares]
@@ -172,7 +172,7 @@ def parse_hosts(text: str, source: str = "hosts") -> list[Host]:
         hosts.append(Host(name.strip("[]"), int(slots)))
     twice = {host.name for host in hosts if sum(other.name == host.name for other in hosts) > 1}
     if twice:
-        raise BadInput(f"{source}: {min(twice)!r} occurs twice in {text!r}; give all of its slots at once")
+        raise BadInput(f"{source}: {min(twice)!r} occurs twice in {text!r}; list it once, with all of its slots")
     return hosts
 
 
@@ -207,7 +207,7 @@ class _SshClient:
 
     def connect(self) -> AgentLine:
         """Sends the package, and returns the stream to the agent."""
-        with contextlib.suppress(OSError):  # the client has ended, which is reported with its last words
+        with contextlib.suppress(OSError):  # the client has ended, which is reported with its last output
             self._frames.send_bytes(package_archive())
         return AgentLine(
             host=self._host,
@@ -241,8 +241,8 @@ class _SshClient:
                 self._process.wait(self._settings.connect_timeout_s + _CLOSE_S)
                 raise HopsError(f"host {self._host} cannot be reached: {self._last_words()}") from None
             raise BadInput(
-                f"host {self._host}: by which IPv4 address of this machine its ranks reach it cannot be found out "
-                f"({error}); name it in the connection's field 'address'"
+                f"host {self._host}: cannot find the IPv4 address of this machine that its ranks reach ({error}); "
+                "name it in the connection's field 'address'"
             ) from None
 
     def _listen(self) -> None:

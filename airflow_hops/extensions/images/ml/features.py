@@ -145,7 +145,7 @@ def check_header(encoded: Any) -> Any:
 
 
 def upright(pixels: Any, encoded: Any) -> Any:
-    """Turns pixels, ``[height, width, channels]``, by the Exif orientation of the JPEG from which they come.
+    """Rotates and flips pixels, ``[height, width, channels]``, by the Exif orientation of their JPEG.
 
     Source: Exif 2.32, tag 274 of IFD0.
     """

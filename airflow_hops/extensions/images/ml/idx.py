@@ -132,7 +132,7 @@ class _Decompressed:
         while left:
             try:
                 part = self._stream.read1(left)
-            except EOFError:  # "ended before the end-of-stream marker": the count shows it
+            except EOFError:  # the compressed stream ends early, which the byte count reports
                 part = b""
             if not part:
                 break

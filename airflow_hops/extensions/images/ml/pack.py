@@ -28,7 +28,7 @@ from airflow_hops.ml.step.context import StepContext
 log = logging.getLogger(__name__)
 
 _MANY_FILES = 20
-"""Number of files beyond which a sample is reported."""
+"""Number of files above which a sample is reported."""
 _READ_FILES, _READ_BYTES = 256, 32 << 20
 """Maximum number and size of the files that are read at once."""
 
@@ -166,7 +166,7 @@ def pack_shard(plan: PackPlan, shard: Shard) -> str:
 
 
 def _read(fs: Any, files: Sequence[SourceFile]) -> Iterator[tuple[list[SourceFile], list[bytes]]]:
-    """Yields files and their contents, many at once, which remote stores answer side by side."""
+    """Yields files and their contents; reads many in parallel, which is faster with remote stores."""
     chosen: list[SourceFile] = []
     size = 0
     for number, file in enumerate(files, 1):

@@ -46,7 +46,7 @@ class PackedFile:
         """Returns the content, read from the opened shard.
 
         Raises:
-            HopsError: it is not what was packed.
+            HopsError: it differs from the packed file.
         """
         shard.seek(self.offset)
         content = shard.read(self.size)
@@ -59,8 +59,8 @@ class PackedFiles:
     """The packed files as a sequence of ``(path, content)``, read one by one at any position.
 
     It is a map-style data set of PyTorch, for ``torch.utils.data.DataLoader``; for ``tf.data``, use
-    ``tf.data.Dataset.from_generator``. Each content is compared with its checksum. Processes that are forked, and those
-    that get it pickled, open the shards anew.
+    ``tf.data.Dataset.from_generator``. Each content is compared with its checksum. Forked processes, and those that
+    unpickle it, open the shards themselves.
 
     Args:
         folder: Folder or address of the artifact ``packed_files``.
@@ -97,7 +97,7 @@ def read_index(fs: Any, root: str) -> pa.Table:
     """Returns the index of packed files below a folder, in the order of the shards.
 
     Raises:
-        BadInput: there is none, or it is another table, or a line leads out of a shard or of the folder.
+        BadInput: it does not exist, is another table, or a line leads out of a shard or of the folder.
     """
     paths = sorted(fs.glob(f"{root}/{INDEX}/*.parquet"))
     if not paths:
@@ -127,7 +127,7 @@ def _check_lines(index: pa.Table, shards: pa.Table, where: str) -> None:
     if (row := pc.index(wrong, True).as_py()) >= 0:
         line = index.slice(row, 1).select(["path", "shard", "offset", "size"]).to_pylist()[0]
         raise BadInput(
-            f"{where}, row {row}: {line} is no part of a shard with a path below the source; expected an index that "
+            f"{where}, row {row}: {line} is not a part of a shard with a path below the source; expected an index that "
             "PackOperator wrote: pack the files again"
         )
 

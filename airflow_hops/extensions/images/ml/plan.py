@@ -43,10 +43,10 @@ class FolderFile:
 
 @dataclass(frozen=True)
 class ImagePart:
-    """Part of a source of one of four kinds.
+    """Part of a source.
 
     Attributes:
-        source: Split whose source this is.
+        source: Split of the source.
         number: Number in the names of the written files.
         fs: fsspec file system.
         files: Image files (folders).

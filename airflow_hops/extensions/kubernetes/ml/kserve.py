@@ -72,7 +72,7 @@ class KServeServer(ModelServer):
             return []
 
     def why_not_available(self, model_name: str) -> str:
-        """Returns what KServe says of a model."""
+        """Returns the status that KServe reports for a model."""
         return self.configs.why_not_available(model_name)
 
 
@@ -93,7 +93,7 @@ class InferenceServices:
         url = urlsplit(services.get("serving_kubernetes_url", ""))
         if not url.hostname:
             raise BadInput(
-                "the connection of kind 'kserve' brings no address of Kubernetes; expected one of type model_server, "
+                "the connection of kind 'kserve' has no address of Kubernetes; expected one of type model_server, "
                 "with the field 'kubernetes_conn_id', as model_server_conn_id"
             )
         if "://" not in places.server_base_path:
@@ -150,7 +150,7 @@ class InferenceServices:
             )
 
     def why_not_available(self, name: str) -> str:
-        """Returns what KServe says of a model that is not available."""
+        """Returns the reason that KServe reports for an unavailable model."""
         status = (self._get(name) or {}).get("status", {})
         failure = status.get("modelStatus", {}).get("lastFailureInfo", {}).get("message")
         ready: Mapping[str, Any] = next((c for c in status.get("conditions", []) if c.get("type") == "Ready"), {})
@@ -189,8 +189,8 @@ class InferenceServices:
             stable = next((version for version in present if version in wanted), present[0])
             self._patch(model, [stable, new[-1]], {**self._version(model, new[-1]), "canaryTrafficPercent": 0})
         elif wanted == present[:1] != present:
-            # A new revision of the stable version; with 0%, KServe keeps the old one, which it would replace at once by
-            # the newest that is ready, the canary.
+            # Creates a new revision of the stable version. Without the 0%, KServe would replace the old revision at
+            # once by the newest one that is ready, which is the canary.
             self._patch(model, wanted, {**self._version(model, wanted[0]), "canaryTrafficPercent": 0})
         elif wanted == present[-1:] != present:
             self._patch(model, wanted, {"canaryTrafficPercent": None})

@@ -226,7 +226,8 @@ class _Client(NotebookClient):  # type: ignore[misc]
         if self._told != self.number:
             self._told = self.number
             log.warning(
-                "cell %d: its output is cut (%s of %d bytes): %d MiB of a cell are kept, %d MiB of a notebook",
+                "cell %d: its output is cut (%s of %d bytes): the limits are %d MiB for a cell and %d MiB for a "
+                "notebook",
                 *(self.number, kind, size, MAX_CELL_BYTES >> 20, MAX_NOTEBOOK_BYTES >> 20),
             )
 

@@ -15,11 +15,11 @@ if __name__ == "__main__":
         """Ends the notebook, as ``sys.exit`` does; IPython's own would let the cells that follow run."""
 
         def __call__(self, code: Any = None) -> None:
-            """Raises what ends a program."""
+            """Raises ``SystemExit``."""
             raise SystemExit(code)
 
     class KernelApp(IPKernelApp):  # type: ignore[misc]
-        """Drops no output that comes faster than it is read, and takes ``exit()`` at its word."""
+        """Keeps outputs that arrive faster than they are read, and lets ``exit()`` end the notebook."""
 
         def init_shell(self) -> None:
             """Makes the shell, with ``exit`` and ``quit``."""

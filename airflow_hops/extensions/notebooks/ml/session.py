@@ -16,7 +16,7 @@ RESULT_MIME = "application/vnd.airflow-hops.result+json"
 
 
 def spec_variables(spec: StepSpec, file: Path) -> Mapping[str, str]:
-    """Writes a step without its secrets to a file; returns the variables from which a kernel restores all of it."""
+    """Writes a step without its secrets to a file; returns the variables from which a kernel restores the step."""
     file.write_text(spec.to_json())
     return {NOTEBOOK_VARIABLE: str(file), **spec.variables()}
 

@@ -67,7 +67,7 @@ def run(
         try:
             page = to_html(content, notebook, done.failed_cell)
         except Exception as error:  # a displayed value may be invalid HTML, or an invalid picture
-            log.warning("%s: no page can be made of it", notebook, exc_info=True)
+            log.warning("%s: it cannot be rendered as a page", notebook, exc_info=True)
             reason = escape(
                 f"No page can be made of this notebook: {type(error).__name__}: {error}"[:_ERROR_CHARACTERS]
             )

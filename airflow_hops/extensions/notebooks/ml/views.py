@@ -1,4 +1,4 @@
-"""Shows data in a notebook similarly to Facets (https://pair-code.github.io/facets/): HTML that loads nothing."""
+"""Shows data in a notebook similarly to Facets (https://pair-code.github.io/facets/): self-contained HTML."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def describe(
         BadInput: the file cannot be read, the options contradict it, or the package is installed already.
     """
     if package is not None and importlib.util.find_spec(package) is not None:
-        raise BadInput(f"name {package!r} is that of a module of the runtime environment; choose another one")
+        raise BadInput(f"name {package!r} is the name of a module in the runtime environment; choose another one")
     source = Source(
         uri, encoding=encoding, quote=quote, escape=escape, decimal=decimal or ".", thousands=thousands or ""
     )
@@ -158,7 +158,7 @@ def _types(file: RawFile, label: str) -> Types:
 
 
 def _read_texts(file: RawFile) -> tuple[RawFile, pa.Table, list[str]]:
-    """Returns a CSV file with the quotes and escapes that alone can read it, its columns as text, and notes."""
+    """Returns a CSV file with the only quotes and escapes that can read it, its columns as text, and notes."""
     try:
         return file, _read(file, dict.fromkeys(first_types(file), TEXT))[0], []
     except UncertainQuotes as error:
@@ -221,7 +221,7 @@ def _check_values(table: pa.Table, report: Told, where: str) -> None:
         if len(column) - different > _MOST_WITHOUT_KEY * len(column):
             raise BadInput(
                 f"{where}: --key is {report.key!r}, which is missing in {missing} of {len(column)} rows and has "
-                f"{different} different values; expected one for each row: of several rows of a key one is kept"
+                f"{different} different values; expected a unique value in each row, since one row per key is kept"
             )
 
 

@@ -22,7 +22,7 @@ _HEAVY = 20
 
 
 def propose_minimum(counts: Counter[Any] | None) -> dict[str, float]:
-    """Returns minimums by metric, above those of a model that knows only the distribution of the label.
+    """Returns minimums by metric, above those of a model that always predicts the label's distribution.
 
     ``counts`` are the rows by value of the label; None for a regression.
     """
@@ -68,7 +68,7 @@ def propose_newest_s(times: pa.ChunkedArray, label: pa.ChunkedArray, is_class: b
 
 
 def propose_logarithm(label: str, values: pa.Array) -> list[str]:
-    """Returns a note if a regression's label has a heavy tail, whose squared errors would dominate."""
+    """Returns a note if a regression's label has a heavy tail, which would dominate the squared errors."""
     numbers = values.to_numpy(zero_copy_only=False).astype(float)
     middle, high = np.quantile(numbers, [0.5, 0.99])
     if numbers.min() < 0 or middle <= 0 or high < _HEAVY * middle:

@@ -1,7 +1,7 @@
 """``airflow hops datasets serve``: the daemon that shares and fetches data sets.
 
-It alone talks to other organisations. Requests reach it, and its answers are read, through the records in the store
-(:mod:`airflow_hops.extensions.sharing.core.records`), so it may run on any machine that has the store.
+Only the daemon connects to other organisations. Requests reach it, and its answers are read, through the records in the
+store (:mod:`airflow_hops.extensions.sharing.core.records`), so it may run on any machine that has the store.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TICK_S = 0.5
 
 
 class SharingDaemon:
-    """Shares what is published, and fetches what is asked for.
+    """Shares published data sets, and fetches requested ones.
 
     Args:
         store: The artifact store.
@@ -66,7 +66,7 @@ class SharingDaemon:
             try:
                 self.tick()
                 self.problem = None
-            except Exception as error:  # of the store's client, which has its own, or of a damaged record
+            except Exception as error:  # the store's client has its own errors; damaged records cause others
                 if str(error) != self.problem:
                     log.warning("%s", error, exc_info=not isinstance(error, HopsError | OSError))
                 self.problem = str(error)
@@ -74,7 +74,7 @@ class SharingDaemon:
             await asyncio.sleep(max(0.05, tick_s - (time.monotonic() - began)))
 
     def tick(self) -> None:
-        """Does what is due."""
+        """Performs the actions that are due."""
         self.session.tick()
         now = time.monotonic()
         if now - self._told >= BEAT_S:

@@ -1,7 +1,7 @@
 """Reads the catalogues of trusted organisations, and previews and torrent files, over HTTP.
 
-Whatever comes is data: it is bounded in size, and counts only with the signature of a trusted key or the SHA-256 of a
-signed entry.
+Received data is limited in size, and only used if a trusted key has signed it, or if it has the SHA-256 of a signed
+entry.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ async def read_catalogue(of: Trusted, before: Catalogue | None) -> Catalogue:
         sequence = sequence_of(value.get("catalogue"), statements, names)
         if sequence < before.sequence:
             raise HopsError(
-                f"{of.catalogue}: this catalogue has the number {sequence}, and {before.sequence} was read before: "
-                f"it is an old one, which {of.organisation} or somebody on the way has put back"
+                f"{of.catalogue}: the number of this catalogue is {sequence}, but {before.sequence} was read before: "
+                f"{of.organisation}, or someone in between, has put back an old catalogue"
             )
     except (HopsError, KeyError, ValueError) as error:
         return replace(before, error=str(error) or "it has no statements")
@@ -68,7 +68,7 @@ async def read_catalogue(of: Trusted, before: Catalogue | None) -> Catalogue:
 def verified(
     statements: Iterable[Any], names: Mapping[str, str], seen: dict[str, str]
 ) -> tuple[list[Dataset], dict[str, list[Seed]], list[str]]:
-    """Returns the data sets and the seeds by organisation, and why other statements do not count.
+    """Returns the data sets and the seeds by organisation, and the reasons why other statements are ignored.
 
     ``seen`` has the SHA-256 of entries by ``name@version``; those that are new are added.
     """
@@ -85,8 +85,8 @@ def verified(
                 digest = digest_of(content)
                 if seen.setdefault(f"{made.entry.name}@{made.entry.version}", digest) != digest:
                     raise ValueError(
-                        f"{made.ref} had other content before; a version keeps its content, so {organisation} must "
-                        "publish a new one"
+                        f"{made.ref} has changed its content, which a version must not; {organisation} must publish a "
+                        "new one"
                     )
                 datasets[made.ref] = made
         except (BadInput, TypeError, ValueError) as error:

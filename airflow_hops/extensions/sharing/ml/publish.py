@@ -142,7 +142,7 @@ def _shown(value: Any) -> Any:
 
 
 def _figures(summary: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Returns what an entry says of a feature."""
+    """Returns an entry's description of a feature."""
     figures = {"type": summary["type"], "missing": round(summary.get("missing", 0) / rows, 6) if rows else 0.0}
     figures |= {name: summary[name] for name in ("mean", "min", "max", "unique") if name in summary}
     if top := summary.get("top_values"):

@@ -1,4 +1,4 @@
-"""Transfers of the sharing daemon: gives published and fetched data sets to others, and fetches what is asked for."""
+"""Transfers of the sharing daemon: offers published and fetched data sets to others, and fetches requested ones."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Transfers:
         self._published: list[str] | None = None
 
     def tick(self) -> None:
-        """Does what is due. A data set that cannot be shared or fetched stops no other.
+        """Performs the actions that are due. A data set that cannot be shared or fetched does not stop the others.
 
         Raises:
             HopsError: a published data set cannot be shared.
@@ -103,7 +103,7 @@ class Transfers:
             raise problem
 
     def _share_published(self) -> None:
-        """Gives published data sets to others, and stops when they are not published any more."""
+        """Offers published data sets to others until they are no longer published."""
         names = self.records.store.names(self.records.uri("published"))
         if names == self._published:
             return
@@ -158,7 +158,7 @@ class Transfers:
             is_gone = fetch.state in ("fetched", "seeding") and self.records.fetched(ref) is None
             if fetch.state == "failed" or is_gone or (fetch.state == "previewed" and request.wants == DATA):
                 fetch.state, fetch.error, fetch.stored = "waiting", None, set()
-                if info_hash not in self.own:  # added anew, since libtorrent keeps what a full disk left behind
+                if info_hash not in self.own:  # added again, since libtorrent keeps the failed state after a full disk
                     self.session.remove(info_hash, with_files=False)
         if fetch.state == "failed" or (fetch.storing is not None and not fetch.storing.done()):
             return
@@ -171,7 +171,7 @@ class Transfers:
             self._fail(fetch, f"{error.strerror or error} ({error.filename or self.data})")
         except HopsError as error:
             self._fail(fetch, str(error), retryable=error.retryable)
-        except Exception as error:  # of libtorrent, or caused by what others sent: it must not stop other transfers
+        except Exception as error:  # errors of libtorrent or of received data must not stop other transfers
             log.exception("%s", ref)
             self._fail(fetch, f"{type(error).__name__}: {error}", retryable=False)
 
@@ -250,7 +250,7 @@ class Transfers:
                     f"{name} at {address}" for address, name in seeds.items() if address not in made.dropped
                 )
                 raise HopsError(
-                    f"no byte has come for {self.settings.stall_s:g} s at {status.progress:.0%}; tried "
+                    f"no data was received for {self.settings.stall_s:g} s at {status.progress:.0%}; tried "
                     f"{whose or 'none: no catalogue names a peer that has it'}{dropped}"
                 )
         files = [entry for entry in made.complete_files() if entry.path not in fetch.stored]
@@ -283,7 +283,7 @@ class Transfers:
             files.upload(path, uri)
 
     def _seed(self, fetch: _Fetch, preview: Preview) -> None:
-        """Gives a fetched data set to others, or removes its files from the daemon's disk."""
+        """Offers a fetched data set to others, or removes its files from the daemon's disk."""
         info_hash, of = fetch.dataset.entry.info_hash, self.settings
         unused_s = time.time() - fetch.request.at
         if of.seeding == "always" or (of.seeding == "in_use" and unused_s < of.in_use_days * _DAY_S):
@@ -305,7 +305,7 @@ class Transfers:
         fetch.state, fetch.files = "fetched", ()
 
     def _forget(self, ref: DatasetRef) -> None:
-        """Ends a fetch that nobody asks for any more."""
+        """Ends a fetch that is no longer requested."""
         fetch = self.fetches.pop(ref)
         info_hash = fetch.dataset.entry.info_hash
         if fetch.storing is not None:

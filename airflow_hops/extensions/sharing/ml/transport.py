@@ -1,7 +1,7 @@
 """BitTorrent v2 through libtorrent: torrent files, and a session that speaks only uTP with known hosts.
 
-LEDBAT (RFC 6817), the congestion control of uTP, gives way to other traffic: it reduces its rate when it sees that
-it adds to a queue on the way.
+LEDBAT (RFC 6817), the congestion control of uTP, yields to other traffic: it reduces its rate when its packets are
+delayed by queues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RECONNECT_S = 5.0
 _RESUME_S = 10.0
 _MEGABIT_BYTES = 125_000
 _GAIN_BYTES = 20_000
-"""Most change of a window in a round trip: several times libtorrent's, by which TCP waits seconds for its share."""
+"""Maximum change of a window per round trip: with libtorrent's default, TCP waits seconds for its share."""
 
 
 def make_torrent(folder: Path, files: Iterable[tuple[str, int]]) -> tuple[bytes, str]:
@@ -43,7 +43,7 @@ def make_torrent(folder: Path, files: Iterable[tuple[str, int]]) -> tuple[bytes,
 
 
 def share_files(folder: Path, files: Iterable[tuple[str, int]], data: Path) -> tuple[bytes, str]:
-    """Links files into the daemon's folder, where they outlive the artifact; returns torrent file and info hash."""
+    """Links files into the daemon's folder, independent of the artifact; returns torrent file and info hash."""
     data.mkdir(parents=True, exist_ok=True)
     listed = list(files)
     staging = Path(tempfile.mkdtemp(prefix=".publishing-", dir=data))
@@ -91,7 +91,7 @@ def read_torrent(content: bytes, info_hash: str, files: Collection[FileEntry]) -
     if params.ti.name() != NAME or named != expected:
         differ = sorted(set(named.items()) ^ set(expected.items()))[:3]
         raise BadInput(f"the torrent file names other files or sizes than the preview, such as {differ}")
-    # Nothing in the file may lead to hosts that are not known.
+    # Removes everything that names hosts: only known peers may be contacted.
     params.trackers, params.url_seeds, params.dht_nodes, params.http_seeds = [], [], [], []
     params.flags &= ~(lt.torrent_flags.auto_managed | lt.torrent_flags.paused)
     params.flags |= lt.torrent_flags.disable_pex | lt.torrent_flags.disable_dht | lt.torrent_flags.disable_lsd
@@ -106,7 +106,7 @@ class Torrent:
         files: Its files, in the order of libtorrent's numbers; None for padding.
         dropped: Addresses of peers that sent wrong data, also before the torrent was last added.
         error: libtorrent's last error, such as a full disk.
-        seen: Time at which the last byte came, in seconds of the monotonic clock.
+        seen: Time at which the last byte arrived, in seconds of the monotonic clock.
     """
 
     handle: Any
@@ -120,7 +120,7 @@ class Torrent:
     _progress: tuple[float, int] = (0.0, 0)
 
     def idle_s(self, status: Any) -> float:
-        """Returns the seconds since the last byte came, or the last piece was checked."""
+        """Returns the seconds since the last byte arrived, or the last piece was checked."""
         progress = (status.progress, status.total_payload_download)
         if progress != self._progress:
             self._progress, self.seen = progress, time.monotonic()
@@ -140,7 +140,7 @@ class Session:
     """A libtorrent session.
 
     Args:
-        listen: Address and port at which it waits for peers.
+        listen: Address and port on which it listens for peers.
         data: Folder with a folder for each torrent.
         upload_mbit_s: Limit of the rate to peers; 0 for none.
         download_mbit_s: Limit of the rate from peers; 0 for none.
@@ -215,7 +215,7 @@ class Session:
             info_hash: Its info hash.
             torrent: Its torrent file.
             files: The files that it must have.
-            is_whole: Whether the files are there already; each piece is checked before it is first sent.
+            is_whole: Whether the files already exist; each piece is checked before it is first sent.
         """
         params = read_torrent(torrent, info_hash, files)
         folder = self.data / info_hash
@@ -226,7 +226,7 @@ class Session:
                 params.have_pieces, params.verified_pieces = saved.have_pieces, saved.verified_pieces
                 params.unfinished_pieces = saved.unfinished_pieces
             except RuntimeError:
-                resume.unlink()  # libtorrent then reads the files that are there
+                resume.unlink()  # libtorrent then reads the existing files
         folder.mkdir(parents=True, exist_ok=True)
         params.save_path = str(folder)
         if is_whole:
@@ -308,5 +308,5 @@ def resolve(host: str) -> list[str]:
     """Returns the IPv4 addresses of a host; none if its name is not known at present."""
     try:
         return sorted({str(info[4][0]) for info in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_DGRAM)})
-    except (OSError, UnicodeError):  # a name of no valid form is a UnicodeError
+    except (OSError, UnicodeError):  # an invalid host name raises UnicodeError
         return []

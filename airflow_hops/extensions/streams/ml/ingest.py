@@ -62,8 +62,8 @@ def ingest_topic(
 ) -> tuple[WindowCounts, list[FileEntry]]:
     """Reads the planned records of a topic, as :class:`~airflow_hops.ml.stages.ingest.reader.Reader`.
 
-    ``plan`` is the JSON object of the :class:`TopicRanges`. This process writes the files instead of ``pool`` if that
-    would run on other hosts.
+    ``plan`` is the JSON object of the :class:`TopicRanges`. This process writes the files itself if ``pool`` would run
+    on other hosts.
 
     Raises:
         BadInput: no offsets are planned, planned records have expired or were removed by compaction, none can be
@@ -120,8 +120,8 @@ def ingest_topic(
 def read_records(topic: Topic, ranges: TopicRanges, *, allow_gaps: bool = False) -> Iterator[tuple[list[Any], int]]:
     """Streams the records of closed ranges, with the number of offsets so far.
 
-    Offsets without a record are those of transactions, whose markers take one each, or of records that compaction
-    removed. Only the latter are an error, which is certain where the topic's ``cleanup.policy`` can be read.
+    Offsets without a record are transaction markers, or records that compaction removed. Only the latter are an error;
+    the topic's ``cleanup.policy``, if readable, distinguishes them.
 
     Raises:
         BadInput: records are missing.
@@ -164,7 +164,7 @@ def _check_gaps(topic: Topic, gaps: list[tuple[str, int, int]]) -> None:
     policy = topic.cleanup_policy()
     missing = sum(end - start for _, start, end in gaps)
     if policy is not None and "compact" not in policy:
-        log.info("topic %r: %d offsets are of transactions", topic.name, missing)
+        log.info("topic %r: %d offsets are transaction markers", topic.name, missing)
         return
     more = ", …" if len(gaps) > 5 else ""
     places = ", ".join(
@@ -180,7 +180,7 @@ def _check_gaps(topic: Topic, gaps: list[tuple[str, int, int]]) -> None:
 
 
 class _Values:
-    """Writes decoded records to files: JSON lines as they came, or Parquet for each schema or list of types."""
+    """Writes decoded records to files: the original JSON lines, or a Parquet file for each schema or list of types."""
 
     def __init__(self, folder: Path, source: TopicSource, rejected: _Rejected) -> None:
         self._folder, self._source, self._rejected = folder, source, rejected
@@ -243,7 +243,7 @@ class _Values:
     def _add_line(self, facts: dict[str, Any], value: bytes) -> None:
         if self._lines is None:
             self._lines = (self._folder / "values.jsonl").open("wb")
-        # The value as it came, since decoding would change numbers of many digits
+        # Writes the original value, since decoding would change long numbers
         text = value.strip()[1:-1].strip().replace(b"\n", b" ").replace(b"\r", b" ")
         self._lines.write(orjson.dumps(facts)[:-1] + (b"," + text if text else b"") + b"}\n")
 
@@ -251,7 +251,7 @@ class _Values:
         path = self._folder / f"values-{len(self._schemas):06}.parquet"
         try:
             columns = _columns([row for row, _ in rows], schema)
-        except Poison:  # of one or more of the rows
+        except Poison:  # at least one row does not fit
             fitting = []
             for row, record in rows:
                 try:

@@ -118,7 +118,9 @@ class _AvroTypes:
         if kind == "array":
             type_ = self.of(schema["items"], field)
             if self._has_no_bytes(schema["items"]):
-                raise Poison(f"the array {field!r} has items without bytes, of which a few bytes may hold any number")
+                raise Poison(
+                    f"the array {field!r} has items of zero bytes, so a few bytes can encode any number of them"
+                )
             return pa.list_(type_)
         if kind == "map":
             return pa.map_(pa.string(), self.of(schema["values"], field))

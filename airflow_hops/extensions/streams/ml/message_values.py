@@ -49,7 +49,7 @@ def decode_json(value: bytes) -> Fields:
     except orjson.JSONDecodeError:
         raise Poison("not JSON") from None
     except ValueError as error:
-        raise Poison("a field is there twice") from error
+        raise Poison("a field occurs twice") from error
     except RecursionError as error:
         raise Poison("values are nested too deeply") from error
     if not isinstance(fields, dict):
@@ -91,7 +91,7 @@ def _type_of_text(text: str) -> pa.DataType:
 def _from_json(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_):
         of = type_.value_type
-        # NumPy converts many numbers at once, also those that are texts, such as "NaN".
+        # NumPy converts many numbers at once, including strings such as "NaN".
         return np.array(value, of.to_pandas_dtype()) if pa.types.is_floating(of) else [_from_json(v, of) for v in value]
     if pa.types.is_floating(type_):
         return float(value)
@@ -99,7 +99,7 @@ def _from_json(value: Any, type_: pa.DataType) -> Any:
         return datetime.fromisoformat(value)
     if pa.types.is_binary(type_):
         return base64.b64decode(value, validate=True)
-    # Arrow takes a boolean for an integer.
+    # Arrow accepts a boolean as an integer.
     expected = bool if pa.types.is_boolean(type_) else int if pa.types.is_integer(type_) else str
     if value is not None and type(value) is not expected:
         raise TypeError(f"{value!r} is not of type {type_}")
@@ -130,7 +130,7 @@ class Registry:
             )
         try:
             self._client = SchemaRegistryClient(config)
-            # Another client, since one returns the text that it remembers, whatever form is asked for.
+            # Uses a second client: a client returns its cached text regardless of the requested format.
             self._serialized = SchemaRegistryClient(config)
         except (TypeError, ValueError) as error:
             raise BadInput(f"schema registry: {error}") from error
@@ -147,7 +147,7 @@ class Registry:
                 column.
         """
         if len(value) < _HEADER_BYTES or value[0]:
-            raise Poison("no id of a schema")
+            raise Poison("no schema ID")
         key = value[1:_HEADER_BYTES]
         if key not in self._decoders:
             try:
@@ -172,7 +172,7 @@ class Registry:
             return decode, type_
         except (Poison, HopsError):
             raise
-        except Exception as error:  # whichever error the schema leads to
+        except Exception as error:  # a schema can cause any error
             raise Poison(f"schema {schema_id} cannot be used ({type(error).__name__}: {str(error)[:100]})") from error
 
     def _ask(self, request: Callable[[], Any]) -> Any:
@@ -186,7 +186,7 @@ class Registry:
             code = error.http_status_code
             kind = BadInput if 400 <= code < 500 and code not in (408, 429) else HopsError
             raise kind(f"schema registry {self._url}: {error}") from error
-        except Exception as error:  # of whichever HTTP library the client uses
+        except Exception as error:  # the errors are those of the client's HTTP library
             raise HopsError(f"schema registry {self._url} does not answer ({type(error).__name__}: {error})") from error
 
     def _avro(self, schema: Any) -> tuple[Decode, pa.DataType]:
@@ -205,7 +205,7 @@ class Registry:
             stream = io.BytesIO(value[_HEADER_BYTES:])
             try:
                 fields = fastavro.schemaless_reader(stream, parsed)
-            except Exception as error:  # whichever error the bytes lead to
+            except Exception as error:  # the bytes can cause any error
                 raise Poison("not Avro of its schema") from error
             if stream.read(1):
                 raise Poison("not Avro of its schema")
@@ -234,7 +234,7 @@ class Registry:
             return pool.Add(file) or pool.FindFileByName(file.name)
 
         file = add(self._ask(lambda: self._serialized.get_schema(schema_id, fmt="serialized")))
-        # A file may have several messages; values nearly always are of the first.
+        # A file may define several messages; nearly all values use the first.
         descriptor = next(iter(file.message_types_by_name.values()))
         type_ = protobuf_type(descriptor)
         message_class = message_factory.GetMessageClass(descriptor)
@@ -289,14 +289,14 @@ def _start_of_message(value: bytes) -> int:
             if not byte & 0x80:
                 return (result >> 1) ^ -(result & 1)
 
-    # A path to the first message is the number of its parts, 1, and 0; or no part.
+    # Indexes that lead to the first message: the length 1 and the index 0, or just the length 0.
     if (parts := number()) and (parts != 1 or number()):
         raise Poison("not the first message of its schema")
     return position
 
 
 def _fields_of(message: Any) -> dict[str, Any]:
-    """Returns a message's fields; those that know whether they are set, and are not, are None."""
+    """Returns a message's fields; fields with presence that are not set are None."""
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

@@ -4,7 +4,7 @@ The header ``hops-types`` has the Arrow types of the object's members, in their 
 as many digits as their type needs, and NaN and infinities, which JSON lacks, are the texts ``NaN``, ``Infinity`` and
 ``-Infinity``.
 
-A batch is one transaction, so that attempts that failed leave nothing that a reader of committed records sees. If the
+A batch is one transaction, so readers of committed records do not see failed attempts. If the
 writer is killed between the commit and the note of it in the spool, the batch is sent again; its rows have the same
 ``request_id`` and ``row``.
 """
@@ -42,7 +42,7 @@ class CapturedTopic(CaptureSink):
 
     Args:
         url: Topic of answered requests, and JSON file with librdkafka's configuration.
-        sender: Name of the sender of transactions, of which the newest one alone can commit.
+        sender: Name of the sender of transactions; of several senders with the name, only the newest can commit.
 
     Raises:
         ValueError: the URL is of another form.
@@ -158,7 +158,7 @@ def _messages(table: Any) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _texts(values: Sequence[Any] | np.ndarray) -> list[bytes]:
-    """Returns the JSON text of each value: of numbers and times, which have no commas, of all at once."""
+    """Returns the JSON text of each value; numbers and times, which have no commas, are encoded together and split."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC
     if isinstance(values, np.ndarray):
         every: bytes = orjson.dumps(values, option=options)[1:-1]

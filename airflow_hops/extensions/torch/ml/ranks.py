@@ -36,8 +36,8 @@ class TorchGroup(RankGroup):
             import torch.distributed as dist
         except ImportError as error:
             raise BadInput(
-                f"there is no PyTorch in this runtime environment ({error}); airflow hops runtime create --name NAME "
-                "--with torch makes one that has it, and runtime='NAME' of the task chooses it"
+                f"PyTorch is not installed in this runtime environment ({error}); create one with it (airflow hops "
+                "runtime create --name NAME --with torch), and set runtime='NAME' in the task"
             ) from None
         self._values = SharedValues("hops-torch", placement, channel)
         rendezvous = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
@@ -52,7 +52,7 @@ class TorchGroup(RankGroup):
             listed = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(backends))
             raise BadInput(
                 f"PyTorch finds a GPU on some ranks, and none on others ({listed}); give all hosts the same build of "
-                "PyTorch and a GPU for each rank, or none to any: env={'CUDA_VISIBLE_DEVICES': ''}"
+                "PyTorch and a GPU for each rank, or to none: env={'CUDA_VISIBLE_DEVICES': ''}"
             )
         is_first, timeout = placement.rank == 0, timedelta(seconds=_JOIN_S)
         if is_first:
@@ -135,7 +135,7 @@ def module_digests(module: Any) -> Digests:
                 "gradients, or look for such values in the examples"
             )
     named = [*module.named_parameters(), *module.named_buffers()]
-    own = {"_parameters", "_buffers", "_modules", "_losses"}  # the last are Keras's of the rank's last batch
+    own = {"_parameters", "_buffers", "_modules", "_losses"}  # Keras's _losses are those of the rank's last batch
     for path, each in module.named_modules():
         named += [(f"{path}.{name}".lstrip("."), value) for name, value in vars(each).items() if name not in own]
     return [(name, digest(*values)) for name, value in named if (values := arrays(value))]

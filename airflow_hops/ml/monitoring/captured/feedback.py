@@ -68,8 +68,8 @@ def join_feedback(captured: Any, feedback: Any) -> Any:
 
     Args:
         captured: An Arrow table of captured rows, with the columns ``request_id`` and ``row``.
-        feedback: An Arrow table of labels, as :func:`read_feedback` returns it. Of several labels with the same row and
-            name, the one that became known last is used, and of those the one received last.
+        feedback: An Arrow table of labels, as :func:`read_feedback` returns it. If a row has several labels of a name,
+            the one that became known last is used; if several did, the one received last.
 
     Returns:
         All captured rows in their order, with the feedback's columns ``label.*``: null if a row has no label.

@@ -33,7 +33,7 @@ class CapturedRequests:
         storage_options: Passed to fsspec.
 
     Raises:
-        BadInput: there is no such kind of store, or its library is not installed.
+        BadInput: the kind of store is unknown, or its library is not installed.
     """
 
     def __init__(self, base_path: str, model_name: str, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -98,7 +98,7 @@ class CapturedRequests:
         return copies
 
     def files(self, names: Sequence[str]) -> list[RowsFile]:
-        """Returns files of :meth:`names` where they are.
+        """Returns the paths of files of :meth:`names`.
 
         Raises:
             HopsError: the store does not answer, or a file was removed meanwhile.
@@ -111,7 +111,7 @@ class CapturedRequests:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[Any]:
-        """Opens a file of :meth:`names` as a ``pyarrow.parquet.ParquetFile``, which only reads what is asked for.
+        """Opens a file of :meth:`names` as a ``pyarrow.parquet.ParquetFile``, which only reads the requested columns.
 
         Raises:
             HopsError: the store does not answer, or the file was removed meanwhile.
@@ -133,7 +133,7 @@ class CapturedRequests:
 
     @contextlib.contextmanager
     def _reached(self, origin: str | None = None) -> Iterator[None]:
-        """Names the place in errors of a store's library, which may raise anything."""
+        """Adds the place to errors of a store's library, which may be of any class."""
         try:
             yield
         except HopsError:

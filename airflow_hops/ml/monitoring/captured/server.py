@@ -29,7 +29,7 @@ def only_sink(services: Mapping[str, str]) -> str | None:
 
 
 def check_writes_files(context: StepContext) -> None:
-    """Raises BadInput if captured files are to be read, and the server sends captured requests to a sink alone."""
+    """Raises BadInput if captured files are needed, but the server only sends requests to a sink."""
     sink = None if context.has_input("captured") else only_sink(context.spec.services)
     if sink:
         raise BadInput(
@@ -49,7 +49,7 @@ def check_not_silent(
         last_at: Time of the last captured request, or since when the champion serves; ISO 8601 UTC.
         never: Whether ``last_at`` is the latter.
         options: Limits: ``silent_after_s``, and ``down_after_s`` if the server is at fault.
-        said: Other facts for the message.
+        said: Further details for the message.
 
     Returns:
         Faults of the server in words, as long as they are allowed.

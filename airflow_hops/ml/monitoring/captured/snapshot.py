@@ -28,9 +28,9 @@ def captured_requests(context: StepContext, model_name: str) -> CapturedRequests
     requests = CapturedRequests.of(context.spec.services, context.store, model_name)
     if requests is None:
         raise BadInput(
-            "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server as "
-            "--capture_base_path; of a server that sends captured requests to a topic, ingest the topic, and give the "
-            "output of IngestOperator as captured"
+            "the connection's field 'serving_capture_path' is empty; expected the folder given to the model server "
+            "as --capture_base_path; if the server sends captured requests to a topic, ingest the topic, and give "
+            "the output of IngestOperator as captured"
         )
     return requests
 
@@ -38,8 +38,8 @@ def captured_requests(context: StepContext, model_name: str) -> CapturedRequests
 def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scratch: Path) -> CapturedRequests:
     """Writes a model's rows of a snapshot as the model server writes them, and returns them.
 
-    A topic holds the rows of all models and versions, and a table of them the columns of all, null in the rows of
-    others. Each file has the rows of one version, without the columns that are null in all of them.
+    A topic holds the rows of all models and versions; its table has the columns of all, null where a model lacks them.
+    Each file has the rows of one version, without the columns that are null in all of them.
 
     Args:
         snapshot: The snapshot.
@@ -69,5 +69,5 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
             pq.write_table(rows.select(filled), place / f"{name_time(until)}-v{version}-{number:05}.parquet")
     if model_name not in models:
         listed = ", ".join(sorted(map(repr, models))) or "none"
-        raise BadInput(f"{snapshot.uri} has no captured rows of model {model_name!r}; its rows are of {listed}")
+        raise BadInput(f"{snapshot.uri} has no captured rows of model {model_name!r}; it has rows of {listed}")
     return CapturedRequests(str(place.parent), model_name)

@@ -23,7 +23,7 @@ def as_number(label: Any) -> float:
 
 
 def class_numbers(labels: Sequence[Any], classes: Sequence[str] | None, known: Collection[str] | None) -> np.ndarray:
-    """Returns the numbers of classes, from names or numbers; NaN if a label is not a class, or not a known one."""
+    """Returns the numbers of classes, from names or numbers; NaN if a label is not a known class."""
     numbers = {name: number for number, name in enumerate(classes or ())}
     # If class names are numbers, other numbers are not classes.
     indexed = not any(name.removeprefix("-").isdecimal() for name in numbers)

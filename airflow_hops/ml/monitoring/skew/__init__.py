@@ -1,4 +1,4 @@
-"""Training-serving skew and drift: which features have moved, how far, and what it looks like."""
+"""Training-serving skew and drift: the features that have changed, by how much, and the likely cause."""
 
 from airflow_hops.ml.monitoring.skew.attribution import Attribution, Effect, attribute_drift
 from airflow_hops.ml.monitoring.skew.detect import detect_skew

@@ -47,7 +47,7 @@ class Attribution:
         prediction_reference: Mean prediction over rows of the reference; None if there is a ``note``, or with several
             classes.
         prediction_current: Mean prediction over current rows.
-        note: Why nothing could be attributed, or None.
+        note: Reason for a missing attribution, or None.
         by_class: With several classes, the mean probability of each over rows of the reference, and over current rows.
     """
 
@@ -168,7 +168,7 @@ def restore(values: Any, reference: Any, random: Any) -> Any:
 
 
 def _restore_vectors(values: Any, reference: Any, random: Any) -> Any:
-    """Gives vectors the reference's share of missing ones, its means, and its covariances where the values vary.
+    """Gives vectors the reference's share of missing values, its means, and its covariances where values vary.
 
     If all values are equal, they are drawn from the reference. The change is the optimal transport between normal
     distributions (Olkin and Pukelsheim, "The distance between two random vectors with given dispersion matrices",
@@ -216,7 +216,7 @@ def _restore_shares(values: Any, reference: Any, random: Any) -> Any:
     shares = np.bincount(then, minlength=len(kinds)) * len(values) / len(reference)
     wanted = np.floor(shares).astype(np.int64)
     wanted[np.argsort(wanted - shares, kind="stable")[: len(values) - wanted.sum()]] += 1
-    # The first of each value's rows, in random order, stay.
+    # Keeps the first rows of each value, in random order.
     order = np.lexsort((random.random(len(now)), now))
     place = np.arange(len(now)) - np.repeat(np.cumsum(counts) - counts, counts)
     leaving = order[place >= wanted[now[order]]]

@@ -1,7 +1,7 @@
 """Likely causes of a feature's drift: a fault of the pipeline, or a change of the world.
 
 Causes are derived from the values of both sides alone, so they are likely, not proven. A fault is only reported if real
-changes hardly ever look like it: many values that were never seen, or all quantiles moved by a conversion of units.
+changes rarely look like it: many new values, or all quantiles moved by a conversion of units.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MISSING_FAULT = 0.5
 NEW_CATEGORY_SHARE = 0.1
 """Largest share of current values, never seen in the reference, that is not a fault."""
 CONSTANT_SHARE = 0.5
-"""Share of the reference from which a value may be the only one of a window by chance."""
+"""Share of the reference above which a value may fill a window by chance."""
 USUAL_SHARE = 0.5
-"""Share from which a feature's most frequent number is left out where the others are compared by themselves."""
+"""Share above which a feature's most frequent number is left out, and the remaining numbers are compared."""
 
 _FACTORS = {
     "ten": 10.0, "hundred": 100.0, "thousand": 1e3, "million": 1e6, "billion": 1e9,
@@ -47,7 +47,7 @@ _FAR = 8.0
 _ANY_FACTOR = 4.0
 """Smallest factor between two distributions of the same shape that always counts as a change of units."""
 _APART = 0.4
-"""Smallest distance of two distributions at which a mixture can be told from a shift."""
+"""Smallest distance of two distributions at which a mixture and a shift can be distinguished."""
 _NOISES, _UNEXPLAINED, _SEASON = 5.0, 0.12, 0.28
 """Limits of a mixture: its least distance in units of the noise, and the part of it that may stay unexplained.
 
@@ -95,7 +95,7 @@ def as_numbers(values: Distribution | None) -> Numbers | None:
 def unusual(reference: Numbers, current: Numbers) -> tuple[Numbers, Numbers] | None:
     """Returns the numbers other than the most frequent one, if it is the same and holds half of both sides, or more.
 
-    Changes of the others, such as the positive ones among zeros, hardly show among all.
+    Otherwise their changes, such as those of positive numbers among zeros, would be hidden.
     """
     (value, share), (other, current_share) = reference.usual, current.usual
     if value != other or min(share, current_share) < USUAL_SHARE or max(share, current_share) == 1:
@@ -162,7 +162,7 @@ def _both_ways(conversions: Iterable[_Conversion]) -> Iterator[_Conversion]:
 def _partial_change(reference: Numbers, current: Numbers) -> str | None:
     """Returns the conversion that some of the rows have had.
 
-    Other seasons can look like such a mixture, but are nearer to a reference that was moved and stretched.
+    Other seasons can resemble a mixture, but are closer to the reference moved and stretched.
     """
     before, now = (side.quantiles(_PERCENTILES) for side in (reference, current))
     if before[0] == before[-1] or not np.isfinite([before[-1] - before[0], now[-1] - now[0]]).all():
@@ -238,7 +238,7 @@ def _far_factor(reference: Numbers, current: Numbers) -> str | None:
     sides = (reference.values, current.values)
     with np.errstate(over="ignore"):
         figures = [np.array([side.mean(), np.abs(side).max(), side.std()]) for side in sides]
-    # The ones of a flag, among zeros, do not deviate.
+    # A flag's ones among zeros are not deviations.
     before, now = (each[: 2 if all(side[0] == side[-1] for side in sides) else 3] for each in figures)
     if (before == 0).any() or (now == 0).any() or not np.isfinite([before, now]).all():
         return None
@@ -271,8 +271,8 @@ def _only_value(reference: Distribution, current: Distribution) -> str | None:
 def _new_values(reference: Kinds, current: Kinds) -> str | None:
     """Returns the most frequent values that the reference lacks, if many current values are among them.
 
-    Where the reference's own values are mostly rare, other rows of it would have new ones, too: as many as are there
-    once, of all (Good, "The population frequencies of species and the estimation of population parameters", 1953).
+    If the reference's values are mostly rare, further rows of it would also have new values: the share of values that
+    occur once (Good, "The population frequencies of species and the estimation of population parameters", 1953).
     """
     new = {value: count for value, count in current.counts.items() if value not in reference.counts}
     unseen = sum(count == 1 for count in reference.counts.values()) / len(reference)

@@ -26,7 +26,7 @@ class Judged:
     """A feature to decide about.
 
     Attributes:
-        draft: What is reported of it in any case.
+        draft: Report of the feature, before the decision.
         answers: Distance and test of each question about it; empty without samples.
         threshold: Distance of the values above which it has drifted.
         read: Reads its values in the reference and in the current rows again, so that those of all features need not be
@@ -103,7 +103,7 @@ def _significant(skew: FeatureSkew, test: SkewTest) -> bool:
 
 
 def _judge(judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: float | None) -> FeatureSkew:
-    """Judges a feature, given the corrected p-value of each question; ``cut`` is the uncorrected one that counts."""
+    """Judges a feature, given the corrected p-value of each question; ``cut`` is the uncorrected level."""
 
     def significant(question: str) -> bool:
         return p_values.get(question, 2.0) <= (test.alpha or 1.0) and not judged.is_usual(question)
@@ -129,7 +129,7 @@ def _judge(judged: Judged, p_values: Mapping[str, float], test: SkewTest, cut: f
     changed = not judged.answers or any(map(significant, of_values))
     above = score is not None and score > threshold
     if tfdv is None and score is not None and not changed:
-        threshold = max(threshold, score)  # both say the same, also where a p-value is estimated
+        threshold = max(threshold, score)  # both agree, even if a p-value is estimated
     missing_moved = moved(MISSING, test.missing_threshold)
     other_moved = moved(INFINITE, test.missing_threshold) or moved(LENGTHS, test.missing_threshold)
     cause = detail = None

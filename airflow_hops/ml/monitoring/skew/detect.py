@@ -42,8 +42,8 @@ def detect_skew(
         options: Fields of :class:`airflow_hops.core.contract.skew.SkewTest`.
 
     Raises:
-        BadInput: a feature has another type in ``current``, or a feature of the schema is missing from it; there is
-            nothing to compare; or an argument is out of range.
+        BadInput: a feature has another type in ``current``, or a feature of the schema is missing from it; no feature
+            can be compared; or an argument is out of range.
     """
     test, before, after = SkewTest(**options), side_of(reference), side_of(current)
     windows = None if time is None or after.sample is None else OwnWindows.of(after.sample, time)
@@ -51,7 +51,7 @@ def detect_skew(
 
 
 def side_of(source: Any) -> Side:
-    """Returns one side of a comparison, of what :func:`detect_skew` takes."""
+    """Returns one side of a comparison, from an argument of :func:`detect_skew`."""
     if type(source).__name__ == "DatasetFeatureStatisticsList":
         return Side(source)
     if isinstance(source, str | Path) and Path(source).suffix == ".pb":
@@ -133,10 +133,10 @@ def _thresholds(before: Mapping[str, Any], after: Mapping[str, Any], schema: Any
         is_vector = vector_width(before[name]) is not None
         if is_vector and own is None and test.alpha is None:
             raise BadInput(
-                f"feature {name!r}, a vector, has no threshold, and alpha is None, so that nothing could judge it; "
-                f"give thresholds={{{name!r}: …}}, or an alpha"
+                f"feature {name!r}, a vector, has no threshold, and alpha is None, so nothing decides whether it has "
+                f"drifted; give thresholds={{{name!r}: …}}, or an alpha"
             )
-        # A discrepancy of vectors is no share of the rows: chance alone is its threshold.
+        # A discrepancy of vectors is not a share of rows, so only significance decides.
         thresholds[name] = own if own is not None else 0.0 if is_vector else test.threshold
     return thresholds
 
@@ -160,7 +160,7 @@ def _check_feature(name: str, before: Any, after: Mapping[str, Any]) -> None:
 
 
 def _difference(*sides: Any) -> tuple[str, str] | None:
-    """Returns what a feature is on both sides in words, if that is not the same."""
+    """Describes a feature's type on both sides, if they differ."""
     if not all(common_statistics(side).num_non_missing * common_statistics(side).avg_num_values for side in sides):
         return None  # a feature without values has no type
     types = [(type_name(side), side.WhichOneof("stats")) for side in sides]

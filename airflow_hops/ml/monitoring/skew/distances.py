@@ -1,7 +1,7 @@
-"""Distances of two samples, 0 to 1, and what chance makes of them.
+"""Distances of two samples, 0 to 1, and their distribution by chance.
 
 A distance is the least share of the rows that would have to change before the difference is gone. It does not depend on
-units: no outlier, scale or monotone transformation moves it.
+units: outliers, scales and monotone transformations do not change it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DISTANCE = "distance"
 """Name of the measure in reports."""
 
 _FIRST_DRAWS, _DRAWS = 200, 2_000
-"""Permutations where the answer is clear, and where it is not."""
+"""Numbers of permutations: for clear and for close decisions."""
 _TAIL = 0.025
 _FEW_ROWS = 10
 
@@ -47,7 +47,7 @@ class Ranked(Comparison):
 
     Its distribution under the null hypothesis is known for any population (Kolmogorov 1933, Smirnov 1939); with
     repeated values it is an upper bound. It finds shifts, stretches and other shapes alike, and is the distance itself,
-    unlike the statistic of Anderson and Darling, which weighs the tails more, but is no share of the rows.
+    unlike the statistic of Anderson and Darling, which weighs the tails more, but is not a share of the rows.
     """
 
     distance: float
@@ -78,9 +78,9 @@ class Permuted(Comparison):
     """A distance with the distances of random divisions of all values into samples of the same sizes.
 
     Attributes:
-        distance: The distance; of few kinds, less what random divisions have on average.
+        distance: The distance; for few kinds, minus the mean of random divisions.
         null: Those of the divisions, ascending.
-        least: Least p-value: where the distance is due to few rows, that of the number of divisions.
+        least: Smallest possible p-value: if few rows cause the distance, it depends on the number of divisions.
     """
 
     distance: float
@@ -89,10 +89,10 @@ class Permuted(Comparison):
 
     @property
     def p_value(self) -> float:
-        """Share of the divisions that are as far apart.
+        """Share of the divisions with at least this distance.
 
-        Beyond them it is an exponential tail through the farthest, which is conservative for sums of shares
-        (Knijnenburg and others, "Fewer permutations, more accurate P-values", 2009).
+        Above all of them, an exponential tail through the largest ones is used, which is conservative for sums of
+        shares (Knijnenburg and others, "Fewer permutations, more accurate P-values", 2009).
         """
         above = len(self.null) - int(np.searchsorted(self.null, self.distance - 1e-9))
         counted = (1 + above) / (1 + len(self.null))
@@ -110,7 +110,7 @@ class Permuted(Comparison):
 
     @cached_property
     def _tail(self) -> tuple[float, float, float]:
-        """Start of the null's tail, its share, and the mean excess of what lies beyond."""
+        """Start of the null distribution's tail, its share, and the mean excess above the start."""
         highest = max(5, round(_TAIL * len(self.null)))
         start = float(self.null[-highest - 1])
         return start, highest / len(self.null), float((self.null[-highest:] - start).mean())
@@ -151,8 +151,8 @@ def compare(reference: Distribution, current: Distribution, random: np.random.Ge
     """Compares two samples of a feature's values.
 
     Numbers by their Kolmogorov-Smirnov distance; values of few kinds by half of the sum of the differences of their
-    shares (total variation); vectors by the maximum mean discrepancy. The last two, which chance alone makes positive,
-    are tested by permutations and reduced by what chance makes of them, so that 0 is no difference and 1 the largest.
+    shares (total variation); vectors by the maximum mean discrepancy. The last two are positive by chance; they are
+    tested by permutations and reduced by their mean, so that 0 means no difference and 1 the largest.
     """
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         return Ranked.of(reference, current)
@@ -187,7 +187,7 @@ def most_moved(reference: Kinds | Numbers, current: Kinds | Numbers) -> Share:
 
 
 def plain_distance(reference: Distribution, current: Distribution) -> float:
-    """Returns the distance without a test, not reduced by what chance makes of it."""
+    """Returns the distance without a test, not reduced by its mean."""
     if isinstance(reference, Numbers) and isinstance(current, Numbers):
         return Ranked.of(reference, current).distance
     if isinstance(reference, Vectors) and isinstance(current, Vectors):
@@ -240,7 +240,7 @@ def _permuted(observed: tuple[Any, Any], draw: Any, least: float, *, of_chance: 
 
 
 def other_scores(reference: Distribution | None, current: Distribution | None) -> dict[str, float]:
-    """Returns other measures that people know, which judge nothing.
+    """Returns other known measures, which do not affect the decision.
 
     The population stability index over the reference's deciles, or the values, with half a row added to each; of
     numbers, the Wasserstein distance in their own units, and divided by the reference's standard deviation.

@@ -11,14 +11,14 @@ from airflow_hops.ml.monitoring.skew.sides import Array, Distribution, Kinds, Ve
 
 BUCKETS = 20
 _OUTER = 0.005
-"""Share of a side's numbers beyond the middle of the picture on either end, which the outer buckets hold."""
+"""Share of a side's numbers that the outer buckets hold, at each end."""
 
 
 def common_histogram(reference: Distribution | None, current: Distribution | None) -> list[list[Any]]:
     """Returns shares by bucket: ``[low, high, reference, current]``, or ``[value, reference, current]`` for text.
 
-    Numbers get equally wide buckets, of which the first and the last also hold what lies beyond, so that no outlier
-    stretches the picture; integers of a small range get one each; text its most frequent values; vectors their norms.
+    Numbers get equally wide buckets; the first and the last also count outliers, so that these do not widen the range;
+    integers of a small range get one each; text its most frequent values; vectors their norms.
     """
     if reference is None or current is None:
         return []

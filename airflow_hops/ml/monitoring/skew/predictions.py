@@ -1,4 +1,4 @@
-"""Drift of a model's predictions: they also move where features move together, each within its bounds."""
+"""Drift of a model's predictions, which also change if features change together, each within its limits."""
 
 from __future__ import annotations
 

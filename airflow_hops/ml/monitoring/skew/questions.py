@@ -1,4 +1,4 @@
-"""Questions about a feature, each with a distance and a test of its own."""
+"""Questions about a feature, each with its own distance and test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Numbers
 
 VALUES = "values"
 OTHERS = "others"
-"""The numbers other than the most frequent one, where it holds half of the rows or more."""
+"""Numbers other than the most frequent one, if that has at least half of the rows."""
 SINGLE = "single"
 """The share of the value that has moved most."""
 MISSING = "missing"
@@ -20,7 +20,7 @@ LENGTHS = "lengths"
 
 
 def answers(one: Feature, other: Feature, seed: int) -> dict[str, Comparison]:
-    """Compares both sides in each question that there is about a feature."""
+    """Compares both sides in each question that applies to a feature."""
     if not (one.rows and other.rows):
         return {}
     answers: dict[str, Comparison] = {MISSING: Share((one.missing, one.rows), (other.missing, other.rows))}
@@ -38,7 +38,7 @@ def answers(one: Feature, other: Feature, seed: int) -> dict[str, Comparison]:
 
 
 def plain_distances(one: Feature, other: Feature) -> dict[str, float]:
-    """Returns the distances in each question without tests, not reduced by what chance makes of them."""
+    """Returns the distances in each question without tests, not reduced by their means."""
     distances = {MISSING: abs(one.missing / one.rows - other.missing / other.rows)}
     distances[INFINITE] = abs(one.infinite / one.rows - other.infinite / other.rows)
     if len(one.lengths) and len(other.lengths):

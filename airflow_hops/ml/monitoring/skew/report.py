@@ -19,8 +19,8 @@ class FeatureSkew:
         measure: "distance" (:mod:`~airflow_hops.ml.monitoring.skew.distances`), or TFDV's measure if the schema has a
             threshold for one.
         score: The measure's value, without missing values; None if one side has no values.
-        threshold: The score above which there is drift: the schema's or, if it is higher, what unchanged samples of
-            these sizes exceed too rarely to be called chance.
+        threshold: The score above which the feature has drifted: the schema's, or if higher, the one that unchanged
+            samples of these sizes rarely exceed.
         drifted: Whether the values have drifted, or the share of missing or infinite ones, or the lengths of lists.
         missing_reference: Share of the reference's rows in which the feature is missing; NaN and empty lists count.
         missing_current: The same for the current rows.
@@ -89,7 +89,7 @@ class SkewReport:
         min_rows: Number of rows that a verdict requires.
         alpha: Share of false discoveries among the drifted features; None if only thresholds decide.
         unmatched: Without a schema, names of features on one side only, which were not compared.
-        notes: What was not compared, or not as usual, with reasons.
+        notes: Features that were not compared as usual, with reasons.
     """
 
     verdict: SkewVerdict
@@ -107,7 +107,7 @@ class SkewReport:
         return tuple(name for name, skew in self.features.items() if skew.drifted)
 
     def with_effects(self, effects: Mapping[str, tuple[float, float | None]]) -> SkewReport:
-        """Adds the effects on predictions, mean absolute and mean, and orders the features anew."""
+        """Adds the effects on predictions, mean absolute and mean, and sorts the features again."""
         features = {
             name: replace(skew, effect=effects[name][0], effect_signed=effects[name][1]) if name in effects else skew
             for name, skew in self.features.items()

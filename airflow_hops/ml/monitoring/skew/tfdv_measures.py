@@ -1,4 +1,4 @@
-"""TFDV's own measures, where a schema's chosen have a threshold for them, computed by TFDV from statistics."""
+"""TFDV's own measures, computed from statistics for the features whose comparator has a threshold for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from airflow_hops.ml.statistics.summary import feature_name, type_name, vector_width
 
 INFINITY_NORM, JENSEN_SHANNON = 0.05, 0.2
-"""Thresholds of text and of numbers for statistics without a sample of rows, whose features have no others."""
+"""Default thresholds of text and of numbers, for statistics without a sample of rows."""
 
 _INFINITY_NORM, _JENSEN_SHANNON = "infinity_norm", "jensen_shannon_divergence"
 _FIELDS = {
@@ -34,7 +34,7 @@ class Measured:
 def measured_by_tfdv(
     reference: Any, current: Any, schema: Any, comparator: Literal["skew", "drift"], unsampled: Collection[str]
 ) -> dict[str, Measured]:
-    """Returns TFDV's measures by feature, of those whose comparator has a threshold.
+    """Returns TFDV's measures by feature, if the feature's comparator has a threshold.
 
     Args:
         reference: ``DatasetFeatureStatisticsList``.

@@ -1,6 +1,6 @@
-"""Windows of the reference, which show what no change looks like where rows depend on time.
+"""Windows of the reference: their differences show the normal variation of rows that depend on time.
 
-Windows of one population need not look alike: a week of winter differs from a year, and from a week of summer. The
+Windows of one population can differ: a week of winter differs from a year, and from a week of summer. The
 current rows are therefore compared with the most similar window of the reference, and that distance with those of the
 reference's own windows to the most similar one of the others (a conformal test with the nearest neighbour as its
 measure of strangeness; Laxhammar and Falkman, "Conformal prediction for distribution-independent anomaly detection in
@@ -29,7 +29,7 @@ half of the way from there to 1, so that a window without any common value is dr
 Of the weeks of ten generated buildings (``benchmarks/drift_power.py``) it calls 0.2% drifted, 1.2 calls 1.9%.
 """
 SEASON_DAYS = 28
-"""Days from the same day of the year that a window of the same season may be apart.
+"""Maximum days between two windows' days of the year for the same season.
 
 Of ten buildings whose consumption rises by a quarter for six weeks, 8 were found, and 2 without seasons.
 """
@@ -41,7 +41,7 @@ _BLIND = 0.98
 
 @dataclass(frozen=True)
 class Nearest:
-    """Distance to the most similar window of the reference, and the largest that is no drift."""
+    """Distance to the most similar window of the reference, and the largest distance without drift."""
 
     distance: float
     allowed: float
@@ -88,7 +88,7 @@ class OwnWindows:
 
         Returns:
             Distances by feature and question (:mod:`airflow_hops.ml.monitoring.skew.questions`), empty if there are
-            fewer than :data:`LEAST_WINDOWS` windows; and what was done, in words.
+            fewer than :data:`LEAST_WINDOWS` windows; and a note on the comparison.
 
         Raises:
             BadInput: the sample lacks the column, or it has no times.
@@ -125,13 +125,13 @@ class OwnWindows:
 
 
 def _same_season(middles: Array, days: float) -> Array:
-    """Returns which windows of so many days are of the same season, ``[windows, windows]``, given their middles."""
+    """Returns whether pairs of windows are of the same season, ``[windows, windows]``, from their middles."""
     apart = np.abs(middles[:, None] - middles) % _YEAR_S
     return np.minimum(apart, _YEAR_S - apart) <= max(SEASON_DAYS, 1.5 * days) * _DAY_S
 
 
 def _nearest(features: list[Feature], compared: Array) -> dict[str, Nearest]:
-    """Compares windows, of which the current one is last, with the most similar of those they are ``compared`` with."""
+    """Compares each window (the current one is last) with the most similar of its ``compared`` windows."""
     apart: dict[str, Any] = {}
     for i, j in np.argwhere(np.triu(compared, 1)):
         for question, distance in plain_distances(features[i], features[j]).items():

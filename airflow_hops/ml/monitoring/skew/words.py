@@ -8,13 +8,13 @@ from airflow_hops.ml.monitoring.skew.causes import as_numbers, in_text, unusual
 from airflow_hops.ml.monitoring.skew.sides import Distribution, Feature, Kinds, Numbers, Vectors
 
 _LEAST = 0.05
-"""Smallest change that is named beside the largest."""
+"""Smallest change that is mentioned besides the largest."""
 _ALIKE = 0.15
-"""Largest difference of the quartiles' ratios, or shifts, at which the change is that of all values."""
+"""Largest difference of the quartiles' ratios, or shifts, at which all values have changed alike."""
 
 
 def in_words(reference: Feature, current: Feature, distance: float) -> str:
-    """Returns what has changed most, such as "about 30% larger than in the reference".
+    """Describes the largest change, such as "about 30% larger than in the reference".
 
     Args:
         reference: The feature in the reference.

@@ -31,7 +31,7 @@ class PredictionPlan:
 
     Attributes:
         model: The model's artifact.
-        store: Its store, from which executors fetch it.
+        store: Store from which executors fetch the model.
         folder: Folder to write to, with a subfolder per split.
         columns: Columns of the examples that are copied beside the predictions.
         batch_rows: Rows per call of the model.

@@ -1,4 +1,4 @@
-"""Look-ups in deployments: their description in a version's folder, and what of it is checked."""
+"""Look-ups in deployments: their description in a version's folder, and the checks of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_hops.serving.models.lookups import LOOKUP_NAME, LookupFile, Request
 
 
 def lookup_of(context: StepContext, model: Artifact, options: Mapping[str, Any]) -> LookupFile | None:
-    """Returns what the server is to look up for a model; None if the step has no input ``lookup``.
+    """Returns the look-up of a model to deploy; None if the step has no input ``lookup``.
 
     Raises:
         BadInput: no registered look-up takes the input, or it refuses the model or an option.
@@ -47,7 +47,7 @@ def with_lookup_file(context: StepContext, folder: Path, file: LookupFile) -> Pa
 
 
 def published_lookup(server: ModelServer, model_name: str, version: int) -> LookupFile | None:
-    """Returns what the server looks up for a version; None if nothing.
+    """Returns the look-up of a published version; None if nothing.
 
     Raises:
         BadInput: the version's file is damaged.
@@ -60,7 +60,7 @@ def published_lookup(server: ModelServer, model_name: str, version: int) -> Look
 
 
 def keys_of(file: LookupFile | None) -> RequestKeys:
-    """Returns what requests hold instead of the inputs that are looked up.
+    """Returns the keys that requests hold instead of the looked-up inputs.
 
     Raises:
         BadInput: the look-up is not registered, or its description is damaged.
@@ -69,7 +69,9 @@ def keys_of(file: LookupFile | None) -> RequestKeys:
         return NO_KEYS
     known = lookups()
     if file.lookup not in known:
-        raise BadInput(f"look-up {file.lookup!r} is not registered; there is {', '.join(sorted(known)) or 'none'}")
+        raise BadInput(
+            f"look-up {file.lookup!r} is not registered; registered are {', '.join(sorted(known)) or 'none'}"
+        )
     try:
         return known[file.lookup].request_keys(file.description)
     except (KeyError, ValueError, TypeError) as error:
@@ -77,7 +79,7 @@ def keys_of(file: LookupFile | None) -> RequestKeys:
 
 
 def check_published(server: ModelServer, model_name: str, version: int, file: LookupFile | None) -> None:
-    """Checks that a version that was published before looks the same up.
+    """Checks that a version that was published before has the same look-up.
 
     Raises:
         BadInput: it does not; its folder stays as it is while the server may have loaded it.
@@ -95,7 +97,7 @@ def check_published(server: ModelServer, model_name: str, version: int, file: Lo
 
 
 def check_looked_up(server: ModelServer, model_name: str, version: int, keys: RequestKeys) -> None:
-    """Checks that the server that loaded a version looks its inputs up, as another program would not.
+    """Checks that the server that loaded a version looks its inputs up: other programs ignore the description.
 
     Raises:
         BadInput: clients would have to send the inputs.

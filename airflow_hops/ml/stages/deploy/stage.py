@@ -57,7 +57,7 @@ def run(
 
     Parameters are those of ``DeployModelOperator``. The inputs ``evaluation`` and ``infra_blessing`` are optional; if
     present, they must bless this model, the evaluation also under this name and against this champion. So is
-    ``lookup``, which says what inputs the server looks up.
+    ``lookup``, the description of the inputs that the server looks up.
     """
     if not isinstance(canary_percent, int) or not 1 <= canary_percent <= 100:
         raise BadInput(f"canary_percent is {canary_percent!r}; expected a whole number from 1 to 100")
@@ -180,7 +180,7 @@ def _deploy(
                 f"model {model_name!r}: {model.uri} was registered as version {version}, before the champion "
                 f"{champion.version}; to go back to it, use RollbackModelOperator, or deploy it with allow_older=True"
             )
-        # An older version gets here only with allow_older, which is explicit enough.
+        # An older version is only reached with allow_older, so it is intended.
         is_older = champion is not None and version < champion.version
         forced = check_not_rolled_back(record, version, model, model_name, allow_rolled_back or is_older)
         if forced:
@@ -206,7 +206,7 @@ class _Steps:
     lookup: LookupFile | None
 
     def keep_champion(self, record: ModelRecord) -> Outcome:
-        """Ensures that the candidate, which is the champion already, serves; changes nothing else."""
+        """Ensures that the candidate serves if it already is the champion; changes nothing else."""
         champion = record.champion
         assert champion is not None
         others = [v for v in self.server.configured(self.model_name) if v != champion.version]

@@ -1,4 +1,4 @@
-"""Applies decisions of users about what serves: shares, promotion, rollback, undeployment.
+"""Applies decisions of users about versions: shares, promotion, rollback, undeployment.
 
 A decision is written to the model's record, then applied: versions, traffic, labels, aliases. Each of these is
 idempotent, so the retry of a killed task, or the next task, finishes the work.
@@ -52,7 +52,7 @@ def replace_champion(context: StepContext, *, model: str, **given: Any) -> dict[
 
 
 def roll_back(context: StepContext, *, to_version: int | None, **given: Any) -> dict[str, Any]:
-    """Returns to a version; None removes the canary or, if there is none, undoes the last promotion."""
+    """Returns to a version; None removes the canary or, without a canary, undoes the last promotion."""
     return _decide(context, lambda serving: serving.roll_back(to_version), **given)
 
 
@@ -92,7 +92,7 @@ class Serving:
     """Decisions on a served model; the caller holds :meth:`ModelServer.exclusive`.
 
     Each decision is written to the record, which :meth:`apply` then applies to the server. It returns True if it
-    changed the record, False if it was made before.
+    changed the record, False if the decision was recorded before.
 
     Attributes:
         registry: MLflow's registry of the model.
@@ -146,7 +146,7 @@ class Serving:
         """Gives a version all the traffic.
 
         Raises:
-            BadInput: there is no challenger or no such version; its model was rolled back under another number, and
+            BadInput: the challenger or the version does not exist; its model was rolled back under another number, and
                 ``allow_rolled_back`` is False; or the server does not load it.
         """
         record, champion = self._deployed()
@@ -185,7 +185,7 @@ class Serving:
             return False
         check_model(model_folder(store, model), served_by=self.server.at.kind)
         training = read_training(store.local(model))
-        # With the task that trained it as producer: MLflow has its run in that DAG's experiment.
+        # The producer is the task that trained it: MLflow has its run in that DAG's experiment.
         version = self.registry.register(model, manifest.producer, training=training)
         why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
         replace(self, reason=why)._take_over(record, version, model, "promoted")
@@ -195,7 +195,7 @@ class Serving:
         """Removes the canary, or makes a former champion the champion again.
 
         Raises:
-            BadInput: there is no former champion or no such version, or the server does not load it.
+            BadInput: the former champion or the version does not exist, or the server does not load it.
         """
         record, champion = self._deployed()
         asked_for = {} if to_version is None else {"to": to_version}

@@ -24,10 +24,10 @@ class BlessingRule:
     Attributes:
         metric: The metric by which candidate and champion are compared.
         minimum: Worst allowed figure by metric, on every split (for a loss, the greatest).
-        max_regression: How much worse than the champion a candidate may be on a split, beyond chance: the lower end of
+        max_regression: Maximum loss against the champion on a split, beyond chance: the lower end of
             the 95% interval of its gain must not lie below minus this. By split, or one figure for all; None for
             :data:`MAX_REGRESSION`.
-        min_improvement: How much better it must be on at least one split, beyond chance: the lower end of the interval
+        min_improvement: Minimum gain on at least one split, beyond chance: the lower end of the interval
             must lie above this. None requires no improvement.
         higher_is_better: Known metrics, and whether higher figures are better.
         relative: Metrics for which :data:`MAX_REGRESSION` is a share of the champion's figure.
@@ -110,7 +110,7 @@ def bless(
 
     A metric that is undefined on a split (a single class) cannot decide there; the reasons say so. A metric that is
     undefined on all splits fails its minimum, which would otherwise check nothing. Metrics and gains over the
-    champion are by split; ``gains`` is None if there is no champion.
+    champion are by split; ``gains`` is None without a champion.
     """
     blessed, reasons = check_minimum(rule, candidate)
     if gains is None:

@@ -32,12 +32,12 @@ def figures_by_split(
     """Scores the rows of each split and computes the figures.
 
     Args:
-        models: Candidate, and champion if there is one.
+        models: The candidate, and the champion if one exists.
         names: Classes of the models and of the examples.
         judge: Computes the figures.
         files: Parquet files of examples by split; the labels of the first split must differ.
         target: Label, and the column of weights.
-        slices: Columns by whose values the figures are also computed.
+        slices: Columns that define slices.
         progress: Gets the finished share and a message.
 
     Returns:

@@ -60,14 +60,14 @@ def evaluate_more_labels(
 ) -> MoreLabels:
     """Evaluates models on the further labels of examples; reads the rows again for each.
 
-    A champion is shown beside the candidate if the two are comparable, but decides nothing here.
+    The champion's figures are reported if the two are comparable, but do not affect the result.
 
     Args:
-        models: Candidate, and champion if there is one.
+        models: The candidate, and the champion if one exists.
         properties: Properties of the models' artifacts.
         target: The labels of the examples.
         files: Parquet files of examples by split.
-        slices: Columns by whose values the figures are also computed.
+        slices: Columns that define slices.
         minimum: Worst allowed figure by metric, on every split, by label.
 
     Raises:

@@ -68,8 +68,7 @@ def run(
     compare with instead of the live champion.
 
     Raises:
-        BadInput: model and examples do not match, there is no split to score, or all labels of the first split are
-            equal.
+        BadInput: model and examples do not match, no split can be scored, or all labels of the first split are equal.
     """
     model, examples = context.input("model"), context.input("examples")
     target = ExamplesProperties.of(examples).target
@@ -168,7 +167,7 @@ def evaluate_model(
 ) -> dict[str, Any]:
     """Computes the metrics of one exported model of any format on raw examples.
 
-    ``slices`` are columns by whose values the metrics are also computed, ``weight`` is the weight column, if any.
+    ``slices`` are the columns that define slices, ``weight`` is the weight column, if any.
 
     Returns:
         Metrics of the model's problem by name (:mod:`~airflow_hops.ml.metrics.binary_metrics` and its siblings).

@@ -1,7 +1,7 @@
 """Parts of a source, each copied to Parquet files of a snapshot.
 
-Equal files result in equal bytes: how a source is divided depends on its files alone, and how rows are written neither
-on where nor in which blocks they were read.
+Equal files result in equal bytes: the division of a source depends only on its files, and the encoding of rows does not
+depend on the machine or the blocks that read them.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ class Reader(Protocol):
     ) -> tuple[WindowCounts, list[FileEntry]]:
         """Writes the rows of one table in a window to ``<table>/part-*.parquet``.
 
-        Equal rows have to become equal bytes, wherever they are read; :func:`write_part` of
+        Equal rows must become equal bytes on each machine; :func:`write_part` of
         :mod:`airflow_hops.ml.stages.ingest.parts` does this.
 
         Args:
             table: The table's name.
             source: The source, with the options of its connection.
-            plan: The plan of the class's planner; None if there is none, as for labels, which are read as they are.
+            plan: The plan of the class's planner; None without a time column, as for labels.
             window: Window by the source's time column; a source without one is read completely.
             folder: Folder of the snapshot.
             pool: Reads and writes.
@@ -41,7 +41,7 @@ class Reader(Protocol):
 
         Raises:
             BadInput: the source cannot be read, and a retry cannot help.
-            HopsError: what is read does not answer, or changed meanwhile.
+            HopsError: the source does not answer, or changed while it was read.
         """
 
 

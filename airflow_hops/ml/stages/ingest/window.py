@@ -56,7 +56,7 @@ class WindowCounts(WorkSummary):
     Attributes:
         rows_in: Rows read.
         rows_out: Rows in the window.
-        rejected: Other rows, by reason.
+        rejected: Rows that were left out, by reason.
         earliest: First time, ISO 8601 UTC; None if no row has one.
         latest: Last time.
     """
@@ -68,7 +68,7 @@ class WindowCounts(WorkSummary):
     latest: str | None = None
 
     def add(self, others: Iterable[WindowCounts]) -> None:
-        """Adds the counts of other rows."""
+        """Adds the counts of further rows."""
         for other in others:
             self.rows_in, self.rows_out = self.rows_in + other.rows_in, self.rows_out + other.rows_out
             for reason, rows in other.rejected.items():
@@ -110,6 +110,6 @@ class WindowCounts(WorkSummary):
         return chosen
 
     def _widen(self, earliest: str | None, latest: str | None) -> None:
-        # Texts of equal length up to the seconds, in UTC: their order is that of the times.
+        # UTC texts of equal length, up to the seconds, sort as the times do.
         self.earliest = min(filter(None, (self.earliest, earliest)), default=None)
         self.latest = max(filter(None, (self.latest, latest)), default=None)

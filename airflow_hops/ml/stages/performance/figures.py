@@ -18,7 +18,7 @@ from airflow_hops.ml.metrics.metrics import Array, interval
 _RESAMPLES = 50
 """Enough for a standard error (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", 1993, section 6.4)."""
 _MOST_ROWS = 20_000
-"""Maximum rows of an estimate; its interval is that of so many rows."""
+"""Maximum rows of an estimate, and of its interval."""
 
 
 def measure(judge: Judge, labels: Array, outputs: Array, shared: Array | None = None) -> dict[str, Interval]:

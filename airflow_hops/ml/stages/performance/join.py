@@ -57,8 +57,8 @@ class Joined:
         lacking: Number of captured rows, which are left out, by missing column.
         shared: Labelled predictions of a version that share their label with a newer one.
         not_finite: Predictions that are NaN or infinite; left out.
-        untimed: Captured rows whose own time is invalid; left out.
-        present_us: The newest time that is at most a day after its request; if there is none, that of the newest
+        untimed: Captured rows that are left out because their time is invalid.
+        present_us: The newest time that is at most a day after its request; without one, the time of the newest
             request. Clients send the time feature, so that a single one could move it arbitrarily.
         ahead: Predictions whose own time is after ``present_us``.
     """
@@ -207,7 +207,7 @@ def _predictions(rows: Any, index: Array, labels: Labels, *, wide: bool) -> Pred
     outputs = dense_values(rows["output"], wide=wide).astype(np.float32)
     if len(outputs) != len(index) or outputs.ndim != (2 if wide else 1):
         raise BadInput(
-            f"captured predictions have {outputs.size} values in {len(index)} rows; expected as many in each"
+            f"captured predictions have {outputs.size} values in {len(index)} rows; expected the same number in each"
         )
     return Predictions(time_us, outputs, values, delay_us, index)
 

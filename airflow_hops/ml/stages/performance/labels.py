@@ -65,7 +65,7 @@ def read_labels(
         have no ``label_time``.
 
     Raises:
-        BadInput: there is no such table or column.
+        BadInput: the table or column does not exist.
         HopsError: a store does not answer.
     """
     if options.source is not None:
@@ -135,7 +135,7 @@ def as_time(column: Any, where: str) -> Any:
 
 
 def key_of(columns: Sequence[Any], where: str) -> Any:
-    """Joins the columns that identify a row to one key column, independent of storage types; null if one of them is.
+    """Combines the columns that identify a row into one key, independent of storage types; null if a column is null.
 
     A number equals its text; a time counts by its seconds.
 

@@ -130,9 +130,9 @@ def _window(joined: Joined, options: PerformanceOptions) -> tuple[int, dict[int,
             window[number] = each.where(chosen)
     if not window:
         raise BadInput(
-            f"no captured prediction of model {options.model_name!r} is from {as_iso(start_us)} to {as_iso(as_of_us)}; "
-            f"the captured ones are from {as_iso(earliest)} to {as_iso(newest)}: see that the server captures, and "
-            "that time_feature, as_of and window are what they should be"
+            f"no captured prediction of model {options.model_name!r} is from {as_iso(start_us)} to "
+            f"{as_iso(as_of_us)}; the captured ones are from {as_iso(earliest)} to {as_iso(newest)}: check that the "
+            "server captures requests, and check time_feature, as_of and window"
         )
     return as_of_us, window
 
@@ -215,7 +215,7 @@ def _write(context: StepContext, report: PerformanceReport, champion: int) -> Ar
 
 
 _COMPLETE = 0.9
-"""Share of labelled rows from which a measurement can contradict an estimate."""
+"""Minimum share of labelled rows for a measurement to contradict an estimate."""
 _MOST_UNKNOWN = 0.5
 
 

@@ -36,9 +36,9 @@ class Version:
 
     Attributes:
         judge: Problem and classes.
-        baseline: Metrics on its held-out rows; empty if these are gone.
-        estimator: Calibrated on the same rows; None for a regression, or if they are gone.
-        why: Reason if there is no baseline.
+        baseline: Metrics on its held-out rows; empty if these were deleted.
+        estimator: Calibrated on the same rows; None for a regression, or if the rows were deleted.
+        why: Reason for a missing baseline.
         is_known: Whether the judge's classes are the version's own, so that labels are comparable with its predictions.
     """
 
@@ -86,7 +86,7 @@ def with_baseline(
     ``examples`` are those of its training; the first split besides ``train`` is the held-out one.
 
     Raises:
-        BadInput: there is no held-out split, or the model cannot be evaluated on it.
+        BadInput: the examples have no held-out split, or the model cannot be evaluated on it.
     """
     properties = ExamplesProperties.of(store.manifest(examples.uri))
     split = next((name for name in properties.splits if name != TRAIN), None)
@@ -136,7 +136,7 @@ class LabelledRows:
 
 
 class Measurement:
-    """Measures versions with what was known at ``as_of_us``."""
+    """Measures versions with the labels known at ``as_of_us``."""
 
     def __init__(self, options: PerformanceOptions, as_of_us: int) -> None:
         self._options, self._as_of_us = options, as_of_us

@@ -34,8 +34,8 @@ class Splits:
 
     Attributes:
         eval_percent: Percentage of the keys that are never trained on.
-        newest_from_s: Examples at or after this time (seconds since the epoch) are in the split ``newest``; None if
-            there is no such split.
+        newest_from_s: Examples at or after this time (seconds since the epoch) are in the split ``newest``; None
+            without that split.
     """
 
     eval_percent: int
@@ -120,7 +120,7 @@ def quoted(name: str) -> Column:
 def _check_columns(frame: DataFrame, values: PrepareOptions) -> None:
     names = frame.columns
     if CLASS_COLUMN in names:
-        raise BadInput(f"prepare returned a column {CLASS_COLUMN!r}, which is a name of this stage's own; rename it")
+        raise BadInput(f"prepare returned a column {CLASS_COLUMN!r}, a name that this stage reserves; rename it")
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"prepare returned two columns {twice[0]!r}; rename or drop one of them after the join")
     check_names(names, "what prepare returned")

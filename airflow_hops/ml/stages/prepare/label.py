@@ -61,8 +61,8 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
         given: The label, and options about it.
 
     Raises:
-        BadInput: the values are ambiguous or contradict the options; or the split ``train`` has only one of them, or
-            lacks one that another split has.
+        BadInput: the values are ambiguous or contradict the options; or the split ``train`` has only one class, or
+            lacks a class of another split.
     """
     if given.problem == REGRESSION:
         return _regression(files, given, "as told")
@@ -71,7 +71,7 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
         if given.problem is None:
             return _regression(files, given, f"because values are not whole numbers ({values.fraction!r})")
         raise BadInput(
-            f"label {given.label!r} has values that are not whole numbers, as {values.fraction!r}, but problem is "
+            f"label {given.label!r} has values that are not whole numbers, such as {values.fraction!r}, but problem is "
             f"{given.problem!r}; expected strings, integers or booleans, or problem={REGRESSION!r}"
         )
     target = given.named or _classes_found(values, given)
@@ -90,7 +90,7 @@ def find_target(files: Files, given: PrepareOptions) -> Target:
         if lost := [value for value in trained if value not in counts]:
             log.warning("label %r: split %r has no row of %s", target.label, split, _few(lost))
     if unseen := [name for name in target.classes or () if name not in set(map(str, trained))]:
-        log.warning("label %r: no row is of %s, so the model cannot learn it", target.label, _few(unseen))
+        log.warning("label %r: no row has the class %s, so the model cannot learn it", target.label, _few(unseen))
     names = "0 and 1" if target.classes is None else ", ".join(map(repr, target.classes))
     report = "as told" if given.classes is not None else "as found in the rows, sorted"
     positive = "" if target.problem != BINARY else f"; positive is {target.class_name(1)}"
@@ -157,16 +157,16 @@ def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
 
 
 def _classes_found(values: LabelValues, arguments: PrepareOptions) -> Target:
-    """Returns a target whose classes are the sorted values; the problem is the stated one, or guessed."""
+    """Returns a target with the sorted values as classes, and the stated or guessed problem."""
     result = sorted(values.rows)
     if len(result) == 1:
         rows = values.by_split[TRAIN].total()
         raise BadInput(f"{_constant(arguments.label, result[0], rows)}; expected two classes or more{_WIDEN}")
     if len(result) > MAX_CLASSES:
         raise BadInput(
-            f"label {arguments.label!r} has more than {MAX_CLASSES} values, such as {', '.join(map(repr, result[:3]))}"
-            f"; expected classes, at most {MAX_CLASSES}: derive some in prepare(), or, of a number, say "
-            f"problem={REGRESSION!r}"
+            f"label {arguments.label!r} has more than {MAX_CLASSES} values, such as "
+            f"{', '.join(map(repr, result[:3]))}; expected classes, at most {MAX_CLASSES}: derive some in prepare(), "
+            f"or, for numbers, set problem={REGRESSION!r}"
         )
     if arguments.problem != MULTICLASS and result == [0, 1]:
         return Target(arguments.label, BINARY, None, arguments.weight)
@@ -174,7 +174,7 @@ def _classes_found(values: LabelValues, arguments: PrepareOptions) -> Target:
     if problem == BINARY and len(result) != 2:
         raise BadInput(
             f"label {arguments.label!r} has {len(result)} values ({values}), but problem is {BINARY!r}; expected 2: "
-            f"derive them in prepare(), give the other rows a reject_reason, or say problem={MULTICLASS!r}"
+            f"derive them in prepare(), give the other rows a reject_reason, or set problem={MULTICLASS!r}"
         )
     return Target(arguments.label, problem, tuple(map(str, result)), arguments.weight)
 
@@ -184,7 +184,7 @@ def _guessed(values: LabelValues, label: str) -> Problem:
     if not isinstance(result[0], str):
         raise BadInput(
             f"label {label!r} has {len(result)} whole numbers ({values}), which may be classes or amounts; set "
-            f"problem={MULTICLASS!r}, {REGRESSION!r} or, of two values, {BINARY!r}"
+            f"problem={MULTICLASS!r}, {REGRESSION!r} or, for two values, {BINARY!r}"
         )
     if len(result) > _GUESSED_CLASSES:
         raise BadInput(

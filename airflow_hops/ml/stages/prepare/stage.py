@@ -1,6 +1,6 @@
 """Prepares labelled examples from raw tables with the user's Spark code.
 
-All takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or, if
+The stage takes one Spark job: rows are classified (a split, or a reason to reject), shuffled once by their key (or, if
 there is none, by their contents), and written by class. Counts and checks then come from the files' footers, the
 target from the label column.
 """
@@ -34,7 +34,7 @@ from airflow_hops.ml.step.context import StepContext, resolve
 log = logging.getLogger(__name__)
 
 _FILE_ROWS = 250_000
-_PARTS = 4  # at least: uses as many cores, and sorts half as many rows at a time as with 2
+_PARTS = 4  # minimum: keeps four cores busy, and sorts half of the rows that a task would with two
 
 
 def run(context: StepContext, **options: Any) -> Artifact:
@@ -159,7 +159,7 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def read_stored_table(spark: SparkSession, files: Sequence[File]) -> DataFrame:
-    """Opens a table in a remote store, whose files executors read with Arrow, one partition each."""
+    """Opens a table in a remote store; executors read its files with Arrow, one partition each."""
     schema = from_arrow_schema(pq.read_schema(opened(files[0])).remove_metadata(), prefer_timestamp_ntz=True)
     _tell_case_apart(spark, schema.names)
     read = partial(_read_files, list(files), to_arrow_schema(schema))

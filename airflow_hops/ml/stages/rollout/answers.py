@@ -19,7 +19,7 @@ _CAPTURED_ROWS = 200_000
 """Maximum captured rows read per version, newest first."""
 
 _MAX_CLASSES = 100
-"""Maximum classes whose probabilities are compared one by one."""
+"""Maximum number of classes whose probabilities are compared individually."""
 
 _PROBLEMS = {output: problem for problem, output in OUTPUTS.items()}
 
@@ -29,8 +29,8 @@ class Captured:
     """Answers of one version.
 
     Attributes:
-        outputs: Values of numeric outputs by name, flat; ``probabilities`` of up to 100 classes [rows, classes]. If a
-            model has outputs with a known meaning (its prediction), only these.
+        outputs: Values of numeric outputs by name, flat; ``probabilities`` of up to 100 classes [rows, classes]. Only
+            the predictions, if the model's signature identifies them.
         table: Captured rows, an Arrow table of ``request_id``, ``row`` and the numeric outputs; None if there are none.
     """
 

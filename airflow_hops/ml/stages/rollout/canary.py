@@ -226,9 +226,9 @@ class _Step:
         return self.end(decision, (f"not judged within {plan.timeout_s:g} s: {result}",))
 
     def wait(self, away: str = "") -> Outcome:
-        """Records the progress and returns the time of the next poll; ends a rollout whose server is away for too long.
+        """Records the progress and returns the time of the next poll; ends the rollout if the server is away too long.
 
-        ``away`` is the reason why the counts could not be read, if so.
+        ``away`` is the error if the counts could not be read.
         """
         if away and self.progress.passed is None and self.progress.elapsed_s >= self.rollout.plan.timeout_s:
             decision = ROLLED_BACK if self.rollout.plan.on_timeout == "roll_back" else LEFT

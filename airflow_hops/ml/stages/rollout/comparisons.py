@@ -1,8 +1,8 @@
 """Compares a canary with the stable version: errors, refusals, latency, predictions and labels.
 
 Each comparison returns a finding with its numbers, and whether it is a reason to roll back, to wait for more requests,
-or neither. A difference beyond its limit counts if its p-value is at most the significance; otherwise it may be
-chance, and is a doubt.
+or neither. A difference above its limit counts if its p-value is at most the significance; otherwise it may be chance,
+and only causes doubt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREDICTIONS_ROWS = 20
 """Minimum rows for a comparison of predictions."""
 
 _OFTEN = 0.05
-"""Refusals with a greater p-value are no reason to wait: most clients make some mistakes."""
+"""A greater p-value does not delay the decision: most clients make some mistakes."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def compare_errors(canary: Counts, stable: Counts, limits: Limits, significance:
 def compare_refusals(canary: Counts, stable: Counts, limits: Limits, significance: float) -> Finding:
     """Tests whether the canary refuses more requests as the client's mistake (Fisher's exact test).
 
-    Clients make mistakes with any version, so a difference that is probably chance is no reason to wait. A significant
-    one is due to the canary, which expects other inputs. If the stable version had no requests, a share of refusals
-    beyond the limit (exact binomial test) is a doubt.
+    Clients make mistakes with any version, so a difference that may be chance does not delay the decision. A
+    significant difference means that the canary expects other inputs. If the stable version had no requests, a share of
+    refusals above the limit (exact binomial test) causes doubt.
     """
     shares = (canary.client_errors, canary.requests), (stable.client_errors, stable.requests)
     numbers = _compare_shares("client_errors", *shares, limits, significance)
@@ -170,8 +170,8 @@ def compare_predictions(
     """Finds invalid predictions, and a distribution too far from the stable version's.
 
     Non-finite values are bad, as are constant ones if the stable version's vary. A different distribution is recorded
-    (two-sample Kolmogorov–Smirnov), but is no reason by itself, since a better model predicts differently, unless its
-    distance exceeds ``max_prediction_distance`` by more than chance explains. If multiclass, it is the greatest
+    (two-sample Kolmogorov–Smirnov), but does not decide by itself, since a better model predicts differently, unless
+    its distance exceeds ``max_prediction_distance`` by more than chance explains. If multiclass, it is the greatest
     distance over the classes' probabilities; its p-value is multiplied by their number.
 
     Args:
@@ -297,7 +297,7 @@ def binomial_at_least(hits: int, trials: int, rate: float) -> float:
 def quantile_bound_rank(size: int, quantile: float, significance: float) -> int | None:
     """Rank (from 1) of the lowest order statistic that is below a quantile with at most probability ``significance``.
 
-    None if there are too few observations. Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition
+    None with too few observations. Source: Conover, W. J., Practical Nonparametric Statistics, 3rd edition
     (1999), 3.2, confidence intervals for a quantile.
     """
     if not size:

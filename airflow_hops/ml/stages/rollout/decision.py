@@ -29,7 +29,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Waiting:
-    """State in which nothing is due.
+    """State without pending actions.
 
     Attributes:
         text: Description for people.
@@ -51,13 +51,13 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Rol
     """Returns the recorded decision on a version that is not a challenger any more.
 
     Raises:
-        BadInput: there is none: the version is not of this store.
+        BadInput: the version does not belong to this store.
     """
     ends = [e for e in record.history if e.version == version and e.event in (*_TAKEN, *_TAKEN_OUT)]
     if not ends:
         raise BadInput(
             f"model {model_name!r}: version {version} is neither challenger nor champion and was not rolled back; the "
-            "deployment is not of this store"
+            "deployment does not belong to this store"
         )
     event = ends[-1]
     decided = event.decision or RolloutDecision(event.event, ())
@@ -67,7 +67,7 @@ def recorded_decision(record: ModelRecord, model_name: str, version: int) -> Rol
 
 
 def enforce(server: ModelServer, model_name: str, record: ModelRecord) -> None:
-    """Sets the recorded shares on the server if it has others."""
+    """Sets the recorded shares on the server if they differ."""
     if record.traffic and server.shares.read(model_name) != record.traffic:
         server.set_traffic(model_name, record.traffic)
 

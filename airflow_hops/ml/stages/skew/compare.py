@@ -101,8 +101,8 @@ def compare_rows(
         examples: Examples that single rows are compared with, instead of the training data.
 
     Raises:
-        BadInput: a feature is missing from the rows, or is of another type; there is nothing to compare; or there are
-            no ``examples`` of the split.
+        BadInput: a feature is missing from the rows, or is of another type; no feature can be compared; or ``examples``
+            lacks the split.
     """
     span, rows, reference = fetched.span, fetched.rows, trained.reference
     facts = {**vars(span), "unwell": fetched.unwell}
@@ -159,7 +159,7 @@ def _windows(options: SkewOptions, time: str | None, start: str | None, end: str
 def _with_predictions(
     compared: Compared, rows: FeatureRows, trained: Trained, options: SkewOptions, windows: OwnWindows | None
 ) -> Compared:
-    """Compares predictions, and adds the effects on them; raises ``BadInput`` if the model or a sample is gone."""
+    """Compares predictions, and adds the effects on them; raises ``BadInput`` if the model or a sample was deleted."""
     reference, current = compared.reference.sample, compared.current.sample if compared.current else None
     if reference is None or current is None:
         raise BadInput("the statistics of the training data hold no sample of rows")
@@ -178,11 +178,11 @@ def _with_predictions(
 
 
 def compare_spans(context: StepContext, options: SkewOptions) -> Compared:
-    """Compares the statistics of two spans, except features that say nothing about a change.
+    """Compares the statistics of two spans, except features that differ without a change.
 
     Raises:
         BadInput: an input is not statistics with the split; a feature is missing from the later span, or is of another
-            type; or there is nothing to compare.
+            type; or no feature can be compared.
     """
     sides = [context.input(role) for role in ("reference", "current")]
     known = [StatisticsProperties.of(side) for side in sides]

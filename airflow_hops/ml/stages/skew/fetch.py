@@ -1,4 +1,4 @@
-"""Fetches the captured rows of a plan, and reports what is wrong with them or with their server.
+"""Fetches the captured rows of a plan, and reports faults of them or of their server.
 
 The server writes Parquet files whose names sort by time and which are complete when they appear, one row for each row
 that it answered, with columns ``input.<feature>`` and ``captured_at``.
@@ -76,7 +76,7 @@ class Fetched:
     Attributes:
         rows: The rows, to be read as often as needed.
         span: Their number and times.
-        notes: What is wrong with some of them, in words.
+        notes: Descriptions of faults in some of them.
         unwell: Faults of the monitor itself, in words.
     """
 
@@ -98,7 +98,7 @@ def fetch(context: StepContext, plan: Plan, options: SkewOptions, pool: Pool = I
     """
     requests, window, version, in_snapshot = plan.requests, plan.window, plan.champion.version, plan.cursor is None
     if not pool.runs_here and not requests.is_remote:
-        log.info("The captured requests are read on this machine, which %s is on", requests)
+        log.info("Reading the captured requests on this machine, since %s is a local folder", requests)
         pool = IN_PROCESS
     files = requests.fetch(window, context.scratch / "captured") if pool.runs_here else requests.files(window)
     own, left_out, notes, unwell = list[RowsFile](), dict[str, str](), list[str](), list[str]()

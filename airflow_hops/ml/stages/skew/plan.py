@@ -60,7 +60,7 @@ def plan_run(context: StepContext, options: SkewOptions) -> Plan:
     A run's window is fixed when the run first asks for it: a retry or rerun sees the same rows.
 
     Raises:
-        BadInput: no version serves, or its statistics are gone; or there are no files to read.
+        BadInput: no version serves, its statistics were deleted, or no files can be read.
         HopsError: the store of captured requests does not answer.
     """
     store, producer, name = context.store, context.spec.producer, str(options.model_name)

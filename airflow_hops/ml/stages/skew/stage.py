@@ -35,7 +35,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
         options: Fields of :class:`airflow_hops.core.contract.skew.SkewOptions`.
 
     Raises:
-        BadInput: no version serves, its statistics are gone, or captured rows lack its features; or an input is not
+        BadInput: no version serves, its statistics were deleted, or captured rows lack its features; or an input is not
             statistics with that split.
         HopsError: the model server does not answer, or Spark failed.
     """

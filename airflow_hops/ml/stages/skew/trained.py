@@ -86,7 +86,7 @@ class Trained:
         return cls(store, split, model, origin, reference, loaded, types, time, served)
 
     def model_served(self) -> ServedModel:
-        """Returns the model as a server loads it; raises ``BadInput`` if it is gone, or does not load."""
+        """Loads the model as a server does; raises ``BadInput`` if it was deleted, or does not load."""
         from airflow_hops.ml.metrics.scoring import ServedModel
 
         return self.served or ServedModel(model_folder(self.store, self.model))
@@ -95,7 +95,7 @@ class Trained:
         """Returns the rows that the statistics were computed from, to be read by ``pool``.
 
         Raises:
-            BadInput: the examples are not known, or gone.
+            BadInput: the examples are not known, or were deleted.
         """
         uri = self.origin.statistics
         examples = self.store.manifest(uri).inputs.get("examples")
@@ -104,7 +104,7 @@ class Trained:
         return self.rows_of(examples[0], pool)
 
     def rows_of(self, examples: Artifact, pool: Pool = IN_PROCESS) -> FeatureRows:
-        """Returns the rows of the split in other examples; raises ``BadInput`` if there are none."""
+        """Returns the rows of the split in other examples; raises ``BadInput`` if the split is missing."""
         if pool.reads_store:
             files = files_below(self.store, examples, [self.split])[self.split]
         else:

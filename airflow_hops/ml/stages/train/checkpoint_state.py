@@ -47,7 +47,7 @@ class CheckpointState:
         return cls(store, store.uri("_state", "checkpoints", producer.dag_id, producer.run_id, producer.task, key))
 
     def fetch(self, folder: Path) -> Checkpoint | None:
-        """Copies the latest intact checkpoint into a new subfolder, if there is one; skips damaged ones with a warning.
+        """Copies the latest intact checkpoint, if any, into a new subfolder; skips damaged ones with a warning.
 
         Raises:
             BadInput: another version of this package wrote it.

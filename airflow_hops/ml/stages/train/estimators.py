@@ -34,7 +34,7 @@ def export_estimator(
     Args:
         estimator: The estimator; for several labels a dict of them by label.
         framework: Its name.
-        context: Context of the training, with its examples and what was read from them.
+        context: Context of the training, with its examples and the tables that were read.
         options: Options of the training.
         output: The artifact's folder.
 
@@ -46,8 +46,8 @@ def export_estimator(
     """
     if context.target is None:
         raise BadInput(
-            f"the train function returned an estimator of {framework}, but the training was given no examples, which "
-            "say what it predicts; give the operator examples, or return a keras.Model"
+            f"the train function returned an estimator of {framework}, but the training has no examples, which define "
+            "what it predicts; give the operator examples, or return a keras.Model"
         )
     split = _EVAL if context.can_share(_EVAL) else "train"
     trained_on = dict(context.rows)

@@ -80,8 +80,8 @@ class Program:
                     left -= len(text)
                 else:
                     log.warning(
-                        "%s: its source is not recorded with the training: it has %d characters, of %d that are "
-                        "recorded %d are left",
+                        "%s: its source is not recorded with the training: it has %d characters; of the %d that can "
+                        "be recorded, %d are left",
                         *(file, len(text), _SOURCE_CHARACTERS, left),
                     )
             if any(map(Path.is_file, files)):
@@ -97,7 +97,7 @@ class Program:
             folder: Folder for a shipped source.
 
         Raises:
-            BadInput: there is no such function or script, or it cannot be called with a context or does not parse.
+            BadInput: the function or script does not exist, or it cannot be called with a context or does not parse.
         """
         if self.script is not None:
             return self._run_script(find_file(self.script, "script"), context.params)
@@ -113,12 +113,12 @@ class Program:
         A function that takes only a context gets them from it, as a script does.
 
         Args:
-            names: Varying parameters; None if they are unknown, to check only that the function exists.
+            names: Varying parameters; None to check only that the function exists.
             others: Constant parameters.
             folder: Folder for a shipped source.
 
         Raises:
-            BadInput: there is no such function, or it takes only some of the varying parameters, or requires others.
+            BadInput: the function does not exist, or it takes only some of the varying parameters, or requires others.
         """
         if self.script is not None:
             find_file(self.script, "script")

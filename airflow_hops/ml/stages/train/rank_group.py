@@ -14,7 +14,7 @@ class RankGroup(ABC):
     """A rank's membership in the process group of a framework.
 
     A subclass is registered as an entry point of the group ``airflow_hops.strategies``, under the name of the strategy.
-    It is made in each rank's process before the user's function is called, which may return a model of any registered
+    Each rank's process creates it before it calls the user's function, which may return a model of any registered
     framework. Ranks can exchange values with :class:`~airflow_hops.ml.training.gang.rendezvous.SharedValues`.
 
     Args:
@@ -45,7 +45,7 @@ class RankGroup(ABC):
         """
 
     def unwrap(self, model: Any) -> Any:
-        """Returns the model to export, without what the framework wraps around it on ranks."""
+        """Returns the model to export, without the wrapper that the framework adds on ranks."""
         return model
 
     @abstractmethod

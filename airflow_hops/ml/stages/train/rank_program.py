@@ -104,7 +104,7 @@ def train_rank(
         only serves the others.
 
     Raises:
-        BadInput: there is no model, or ranks end with different weights.
+        BadInput: the user's code makes no model, or ranks end with different weights.
     """
     began = time.monotonic()
     values = TrainingOptions(**options)
@@ -213,7 +213,7 @@ def measure_rank(
 
 
 def _prepare_process(options: TrainingOptions, placement: Placement, output: Path) -> int:
-    """Sets what TensorFlow and Horovod read only once, and joins the other ranks; returns the number of threads."""
+    """Sets the variables that TensorFlow and Horovod read once, and joins the other ranks; returns the thread count."""
     os.environ[OUTPUT_VARIABLE] = str(output)
     threads = 1 if options.deterministic else max(1, len(os.sched_getaffinity(0)) // placement.local_size)
     if "tensorflow" in sys.modules:
@@ -258,7 +258,7 @@ def _seed(options: TrainingOptions, placement: Placement) -> None:
 
 
 def has_tensorflow(options: TrainingOptions) -> bool:
-    """Returns whether ranks use TensorFlow: not those of other frameworks' groups, nor any where it is missing."""
+    """Returns whether ranks use TensorFlow; false for groups of other frameworks, and if it is not installed."""
     return options.strategy in (SINGLE, *OF_KERAS) and importlib.util.find_spec("tensorflow") is not None
 
 

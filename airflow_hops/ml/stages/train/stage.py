@@ -98,7 +98,7 @@ class TrainingData:
         """Returns the step's input ``examples``, after comparing its files with its manifest.
 
         Raises:
-            BadInput: there are fewer rows than ranks, or the manifest has other numbers of rows.
+            BadInput: a split has fewer rows than ranks, or another number of rows than its manifest.
         """
         if not context.has_input("examples"):
             return cls()
@@ -343,4 +343,4 @@ class Listener:
         except FileNotFoundError:
             if checkpoint.exists():
                 raise
-            # The ranks are faster than the store, and have deleted it; a newer one follows.
+            # The ranks have already deleted this checkpoint; a newer one follows.

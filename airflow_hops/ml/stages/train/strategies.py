@@ -1,7 +1,8 @@
 """TensorFlow's own strategies on the ranks of a gang, as an alternative to Horovod.
 
-The ranks build ``TF_CONFIG`` themselves: each binds a port of its host and tells the others. It keeps the port bound
-until it ends, so that no other process gets it; TensorFlow's server can listen there, since it sets ``SO_REUSEADDR``.
+The ranks build ``TF_CONFIG`` themselves: each binds a port of its host and sends it to the others. It keeps the port
+bound until it ends, so that no other process gets it; TensorFlow's server can listen there, since it sets
+``SO_REUSEADDR``.
 """
 
 from __future__ import annotations

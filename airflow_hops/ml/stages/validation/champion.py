@@ -34,7 +34,7 @@ def compare_with_champion(
         split: Name of the split.
 
     Returns:
-        Verdict and drift; the verdict is None if there is no common feature, or too few rows.
+        Verdict and drift; the verdict is None without a common feature, or with too few rows.
     """
     comparable = _comparable(schema, set(comparable_features(trained_on, current)), labels)
     if not comparable.feature:
@@ -63,7 +63,7 @@ def compare_with_champion(
 
 
 def _comparable(schema: Any, shared: Collection[str], labels: Collection[str]) -> Any:
-    """Returns the schema of the comparable features and labels; others are anomalous anyway, or new."""
+    """Returns the schema of the comparable features and labels; the rest is anomalous or new."""
     comparable = type(schema)()
     for feature in schema.feature:
         if feature.name in shared and (feature.name in labels or feature.HasField("drift_comparator")):

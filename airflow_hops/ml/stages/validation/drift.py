@@ -1,4 +1,4 @@
-"""Drift from an earlier span, of features that a schema compares by distance, which TFDV does not know."""
+"""Drift from an earlier span, for features that a schema compares by a distance that TFDV lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposes a schema for anomalous data, with a page on which a person can decide."""
+"""Proposes a schema for anomalous data, with a page for a person's decision."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def split_anomalous(
         schema: ``Schema``.
         good: Folder for the good rows, one Parquet file with the columns of the source. The file of an earlier split
             is replaced once all rows are read; the folder must not contain other files.
-        quarantine: Another folder, for the others, whose column ``anomaly_reasons`` (``list<string>``) has, for each
-            violated rule, the feature, TFDV's kind of anomaly, the value, and what was expected. Not created if there
-            are none.
+        quarantine: Another folder, for the rows that violate the schema, whose column ``anomaly_reasons``
+            (``list<string>``) has, for each violated rule, the feature, TFDV's kind of anomaly, the value, and what was
+            expected. Not created if no row violates the schema.
         environment: One of the schema's environments; ignored if it has none.
 
     Raises:

@@ -1,8 +1,8 @@
 """Finds the rows of a record batch that violate a schema, with TFDV's rules for single examples.
 
 TFDV (``IdentifyAnomalousExamples``) computes and validates the statistics of each row; here the same rules are applied
-to columns. Rules that a single row cannot violate are left out: shares of rows, numbers of distinct values,
-comparators, columns that the schema does not know, and faults of the schema.
+to columns. Rules that do not apply to a single row are left out: shares of rows, numbers of distinct values,
+comparators, columns that the schema lacks, and faults of the schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IGNORED_STAGES = frozenset({"PLANNED", "ALPHA", "DEBUG_ONLY", "DEPRECATED", "DIS
 """Lifecycle stages of features that TFDV does not validate."""
 
 _LARGE, _LARGE_BYTES = 1024, "__LARGE_BYTES__"
-"""TFDV's statistics, and the domains inferred from them, have one name for all values of more bytes than that."""
+"""Limit of a value's bytes: TFDV's statistics, and domains inferred from them, give all larger values one name."""
 
 _SHOWN_CHARACTERS = 80
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")

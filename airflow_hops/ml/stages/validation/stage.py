@@ -48,7 +48,7 @@ def run(
     champion: str | None = None,
     not_compared: str | None = None,
 ) -> Artifact:
-    """Validates the splits, and reports anomalies, on which the caller decides; proposes a schema without them.
+    """Validates the splits, and reports anomalies for the caller to decide on; proposes a schema that accepts them.
 
     Args:
         context: Step with the inputs ``statistics`` and ``schema``, and optionally ``previous``, the statistics of an
@@ -160,7 +160,7 @@ def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Side]:
 def _trained_on(context: StepContext, split: str) -> Side:
     """Returns the champion's training data.
 
-    It is that of its ``train``, as in the skew monitor, or of the same split if it has none. A short split such as
+    It is that of its ``train``, as in the skew monitor, or without ``train``, of the same split. A short split such as
     ``newest`` is not a reference: two fortnights of different seasons can differ by the factor between two units.
     """
     folder = context.local("champion")
@@ -214,7 +214,7 @@ def _severities(result: Sequence[Anomaly]) -> dict[str, int]:
 
 
 def _features(proposal: Proposal | None) -> tuple[str, ...] | None:
-    """Returns names of the proposed schema's features; None if there is no proposed schema."""
+    """Returns names of the proposed schema's features; None without a proposed schema."""
     if proposal is None or proposal.schema is None:
         return None
     return tuple(feature.name for feature in proposal.schema.feature)

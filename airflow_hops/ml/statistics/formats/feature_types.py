@@ -37,7 +37,7 @@ def types_of(schema: pa.Schema, file: str) -> Types:
 
 
 def check_type(column: str, kind: pa.DataType, file: str) -> None:
-    """Raises ``BadInput`` for a type, or one nested in it, for which TFDV computes no statistics."""
+    """Raises ``BadInput`` for a type without statistics in TFDV, also if it is nested in another."""
     if kind_of(kind) is None:
         raise BadInput(f"{file}: column {column!r} is {kind}, which has no statistics; expected {_EXPECTED}")
 
@@ -138,7 +138,7 @@ def join_text(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def as_joined(batch: pa.RecordBatch, types: Types, file: str) -> pa.RecordBatch:
-    """Converts columns to their kind in other files, such as integers to floats.
+    """Converts columns to the type that fits all files, such as integers to floats.
 
     Raises:
         BadInput: float64 does not hold an integer.

@@ -88,7 +88,7 @@ def batch_rows(row_bytes: float) -> int:
 
 
 def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Regroups batches into ones of bounded rows and bytes, with types that TFDV knows.
+    """Regroups batches by limits of rows and bytes, with types that TFDV supports.
 
     Small batches with the same columns are concatenated, large ones cut into equal slices.
     """

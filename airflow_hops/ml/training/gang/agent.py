@@ -2,7 +2,8 @@
 
 There are two processes per host. The *guard* (:func:`serve_agent`) starts the agent; when the stream or the agent ends,
 it kills the agent's remaining descendants and removes its files. The *agent* imports TensorFlow and Horovod once, forks
-the ranks, and relays their events. If one of them is killed, the other ends the rest, so that nothing outlives a gang.
+the ranks, and relays their events. If one of them is killed, the other ends all ranks, so that no process outlives a
+gang.
 
 Frames from the agent: ``hello`` (its versions), ``ready`` (files received, libraries imported), ``events`` (of the
 ranks), files of rank 0's output, ``alive``, ``failed``, ``ended``. Frames to the agent: ``job``, the job's files,
@@ -264,7 +265,7 @@ def find_interface(address: str) -> str:
     """Returns the name of the network interface by which this host reaches an address.
 
     Raises:
-        HopsError: there is none.
+        HopsError: no interface has the address.
     """
     import psutil
 
@@ -285,7 +286,7 @@ def own_address(peer: str) -> str:
         # Horovod's rendezvous does not support IPv6.
         family, kind, _, _, target = socket.getaddrinfo(peer, 9, socket.AF_INET, socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(target)  # sends nothing on a datagram socket
+            probe.connect(target)  # connecting a datagram socket sends nothing
             return str(probe.getsockname()[0])
     except OSError as error:
         raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error

@@ -1,7 +1,7 @@
 """Ranks, their places, and the launchers that start them.
 
 A launcher knows hosts, slots and how to start a process there; the supervisor above interprets messages of ranks and
-detects failures. Neither knows what the ranks compute.
+detects failures. Both are independent of the ranks' computation.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def place(hosts: Sequence[Host], np: int) -> list[Placement]:
     """Returns the placements by rank; hosts are filled in order, so that neighbours share one.
 
     Raises:
-        BadInput: ``np`` is not a positive integer, or there are fewer slots.
+        BadInput: ``np`` is not a positive integer, or the launcher has fewer slots.
     """
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
         raise BadInput(f"np is {np!r}, expected a number of ranks, 1 or more")
@@ -217,7 +217,7 @@ class RankLauncher(ABC):
         """Finds a slot for each rank.
 
         Raises:
-            BadInput: there are too few slots.
+            BadInput: the launcher has too few slots.
             HopsError: a host cannot be reached.
         """
 
@@ -239,7 +239,7 @@ class RankLauncher(ABC):
         """Returns a launcher for each of several gangs of ``ranks`` ranks that run at once.
 
         Raises:
-            BadInput: there are too few slots for all of them.
+            BadInput: the launcher has too few slots for all of them.
             HopsError: a host cannot be reached.
         """
         self.place(gangs * ranks)

@@ -64,7 +64,7 @@ class ForkedCrew(Crew):
         on_end: Called when the ranks have ended, or could not be started.
 
     Raises:
-        BadInput: there are GPUs, but fewer than slots.
+        BadInput: the host has GPUs, but fewer than slots.
         HopsError: TensorFlow already runs in this process, or too many GPUs are leased to others.
     """
 
@@ -167,7 +167,7 @@ class ForkedCrew(Crew):
         del process.streams[descriptor]
 
     def _read(self, timeout_s: float, result: list[Event]) -> None:
-        """Reads the ranks' output and messages, until there are currently no more."""
+        """Reads the available output and messages of the ranks."""
         if not self._selector.get_map():
             time.sleep(timeout_s)
             return
@@ -210,8 +210,8 @@ def check_forkable() -> None:
     running = context.context_safe()
     if running is not None and running._initialized:
         raise HopsError(
-            "TensorFlow runs already in this process, and ranks are forked from it without its threads; "
-            "train before any TensorFlow operation, or in a process of its own"
+            "TensorFlow is already in use in this process, and forked ranks would lack its threads; train before any "
+            "TensorFlow operation, or in another process"
         )
 
 

@@ -36,7 +36,7 @@ class Frames:
         """Sends a frame.
 
         Raises:
-            OSError: the other end is gone.
+            OSError: the connection is closed.
         """
         text = json.dumps(message).encode()
         with self._sending:
@@ -46,7 +46,7 @@ class Frames:
         """Sends bytes that are not a frame.
 
         Raises:
-            OSError: the other end is gone.
+            OSError: the connection is closed.
         """
         with self._sending:
             self._write(data)
@@ -55,8 +55,8 @@ class Frames:
         """Waits for a frame, for at most ``timeout_s`` seconds without a byte, and returns its message and body.
 
         Raises:
-            EOFError: the other end is gone, or sends something other than frames.
-            TimeoutError: nothing was received in time.
+            EOFError: the connection is closed, or the received data is not a frame.
+            TimeoutError: no data was received in time.
         """
         self._fill(_HEADER.size, timeout_s)
         text_bytes, body_bytes = _HEADER.unpack(self._buffer[: _HEADER.size])
@@ -73,7 +73,7 @@ class Frames:
 
         Raises:
             EOFError: there was no greeting; the error's message is the text.
-            TimeoutError: nothing was received in time.
+            TimeoutError: no data was received in time.
         """
         while (result := self._buffer.find(GREETING)) < 0:
             try:

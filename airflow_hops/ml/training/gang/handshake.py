@@ -47,7 +47,7 @@ def answer_task(connection: socket.socket, secret: bytes) -> dict[str, Any]:
     """Answers a task's :func:`call_driver` on the driver, and returns its ``words``.
 
     Raises:
-        OSError: the connection broke, or nothing was received in time.
+        OSError: the connection broke, or no data was received in time.
         HopsError: it is not a task of this gang.
     """
     connection.settimeout(TIMEOUT_S)

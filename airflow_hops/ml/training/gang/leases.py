@@ -28,8 +28,8 @@ class GpuLeases:
         ids: Names of the GPUs in ``CUDA_VISIBLE_DEVICES``.
 
     Raises:
-        BadInput: there are fewer GPUs, or this user may not take a lock.
-        HopsError: too many of them are leased to others.
+        BadInput: the host has fewer GPUs, or this user may not take a lock.
+        HopsError: other tasks lease too many of the GPUs.
     """
 
     def __init__(self, gpus: Sequence[Gpu], count: int, holder: str) -> None:
@@ -100,7 +100,8 @@ def _open(folder: Path, name: str) -> int:
         if is_new:
             os.fchmod(inside, 0o1777)
         try:
-            return os.open(name, flags, dir_fd=inside)  # not O_CREAT, which the kernel may refuse for another's file
+            # Without O_CREAT, which the kernel may refuse for another user's file.
+            return os.open(name, flags, dir_fd=inside)
         except FileNotFoundError:
             return os.open(name, flags | os.O_CREAT, 0o666, dir_fd=inside)
     finally:

@@ -133,7 +133,7 @@ class RemoteCrew(Crew):
                 agent.say(type="signal", rank=rank, signal=number)
 
     def end(self) -> None:
-        """Asks the agents to kill the ranks, and ends the streams, which ends anything that is left."""
+        """Asks the agents to kill the ranks, and ends the streams, which ends the remaining processes."""
         for agent in self._agents:
             agent.say(type="end")
         deadline = time.monotonic() + _END_S
@@ -199,7 +199,7 @@ class RemoteCrew(Crew):
             except OSError as error:
                 if error.filename is not None:
                     raise
-                # The stream has ended, which is reported with the agent's last words.
+                # The stream has ended, which is reported with the agent's last output.
 
         with ThreadPoolExecutor(len(self._agents)) as pool:
             sending = [pool.submit(send, agent) for agent in self._agents]
@@ -318,5 +318,5 @@ def rendezvous_address(addresses: Sequence[str]) -> str:
     if len(set(addresses)) == 1:
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((addresses[0], 0))
-            return addresses[0]  # bound: not the address of a NAT
+            return addresses[0]  # the bound address, not that of a NAT
     return ""

@@ -1,4 +1,4 @@
-"""The rendezvous server, by which ranks find each other and exchange small values.
+"""The rendezvous server, through which ranks find each other and exchange small values.
 
 It speaks the HTTP of Horovod's Gloo rendezvous: ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key``. A rank deletes its
 key of a scope once it is connected. Keys stay until all ranks of the scope have done so, since others may still read
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(http.HTTPStatus.OK)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Logs nothing."""
+        """Disables the log of requests."""
 
     def _answer(self, status: http.HTTPStatus, body: bytes = b"") -> None:
         self.send_response(status)
@@ -165,7 +165,7 @@ class SharedValues:
         return [self.wait(f"{name}-{rank}") for rank in range(self._placement.size)]
 
     def check_equal(self, digests: Digests, advice: str) -> str:
-        """Returns the SHA-256 (hex) of what must be equal on all ranks; every rank must call it.
+        """Returns the SHA-256 (hex) of the values that must be equal on all ranks; every rank must call it.
 
         Raises:
             BadInput: the ranks differ.

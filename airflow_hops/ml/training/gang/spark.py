@@ -175,7 +175,7 @@ class BarrierJob:
                     partition = words["partition"]
                     if partition in results:
                         connection.close()
-                        raise HopsError(f"Spark started task {partition} of the ranks' job again; it had failed")
+                        raise HopsError(f"Spark restarted task {partition} of the ranks' job after it had failed")
                     results[partition] = AgentTask(partition, words["host"], words["host_hash"], connection)
         finally:
             # If Spark restarts a failed task, it cannot connect: ranks are not started twice.

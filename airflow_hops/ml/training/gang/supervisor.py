@@ -41,7 +41,7 @@ OnMessage = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass
 class WatchedRank:
-    """The state of a rank that is watched; ``log`` is its log file."""
+    """The state of a running rank; ``log`` is its log file."""
 
     placement: Placement
     log: TextIO
@@ -57,7 +57,7 @@ class WatchedRank:
 
     @property
     def in_collective(self) -> bool:
-        """Whether its stack shows that it waits for the other ranks (or runs a graph, which may)."""
+        """Whether its stack shows that it waits for the other ranks, or runs a graph, in which it may wait."""
         return any(_IN_COLLECTIVE.search(line) for line in self.stack[1:5])
 
     @property
@@ -111,7 +111,7 @@ def run_gang(
         on_message: Called with the rank and each of its messages, except signs of life.
 
     Raises:
-        BadInput: a rank failed in a way that a retry would repeat, or there are too few slots.
+        BadInput: a rank failed in a way that a retry would repeat, or the launcher has too few slots.
         HopsError: a rank failed, died or stalled; or TensorFlow already runs in this process.
     """
     launcher = launcher or LocalRanks()
@@ -230,7 +230,7 @@ class Supervisor:
         began = time.monotonic()
         while time.monotonic() - began < (_STACK_S if all(rank.stack for rank in asked) else _NO_STACK_S):
             self._take_in(_POLL_S)
-        # Ranks in a collective wait for one that is not, whose last sign of life may be later than theirs.
+        # If some ranks wait in a collective, a rank outside of it is the cause, even if its last output is newer.
         idle = [rank for rank in self.ranks if not rank.ended and not rank.in_collective]
         others_wait = [rank for rank in stalled if rank in idle] or idle
         culprit = min(others_wait or stalled, key=lambda rank: rank.last_alive)
@@ -255,7 +255,7 @@ class Supervisor:
         if rank.error is not None:
             where = f" ({rank.placement}, after {rank.where}; all ranks were ended)"
             is_here = rank.placement.host == socket.gethostname()
-            is_alone = is_here and len(self.ranks) == 1 and not rank.error["retryable"]  # its place does not matter
+            is_alone = is_here and len(self.ranks) == 1 and not rank.error["retryable"]  # the only rank needs no host
             message = f"{rank.error['message']}{'' if is_alone else where}. {quoted}"
             return HopsError(message) if rank.error["retryable"] else BadInput(message)
         is_here = rank.placement.host == socket.gethostname()

@@ -39,7 +39,7 @@ class FileSender:
 
         Raises:
             HopsError: the path, or a link below it, leads out of the folder.
-            OSError: the other end is gone, or a file cannot be read.
+            OSError: the connection is closed, or a file cannot be read.
         """
         top = self._root / checked_path(path) if path else self._root
         states: dict[str, tuple[int, int]] = {}
@@ -125,7 +125,7 @@ def send_file(frames: Frames, file: Path, name: str) -> None:
     """Sends a file, with its path at the other end as ``name``.
 
     Raises:
-        OSError: the other end is gone, or the file cannot be read.
+        OSError: the connection is closed, or the file cannot be read.
     """
     with file.open("rb") as source:
         chunk = source.read(_CHUNK_BYTES)
@@ -144,7 +144,7 @@ def send_folder(frames: Frames, folder: Path, name: str, *, code: bool = False) 
 
     Raises:
         BadInput: the folder does not exist.
-        OSError: the other end is gone, or a file cannot be read.
+        OSError: the connection is closed, or a file cannot be read.
     """
     if folder.is_file():
         send_file(frames, folder, name)

@@ -104,7 +104,7 @@ def metric_value(name: str, value: Any) -> float:
 class StatisticsAverageCallback(keras.callbacks.Callback):
     """Averages the ranks' non-trainable weights, such as a batch normalization's moving statistics.
 
-    This is done after each epoch's steps, before the validation, and thus before the model is saved or exported.
+    This is done after each epoch's steps, before the validation, and so before the model is saved or exported.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The state that predictions depend on: a model's weights, and what its traced call holds beside them.
+"""The state that predictions depend on: a model's weights, and the constants and tables in its traced call.
 
 Layers derive values from rows or from other variables: ``Normalization`` keeps its mean as a tensor, ``Discretization``
 its boundaries as an array, ``StringLookup`` its vocabulary in a table. Keras lists none of these among the weights.
@@ -36,7 +36,7 @@ def inference_digests(model: Any, features: Any = None) -> Digests:
 
 
 def adapted_digests(model: Any) -> Digests:
-    """Returns the digests of what must be equal before weights can be broadcast: their shapes, and what layers adapted.
+    """Returns digests of the state that must be equal before weights are broadcast: their shapes, and adapted values.
 
     A mean or variance that a layer adapted is among the weights.
     """
@@ -93,7 +93,7 @@ def _values_beside_weights(model: Any, graph: Any) -> Iterator[tuple[str, list[A
 
 
 def _exported(table: Any, types: set[tuple[int, int]]) -> Iterator[tuple[Any, Any]]:
-    """Yields keys and values of a lookup table of one of these types; nothing for another resource."""
+    """Yields keys and values of a lookup table of one of these types; yields no values for other resources."""
     for key, value in types:
         try:
             exported = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=key, Tvalues=value)

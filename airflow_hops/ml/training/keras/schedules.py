@@ -83,7 +83,7 @@ class LearningRateSchedule(keras.callbacks.Callback):
         """Checks that the rate can be set."""
         if isinstance(self.model.optimizer._learning_rate, keras.optimizers.schedules.LearningRateSchedule):
             raise BadInput(
-                f"{type(self).__name__}: the optimizer's learning rate is a schedule of its own, which cannot be set; "
+                f"{type(self).__name__}: the optimizer's learning rate is itself a schedule, which cannot be set; "
                 "give the optimizer a number"
             )
 

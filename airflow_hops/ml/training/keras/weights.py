@@ -20,8 +20,8 @@ from airflow_hops.ml.training.keras.optimizer import is_distributed
 def broadcast_weights(model: Any, root_rank: int = 0) -> None:
     """Copies the weights and the optimizer's state of one rank to all others.
 
-    What ``Normalization`` derives from its weights is derived again. The states of random number generators are left
-    unchanged: ranks should drop out different units.
+    The values that ``Normalization`` derives from its weights are updated. The states of random number generators are
+    left unchanged: ranks should drop out different units.
 
     Raises:
         BadInput: the ranks' models differ in the shapes of weights, or in vocabularies or boundaries that they adapted.
@@ -162,7 +162,7 @@ def check_weights(model: Any, when: str, features: Any = None) -> str:
         features: See :func:`airflow_hops.ml.training.keras.inference_state.inference_digests`.
 
     Raises:
-        BadInput: the ranks' weights, or other such values, differ; the same error, with ``when``, on each rank.
+        BadInput: the ranks' weights or derived values differ; the same error, with ``when``, on each rank.
     """
     checksum = weights_checksum(model)
     if hvd.size() == 1:

@@ -108,7 +108,7 @@ def to_arrays(column: pa.ChunkedArray, kind: ColumnType, where: str, *, fill: An
         fill: Replacement of missing values; None if there must not be any.
 
     Raises:
-        BadInput: there are missing values and no replacement, or rows of another width.
+        BadInput: a value is missing without a replacement, or a row has another width.
     """
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # combine_chunks of pyarrow 10 keeps the wrapper for some types

@@ -28,7 +28,7 @@ class SplitFiles:
 
     Args:
         source: Folder, file or glob: a local path, or any URI that fsspec opens.
-        format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
+        format: ``parquet`` or ``tfrecord``; None prefers Parquet.
         storage_options: Options for fsspec.
         cache_dir: Folder for fetched remote files.
         cache_bytes: Maximum size of that folder.
@@ -76,7 +76,7 @@ class SplitFiles:
     def local(self, number: int) -> str:
         """Returns a local path of a file, after fetching it if it is remote.
 
-        Open it at once: another process may clear the cache at any time.
+        Open it immediately: another process may clear the cache at any time.
         """
         file = self._files[number]
         return file.path if self._cache is None else str(self._cache.fetch(file))
@@ -128,7 +128,7 @@ def _of_one_format(
 
 
 def _neighbours(uri: str, storage_options: Mapping[str, Any] | None) -> str:
-    """Lists the existing splits beside a missing one, for the error."""
+    """Lists the existing splits, for the error about a missing one."""
     parent = uri.rstrip("/").rpartition("/")[0]
     try:
         names = split_names(parent, storage_options=storage_options)

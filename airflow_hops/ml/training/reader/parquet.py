@@ -32,7 +32,7 @@ class ParquetUnits:
         kinds: Types of the columns.
 
     Raises:
-        BadInput: a file cannot be read, lacks a column, or has one of another type than the first file.
+        BadInput: a file cannot be read, lacks a column, or has a column with another type than the first file.
     """
 
     def __init__(self, files: SplitFiles, columns: Mapping[str, OutputSpec | None]) -> None:

@@ -135,7 +135,7 @@ def batches(
         give: Called with epoch and step; returns the batch's arrays, in the order of :attr:`ColumnType.tensors`.
         rows_given: int64; counts the rows that have been returned in this pass.
         decoders: Decoders of columns of encoded values.
-        threads: Number of batches that are decoded at once.
+        threads: Number of batches that are decoded in parallel.
     """
     import tensorflow as tf
 

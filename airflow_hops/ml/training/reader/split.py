@@ -42,7 +42,7 @@ class SplitReader:
         smallest_rows: Rows of the rank with the fewest; ranks differ by at most one row.
         in_memory: Whether the share is held in memory.
         kinds: Types of the columns.
-        failure: The error that occurred while a dataset was read; TensorFlow's error does not tell whether a retry may
+        failure: The error that occurred while a dataset was read; TensorFlow's error does not show whether a retry may
             help.
     """
 
@@ -97,7 +97,7 @@ class SplitReader:
             first_step: First batch of the pass.
 
         Yields:
-            Features by name, then the label (or several, by name) and the weight, if there is one.
+            Features by name, then the label (or several, by name) and the weight, if any.
 
         Raises:
             BadInput: ``batch_size`` is less than 1, ``first_step`` is after the pass, or a column is ragged.
@@ -251,7 +251,7 @@ def open_split(
         size: Number of shares.
         label: The label's column, or the columns of several labels; None for none.
         weight: The column of the row weights; None for none. It requires a label.
-        format: ``parquet`` or ``tfrecord``; None takes Parquet if there are files of both.
+        format: ``parquet`` or ``tfrecord``; None prefers Parquet.
         fill_values: Replacements of missing values, by column; in other columns, a missing value is an error.
         storage_options: Options for fsspec.
         cache_dir: Folder for fetched remote files; None for this user's cache.
@@ -265,8 +265,8 @@ def open_split(
             TensorFlow's threads.
 
     Raises:
-        BadInput: there are no files or fewer rows than ranks; a file cannot be read, lacks a column, or has a column of
-            another type than the first file; there are missing values, or rows of another width.
+        BadInput: the split has no files or fewer rows than ranks; a file cannot be read, lacks a column, or has a
+            column of another type than the first file; a value is missing, or a row has another width.
     """
     wanted = dict(columns) if isinstance(columns, Mapping) else dict.fromkeys(columns)
     if weight is not None and label is None:
@@ -295,7 +295,7 @@ def open_split(
 
 
 def _threads_of_tensorflow() -> int:
-    """Returns the number of threads that TensorFlow was told to use; 0 if none, or if it is not imported."""
+    """Returns TensorFlow's configured number of threads; 0 if not configured, or if TensorFlow is not imported."""
     tensorflow = sys.modules.get("tensorflow")
     return 0 if tensorflow is None else int(tensorflow.config.threading.get_intra_op_parallelism_threads())
 
@@ -304,7 +304,7 @@ def row_count(source: str | Path, *, storage_options: Mapping[str, Any] | None =
     """Returns the number of rows of a split, without reading them.
 
     Raises:
-        BadInput: there are no files, or one cannot be read.
+        BadInput: the split has no files, or one cannot be read.
     """
     files = SplitFiles(source, storage_options=storage_options)
     return parquet_rows(files) if files.format == "parquet" else sum(record_counts(files))

@@ -76,7 +76,7 @@ def share(units: Sequence[Unit], rank: int, size: int, where: str) -> Share:
     """Divides the rows of a split into ``size`` equal, contiguous shares, and returns that of a rank.
 
     Raises:
-        BadInput: there are fewer rows than ranks; the message names the split by ``where``.
+        BadInput: the split, named by ``where``, has fewer rows than ranks.
     """
     if not 0 <= rank < size:
         raise BadInput(f"rank is {rank} of {size}; expected 0 to size - 1")

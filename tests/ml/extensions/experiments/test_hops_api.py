@@ -464,7 +464,7 @@ def test_unrunnable_experiment_is_refused(as_step: AsStep, tmp_path: Path) -> No
         "args_dict['x'] is 'sgd'",
         "boundary_dict is None",
         "name is 5",
-        "would be kept as experiment.json",
+        "would be stored as experiment.json",
         "metric 'seconds' was not reported",
     )
     for error, words in zip(result, expected, strict=True):

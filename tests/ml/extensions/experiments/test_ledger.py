@@ -111,7 +111,7 @@ def test_unreachable_store_is_retried(
     with monkeypatch.context() as patch:
         patch.setattr(StudyFolder, "write_trials", away)
         ledger.save()
-        assert "is tried again: the store is away" in caplog.text
+        assert "trying again: the store is away" in caplog.text
         patch.setattr(ledgers, "_ANSWER_S", -1.0)
         with pytest.raises(HopsError, match="cannot be written: the store is away"):
             ledger.save()

@@ -173,5 +173,5 @@ def test_space_comes_from_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert study.importance() == {"a": 1.0}
     with pytest.raises(BadInput, match="returned 3; expected parameters by name"):
         OptunaStudy(options(space="search_functions:no_space"), []).ask()
-    with pytest.raises(BadInput, match=r"suggests 'x' of \[1, 1.0\], of which some are equal in Python"):
+    with pytest.raises(BadInput, match=r"suggests 'x' of \[1, 1.0\], some of which are equal in Python"):
         OptunaStudy(options(space="search_functions:equal"), []).ask()

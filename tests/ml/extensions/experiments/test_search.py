@@ -152,7 +152,7 @@ def test_earlier_trial_is_reused(searches: Searches, notes: Path) -> None:
     searches("parabola", {"x": [1.5, 2.0]}, **values)
     searches.study("damaged").store.write_text(f"{searches.study('damaged').uri}/study.json", "{")
     searches("parabola", {"x": [1.5, 2.0, 2.5]}, run_id="two", **values)
-    assert any("study are not taken over" in line for line in searches.lines)
+    assert any("study are not reused" in line for line in searches.lines)
     assert noted(notes) == [1.5, 2.0, 2.5]
     trials = searches.trials("two")
     assert [trial.taken_from for trial in trials] == ["one#0", "one#1", None]

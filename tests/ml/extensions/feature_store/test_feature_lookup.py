@@ -234,7 +234,7 @@ def test_slow_lookups_do_not_block_other_models(tmp_path: Path, ends: threading.
     with ThreadPoolExecutor() as threads:
         first = threads.submit(servable.answer, request(id=[7]))
         assert server.connected.wait(60)
-        with pytest.raises(ServingError, match="1 look-ups wait for its answer already"):
+        with pytest.raises(ServingError, match="1 look-ups are already waiting for its answer"):
             servable.answer(request(id=[7]))
         assert not first.done()
         ends.set()

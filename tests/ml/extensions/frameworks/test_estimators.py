@@ -222,7 +222,7 @@ def test_vectors_have_length_of_first_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "target", "message"),
     [
-        ([0.5, float("nan")], Target("y", "regression"), r"label 'y' is nan in row 1, and no number in 1 of 2 rows"),
+        ([0.5, float("nan")], Target("y", "regression"), r"label 'y' is nan in row 1, and not a number in 1 of 2 rows"),
         ([0.5, None], Target("y", "regression"), "label 'y' is missing in 1 of 2 rows"),
         ([2.5, 2.5], Target("y", "regression"), "label 'y' is 2.5 in every row"),
         ([1, 1], Target("y"), "label 'y' is '0' in no row"),
@@ -256,7 +256,7 @@ def test_estimator_gets_features_in_its_order(
     assert list(order) == ["f0", "f1"], "features that are called as libraries call columns without a name"
 
     made = LinearRegression().fit(rows.frame().assign(ratio=1.0), rows.labels)
-    with pytest.raises(BadInput, match=r"was trained on 'ratio', which will not be there.*features.* are a b, c"):
+    with pytest.raises(BadInput, match=r"was trained on 'ratio', which requests .* will lack.*features.* are a b, c"):
         estimator_rows(made, rows)
     with pytest.raises(BadInput, match=r"was trained on 1 columns, but the features are 2: a b, c"):
         estimator_rows(LinearRegression().fit(rows.matrix()[:, :1], rows.labels), rows)

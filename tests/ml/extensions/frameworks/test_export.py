@@ -233,12 +233,12 @@ NAMES = [f"m{number}" for number in range(13)]
         (Ridge().fit(X, Y), WINE, X, "Ridge has no method predict_proba, and the problem is multiclass; wrap it in"),
         (
             RandomForestClassifier(2).fit(X, np.array(["a", "b", "c"])[Y]), WINE, X,
-            "knows the classes ['a', 'b', 'c']; expected their numbers, [0, 1, 2]",
+            "was trained on the classes ['a', 'b', 'c']; expected their numbers, [0, 1, 2]",
         ),
         (
             RandomForestClassifier(2).fit(X[Y < 2], Y[Y < 2]), WINE, X,
-            "knows the classes [0, 1]; expected their numbers, [0, 1, 2]: the labels of the examples as they are, with "
-            "every class in training",
+            "was trained on the classes [0, 1]; expected their numbers, [0, 1, 2]: the labels of the examples as they "
+            "are, with every class in training",
         ),
         (RandomForestClassifier(2).fit(X, Y), PRICE, X, "is a classifier, but the problem is regression"),
         (Ridge().fit(X, Y), PRICE, X[:0], "the sample has no rows"),

@@ -215,7 +215,7 @@ def test_a_saved_model_is_taken_by_its_own_signature(
     wrong = {
         "miles": "there is no column 'miles', which the signature of",
         "visits": "has none of the outputs 'proba",
-        "late": "the model takes 'late', which is the label",
+        "late": "the model takes 'late', the label",
     }
     with pytest.raises(BadInput, match=wrong[column]):
         brought(tmp_path)
@@ -262,7 +262,7 @@ def test_outputs_outside_probabilities_are_refused(scores: Callable[[Any], Any],
 def test_model_of_another_problem_is_reported(brought: Callable[..., Artifact], tmp_path: Path) -> None:
     estimator = LinearRegression().fit(ROWS, LATE)
     export_model(estimator, tmp_path, framework="sklearn", target=Target("late", "regression"), sample=ROWS)
-    with pytest.raises(BadInput, match=r"gives 'prediction', that of a regression problem; .* makes a binary one"):
+    with pytest.raises(BadInput, match=r"output 'prediction' is for regression problems; .* needs one for binary"):
         brought(tmp_path)
 
 

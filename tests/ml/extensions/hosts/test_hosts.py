@@ -36,7 +36,7 @@ def test_too_few_slots_are_counted_before_any_host_is_asked() -> None:
 
 
 def test_only_jobs_can_be_sent_to_hosts() -> None:
-    with pytest.raises(BadInput, match="cannot travel to other hosts"):
+    with pytest.raises(BadInput, match="cannot be sent to other hosts"):
         SshRanks(parse_hosts("gpu-1:1"), SshSettings()).start(
             [Placement(0, 1, 0, 1, "gpu-1")], lambda placement, channel: None, {}
         )

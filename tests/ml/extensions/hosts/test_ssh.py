@@ -307,7 +307,7 @@ def strangers(server: SshServer, tmp_path_factory: pytest.TempPathFactory) -> Pa
             "behind:1",
             {"config_file": "{strangers}/behind", "connect_timeout_s": 1},
             BadInput,
-            r"host behind: by which IPv4 address .* the connection's field 'address'",
+            r"host behind: cannot find the IPv4 address .* the connection's field 'address'",
         ),
         (
             TWO_HOSTS,

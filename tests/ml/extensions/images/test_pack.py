@@ -143,7 +143,7 @@ def test_index_outside_the_shards_is_refused(pack: Pack, folder: Path, tmp_path:
     rows = pq.read_table(path).to_pylist()
     rows[3][column] = value
     pq.write_table(pa.Table.from_pylist(rows, INDEX_SCHEMA), path)
-    with pytest.raises(BadInput, match=rf"{re.escape(str(path))}, row 3: .* is no part of a shard"):
+    with pytest.raises(BadInput, match=rf"{re.escape(str(path))}, row 3: .* is not a part of a shard"):
         PackedFiles(str(root))
 
 

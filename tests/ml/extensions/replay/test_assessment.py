@@ -234,7 +234,9 @@ def test_rows_are_conserved_and_uninformative_ones_counted(tried: Tried) -> None
 def test_classes_are_matched_by_name_and_unknown_ones_reported(tried: Tried) -> None:
     params: dict[str, Any] = {"ticks": TICKS[:2], "skew": {**SKEW, "alpha": None, "attribute": False}}
     params["inputs"] = {"model": tried.model(classes=["late", "on time"])}
-    with pytest.raises(BadInput, match="of the problem 'binary', and the label 'late' of the examples is 'multiclass'"):
+    with pytest.raises(
+        BadInput, match="has the problem 'binary', but the label 'late' of the examples has 'multiclass'"
+    ):
         tried.assess({"train": WEEKS[0]}, {"classes": ["a", "b", "c"], "problem": "multiclass"}, **params)
     _, result = tried.assess({"train": WEEKS[0]}, {"classes": ["on time", "late"]}, **params)
     assert result.periods[0].figures["auc"][0] < 0.4  # what the model calls 0 is 1 in the history
@@ -279,6 +281,7 @@ def test_incompatible_history_is_refused(
 
 def test_unused_training_feature_is_named(tried: Tried) -> None:
     with pytest.raises(
-        BadInput, match="the candidate takes no feature 'carrier', on which it was trained; it takes scheduled_at, x"
+        BadInput,
+        match="the candidate does not take feature 'carrier', on which it was trained; it takes scheduled_at, x",
     ):
         tried.assess({"train": WEEKS[0]}, inputs={"model": tried.model(takes=["x", TIME])})

@@ -123,7 +123,7 @@ def test_undecodable_record_is_rejected_with_offset_and_reason(mock_kafka: Broke
     counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     reasons = {"not JSON": 2, "not a JSON object": 1, "no value (a tombstone)": 1}
     reasons |= {"a field has a name that begins with kafka_": 1}
-    reasons |= {"a field is there twice": 1, "values are nested too deeply": 1}
+    reasons |= {"a field occurs twice": 1, "values are nested too deeply": 1}
     reasons |= {"a field has no name that a column can have": 1}
     assert (counts.rows_in, counts.rows_out, counts.rejected) == (10, 2, reasons)
     rejected = pq.read_table(tmp_path / "rejected" / "t").to_pylist()
@@ -415,7 +415,7 @@ def test_avro_schema_versions_are_joined(mock_kafka: Broker, registry: Any, tmp_
     counts = ingest(tmp_path, topic, plan_ranges(topic, (None, None)))
     assert (counts.rows_in, counts.rows_out) == (6, 2)
     assert counts.rejected == {
-        "schema is not in the registry": 1, "not Avro of its schema": 2, "no id of a schema": 1,
+        "schema is not in the registry": 1, "not Avro of its schema": 2, "no schema ID": 1,
     }  # fmt: skip
     first, second = pq.read_table(tmp_path / "t").sort_by("kafka_offset").to_pylist()
     facts = {name: value for name, value in first.items() if not name.startswith("kafka_")}
@@ -505,11 +505,11 @@ UNUSABLE = [
     (record(["null", "Event"]), b"\x00", "schema is recursive: Event has itself as a field"),
     (record(nested(40)), b"\x00", "schema has more than 32 levels or 50000 types"),
     (record(nested(400)), b"\x00", "schema has more than 32 levels"),
-    (record({"type": "array", "items": "null"}), b"\xfe\xff\xff\xff\x0f\x00", "the array 'a' has items without bytes"),
+    (record({"type": "array", "items": "null"}), b"\xfe\xff\xff\xff\x0f\x00", "the array 'a' has items of zero bytes"),
     (
         record({"type": "array", "items": record("null", name="Empty")}),
         b"\xfe\xff\xff\xff\x0f\x00",
-        "the array 'a' has items without bytes",
+        "the array 'a' has items of zero bytes",
     ),
     (
         record({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 45}),

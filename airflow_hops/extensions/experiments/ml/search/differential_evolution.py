@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 class DifferentialEvolutionSampler(BaseSampler):
     """Crosses a member of a population with a mutant of three others; the better of old and new becomes the member.
 
-    There are no generations, so no trial waits for another: trial ``n`` belongs to member ``n`` modulo the population,
+    Without generations, no trial waits for another: trial ``n`` belongs to member ``n`` modulo the population,
     whose vector is that of its best trial so far. The first trials are random.
 
     Args:

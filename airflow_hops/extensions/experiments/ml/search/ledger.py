@@ -70,7 +70,7 @@ class Ledger:
             is_other = differing or earlier.base != study.base
             if is_other or (earlier.published and not reuse):
                 why = "is of another space, code or data" if is_other else "is complete, and the cache is off"
-                log.info("%s: the study of an earlier try %s; it starts again", folder.uri, why)
+                log.info("%s: the study of an earlier try %s; starting again", folder.uri, why)
                 folder.clear()
                 earlier = None
         if earlier is None:
@@ -79,15 +79,15 @@ class Ledger:
         if differing:
             before, after = (json.dumps(each.to_dict()[differing[0]]) for each in (earlier, study))
             raise BadInput(
-                f"study {study.name!r} ({folder.uri}) has another {differing[0]} than this search: {before}, found "
-                f"{after}; give this search another name with study=, or the same space, metrics and directions"
+                f"study {study.name!r} ({folder.uri}) has a different {differing[0]} from this search's: {before}, "
+                f"found {after}; give this search another name with study=, or the same space, metrics and directions"
             )
         self.trials = folder.trials()
         self._lines = [json.dumps(trial.to_dict()) for trial in self.trials]
         self._counts.update(trial.state for trial in self.trials)
         goes_on = earlier.run_id == study.run_id
         first = earlier.first_trial if goes_on else len(self.trials)
-        # Failed or stopped trials are repeated after the task was cleared; after a kill they count.
+        # Clearing the task repeats failed and stopped trials; a retry after a kill counts them as run.
         self.was_killed = goes_on and earlier.state == "running"
         self._counted_from = first if self.was_killed else len(self.trials)
         self.study = replace(
@@ -181,7 +181,7 @@ class Ledger:
             self._failing_since = self._failing_since or time.monotonic()
             if final or time.monotonic() - self._failing_since > _ANSWER_S:
                 raise HopsError(f"{self._folder.uri}: the record of the search cannot be written: {error}") from error
-            log.warning("%s: the record cannot be written, and is tried again: %s", self._folder.uri, error)
+            log.warning("%s: the record cannot be written; trying again: %s", self._folder.uri, error)
 
     def _count(self) -> None:
         self.study = replace(self.study, best=None, pareto=())
@@ -257,7 +257,7 @@ def _check_same(uri: str, earlier: StudyRecord, study: StudyRecord, *, shared: b
         if before != after:
             raise BadInput(
                 f"{uri} is the study of {name} {before!r}, not of {after!r}; names that differ only in characters such "
-                "as ':' or '/' have one folder: choose another name"
+                "as ':' or '/' share a folder: choose another name"
             )
 
 

@@ -180,8 +180,8 @@ class OptunaStudy:
         for name, each in trial.distributions.items():
             if isinstance(each, CategoricalDistribution) and len(set(each.choices)) < len(each.choices):
                 raise BadInput(
-                    f"space function {self._options.space!r} suggests {name!r} of {list(each.choices)}, of which some "
-                    "are equal in Python: Optuna would take them for one; give texts, and convert the value"
+                    f"space function {self._options.space!r} suggests {name!r} of {list(each.choices)}, some of which "
+                    "are equal in Python, so Optuna would treat them as one; give strings, and convert the value"
                 )
         return dict(params)
 
@@ -222,7 +222,7 @@ class OptunaStudy:
 def _as_text(dimension: Dimension) -> bool:
     """Returns whether Optuna gets a choice's values as JSON.
 
-    It accepts neither lists nor objects, and takes those that are equal in Python, such as 1, 1.0 and True, for one.
+    It accepts neither lists nor objects, and treats choices that are equal in Python, such as 1, 1.0 and True, as one.
     """
     if not isinstance(dimension, Choice):
         return False

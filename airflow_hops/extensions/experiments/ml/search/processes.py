@@ -1,6 +1,6 @@
 """Runs trials as processes on this machine, or as threads of a Spark driver.
 
-Processes are forks of a single-threaded one that has imported the libraries but run nothing of them: the search's own
+Processes are forks of a single-threaded one that has only imported the libraries: the search's own
 process soon has threads, and connections to a store and to MLflow. They all write to one socket, whose records arrive
 complete and in order: a trial's messages precede its end.
 
@@ -57,7 +57,7 @@ class TrialProcesses:
             raise HopsError(f"trial {assignment.number} cannot be started: {error}") from error
 
     def stop(self, number: int) -> None:
-        """Tells a trial to end; it is ended if its function does not check for that."""
+        """Asks a trial to end; its ranks are ended if its function does not check for that."""
         self._signal(number, signal.SIGTERM)
 
     def end(self, number: int) -> None:
@@ -76,9 +76,7 @@ class TrialProcesses:
             for _ in range(_EVENTS):
                 message = self._socket.recv(_RECORD_BYTES, socket.MSG_DONTWAIT)
                 if not message:
-                    raise HopsError(
-                        "the process that starts the trials was ended; where memory is short, lower parallel"
-                    )
+                    raise HopsError("the process that starts the trials was killed; if memory is short, lower parallel")
                 yield json.loads(message)
 
     def close(self) -> None:
@@ -172,7 +170,7 @@ class TrialThreads:
         thread.start()
 
     def stop(self, number: int) -> None:
-        """Tells a trial to end; it is ended if its function does not check for that."""
+        """Asks a trial to end; its ranks are ended if its function does not check for that."""
         if number in self._threads:
             self._threads[number][1].asked = True
 

@@ -23,7 +23,7 @@ class RunningTrial:
         series: The first metric's value by step.
         curves: All reports, by step.
         metrics: Last finite value of each metric.
-        ending: State and reason with which it was told to end, if it was.
+        ending: State and reason of the request to end; None without a request.
         kill_at: Time at which to kill it, if it is to end.
         result: Summary of its training.
         error: Event of a failed training.
@@ -54,7 +54,7 @@ class RunningTrial:
         return value
 
     def measured(self, metric: str) -> dict[str, float]:
-        """Returns the metrics of a finished training; ``metric`` names a number that the function returned alone."""
+        """Returns the metrics of a finished training; ``metric`` names a single number that the function returned."""
         assert self.result is not None
         return {**self.metrics, **metrics_of(self.result), **returned_numbers(self.result["value"], metric)}
 

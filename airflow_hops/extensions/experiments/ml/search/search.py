@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Search:
-    """Runs trials until there are enough.
+    """Runs trials until the planned number is complete.
 
     Args:
         options: Options of the search.
@@ -174,7 +174,7 @@ class Search:
                 self._hear(event)
 
     def _start_next(self) -> bool:
-        """Starts a trial or reuses one of an earlier study; returns False if none is to be started."""
+        """Starts a trial or reuses one of an earlier study; returns False if no more are planned."""
         if self._stopped_by is not None or len(self._running) >= self._options.parallel:
             return False
         if self._waiting:
@@ -284,7 +284,7 @@ class Search:
             try:
                 self._folder.write_log(number, last_lines(running.output))
             except (OSError, HopsError) as error:
-                log.warning("the log of trial %d cannot be kept: %s", number, error)
+                log.warning("the log of trial %d cannot be stored: %s", number, error)
         if self._ledger.put(trial):
             assert running.result is not None
             self.keep(trial, running.output, running.result)

@@ -103,12 +103,12 @@ def run(context: StepContext, **options: Any) -> Any:
         context.progress(settings.trials_share, summary_text)
         artifact, summary = _outcome(context, settings, training, data, ledger, winner, trials, search.cut_short)
         if search.cut_short is not None:
-            log.warning("%s: the step cache does not keep this result", search.cut_short)
+            log.warning("%s: the step cache does not store this result", search.cut_short)
         ledger.update(published=True)
         try:
             ledger.save(final=True)
         except HopsError as error:
-            log.warning("the winner is published, but the record does not say so: %s", error)
+            log.warning("the winner is published, but the record of the search was not updated: %s", error)
     except BaseException:
         run.fail()
         raise
@@ -138,7 +138,7 @@ def earlier_trials(store: ArtifactStore, study: StudyRecord) -> dict[str, tuple[
             earlier = folder.read()
             trials = [] if earlier is None or earlier.base != study.base else folder.trials()
         except BadInput as error:
-            log.warning("the trials of an earlier study are not taken over: %s", error)
+            log.warning("the trials of an earlier study are not reused: %s", error)
             continue
         for trial in trials:
             if earlier is not None and trial.state == "complete" and not trial.taken_from:

@@ -48,7 +48,7 @@ class Ending:
 
 @dataclass
 class EndableRanks(RankLauncher):
-    """Ranks that are told to stop, and ended if their function does not check for that."""
+    """Ranks that are asked to stop, and ended if their function does not check for that."""
 
     launcher: RankLauncher
     ending: Ending

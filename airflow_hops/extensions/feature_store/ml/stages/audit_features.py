@@ -129,7 +129,7 @@ def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) 
     frames = []
     for name in captured.names():
         if start is not None and name < name_time(start):
-            continue  # the file appeared before, and its rows were captured earlier
+            continue  # a file appears after its rows were captured
         with captured.open(name) as file:
             rows = file.read().to_pandas()
         if start is not None:
@@ -139,7 +139,7 @@ def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) 
         frames.append(rows)
     if not frames:
         raise BadInput(
-            f"no request of model {values.model_name!r} was captured in the window; of a server that sends them to a "
+            f"no request of model {values.model_name!r} was captured in the window; if the server sends them to a "
             "topic, ingest the topic and give the output of IngestOperator as captured"
         )
     rows = pd.concat(frames, ignore_index=True)
@@ -184,7 +184,7 @@ def _audit_view(
             keys = {name: key for key, name in each.join_keys.items()}
             looked_up = part.get(value_time_input(column), pd.Series(np.nan, index=part.index))
             known = looked_up > 0
-            # Not of floats with NaN, of which pandas says now and then that they overflow.
+            # NaN is replaced first: pandas sometimes reports an overflow for it.
             looked_up_us = (looked_up.where(known, 0) * 1e6).astype("int64")
             where = part[[*keys]].rename(columns=keys).assign(
                 moment=pd.to_datetime(part[_MOMENT], unit="s", utc=True),

@@ -89,8 +89,8 @@ def _load(store: FeatureStore, view: FeatureView, begin: datetime, until: dateti
             if nulls := int(rows[column].isna().sum()):
                 name = view.batch_source.created_timestamp_column if column == "created_at" else column
                 raise BadInput(
-                    f"view {view.name!r}: column {name!r} is null in {nulls} of the window's {len(rows)} rows, and "
-                    "neither a key nor the time of creation may be; remove such rows from the source"
+                    f"view {view.name!r}: column {name!r} is null in {nulls} of the window's {len(rows)} rows, but "
+                    "keys and the time of creation must not be; remove such rows from the source"
                 ) from error
         raise BadInput(f"view {view.name!r}: {type(error).__name__}: {error}") from error
     return f"loaded to {until.isoformat()}"
@@ -101,5 +101,5 @@ def _views(store: FeatureStore, names: Sequence[str] | None) -> list[FeatureView
     if names is None:
         return [online[name] for name in sorted(online)]
     if unknown := [name for name in names if name not in online]:
-        raise BadInput(f"views has {unknown[0]!r}; online are {', '.join(sorted(online)) or 'none'}")
+        raise BadInput(f"views has {unknown[0]!r}; online views are {', '.join(sorted(online)) or 'none'}")
     return [online[name] for name in names]

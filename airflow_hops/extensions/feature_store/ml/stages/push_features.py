@@ -47,7 +47,7 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
         times = list(dict.fromkeys(column for view in views for column in _times(view)))
         for file in files:
             for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
-                # Of one key and second, an SQLite store keeps the last row.
+                # An SQLite store keeps the last row for each key and second.
                 frame = batch.to_pandas(integer_object_nulls=True).sort_values(times, kind="stable", ignore_index=True)
                 try:
                     for view in views:

@@ -47,8 +47,8 @@ def more_labels(
 def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target, *, rows: int, source: str) -> int:
     if model.problem != target.problem:
         raise BadInput(
-            f"source {source!r}: the model gives {model.output!r}, that of a {model.problem} problem; the examples' "
-            f"label {target.label!r} makes a {target.problem} one"
+            f"source {source!r}: the model's output {model.output!r} is for {model.problem} problems; the examples' "
+            f"label {target.label!r} needs one for {target.problem}"
         )
     if target.problem == MULTICLASS and model.classes != len(target.classes or ()):
         raise BadInput(
@@ -58,8 +58,8 @@ def _check_predictions(model: ServedModel, files: Sequence[Path], target: Target
     for name in target.dtypes:
         if name in model.inputs:
             raise BadInput(
-                f"source {source!r}: the model takes {name!r}, which is the label or the weight of the examples: "
-                "requests do not contain it; train the model without it"
+                f"source {source!r}: the model takes {name!r}, the label or the weight of the examples, which "
+                "requests do not contain; train the model without it"
             )
     check_columns(files[0], model.inputs, of=f"the signature of {source!r}")
     asked = 0
@@ -97,7 +97,7 @@ def unzip_probabilities(file: Path) -> None:
     for node in [node for node in graph.node if node.op_type == "ZipMap"]:
         graph.node.remove(node)
     for output in [output for output in graph.output if output.name in tensors]:
-        # Under its old name, which may be the chosen prediction.
+        # Keeps the name, by which the user may have chosen the prediction.
         graph.node.append(onnx.helper.make_node("Identity", [tensors[output.name]], [output.name]))
         output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, None))
     onnx.save(model, file)

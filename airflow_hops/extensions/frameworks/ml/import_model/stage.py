@@ -177,7 +177,7 @@ def find_model(root: Path, source: str) -> FoundModel:
     """Returns the model in a folder or its subfolders that is nearest to the top.
 
     Raises:
-        BadInput: there is none, or several, or a pickle.
+        BadInput: the source has no model, several models, or a pickle.
     """
     if root.is_file():
         return _only([result for result in [_model_of(root)] if result], [root], source)
@@ -314,7 +314,7 @@ def _estimator_inputs(model: FoundModel, features: Sequence[str] | None) -> Esti
 
 
 def _framework(model: FoundModel) -> str | None:
-    """Returns the framework that trained a model, if its files tell."""
+    """Returns the framework that trained a model, if its files contain it."""
     if model.format == SAVED_MODEL:
         return "tensorflow"
     if model.format == SKOPS:

@@ -70,7 +70,7 @@ class ScoringPlan:
 
     Attributes:
         model: The candidate.
-        store: Its store, from which executors fetch it.
+        store: Store from which executors fetch the model.
         of: Properties of the history.
         names: Classes of the history and of the candidate.
         bounds: As in :class:`History`.
@@ -139,7 +139,7 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
     parts = [_scored_rows(file) for file in by_folder.pop(_ROWS, [])]
     if not parts:
         said = ", ".join(f"{why}: {count}" for why, count in counts.items())
-        raise BadInput(f"the history has no row in the periods ({said}): ticks and history must be of the same time")
+        raise BadInput(f"the history has no row in the periods ({said}): ticks and history must cover the same time")
     rows = _concatenated(parts)
     inputs = tuple(tuple(by_folder.get(str(period), ())) for period in range(len(plan.bounds) - 1))
     return History(plan.bounds, rows.where(np.argsort(rows.time_us, kind="stable")), inputs, counts, pool)

@@ -97,7 +97,7 @@ def run(
     trained = Trained.read(store, values.split, model, stored, schema, origin, served)
     if lacking := [name for name in trained.types if name not in served.inputs]:
         takes = ", ".join(served.inputs)
-        raise BadInput(f"the candidate takes no feature {lacking[0]!r}, on which it was trained; it takes {takes}")
+        raise BadInput(f"the candidate does not take feature {lacking[0]!r}, on which it was trained; it takes {takes}")
     try:
         known = with_baseline(store, version, served, of, examples)
     except (BadInput, DamagedArtifact) as error:

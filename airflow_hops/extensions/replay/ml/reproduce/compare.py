@@ -74,7 +74,7 @@ def _compare_predictions(context: StepContext, recorded: Path, reproduced: Path)
         if not context.has_input("examples"):
             return {"why": "the run had no examples to predict"}
         examples = context.input("examples")
-        # Models take raw examples: for transformed ones, those that they were made from.
+        # Models take raw examples, so transformed examples are replaced by their raw ones.
         examples = next(iter(context.store.manifest(examples.uri).inputs.get("examples", ())), examples)
         data = ExamplesProperties.of(context.store.manifest(examples.uri))
         files = sorted((context.store.local(examples) / EVAL).glob("*.parquet"))

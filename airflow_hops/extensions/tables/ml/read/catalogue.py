@@ -113,7 +113,7 @@ def _frame(source: TableSource) -> DataFrame:
         catalogue = spark.conf.get("spark.sql.catalogImplementation")
     if source.uri.startswith("hive://") and catalogue != "hive":
         raise BadInput(
-            f"{source.uri}: the Spark session began without Hive; give the operator "
+            f"{source.uri}: the Spark session was started without Hive; give the operator "
             "conf={'spark.sql.catalogImplementation': 'hive'}"
         )
     name = source.uri.partition("://")[2]

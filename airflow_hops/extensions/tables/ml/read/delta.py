@@ -94,7 +94,7 @@ def failing(where: str, *, is_bad: bool = False) -> AbstractContextManager[None]
     bad = (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, pa.ArrowInvalid)
 
     def is_lasting(error: Exception) -> bool:
-        # deltalake has no class of its own for a schema that Delta does not allow, and for features that it lacks.
+        # deltalake has no error class for an invalid schema, nor for a feature that it lacks.
         return is_bad or isinstance(error, bad) or type(error) is Exception or "Unsupported table feature" in str(error)
 
     return failing_as(where, Exception, is_bad=is_lasting)

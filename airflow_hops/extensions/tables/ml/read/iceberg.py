@@ -100,7 +100,7 @@ def name_of(uri: str, what: str) -> tuple[str, str]:
 
 def failing(where: str) -> AbstractContextManager[None]:
     """Turns errors of pyiceberg into ours."""
-    # Each catalogue has its own errors. pyiceberg raises ValueError for equality deletes, and for a catalogue unknown.
+    # Each catalogue has its own errors. pyiceberg raises ValueError for equality deletes and for an unknown catalogue.
     bad = (NoSuchNamespaceError, NoSuchTableError, UnsupportedPyArrowTypeException, ValueError)
     return failing_as(where, Exception, is_bad=lambda error: isinstance(error, bad))
 

@@ -72,7 +72,7 @@ def quoted(name: str) -> str:
 
 
 def subquery(columns: Sequence[str], sql: str, conditions: Sequence[str] = ()) -> str:
-    """Returns a query on the rows of another, whose last line may be a comment."""
+    """Returns a query on the rows of another query, which may end with a comment."""
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"SELECT {', '.join(columns)} FROM (\n{sql.strip().rstrip(';')}\n) AS hops_source{where}"
 
@@ -93,7 +93,7 @@ def columns_to_read(source: KeyedSource, names: Sequence[str], where: str) -> li
 
 
 def window_conditions(column: str, window: Window, literal: Callable[[datetime], str]) -> list[str]:
-    """Returns what holds of the times in a window; ``literal`` writes a time in SQL."""
+    """Returns the SQL conditions on the times of a window; ``literal`` writes a time in SQL."""
     bounds = ((">=", window.start), ("<", window.end))
     return [f"{quoted(column)} {compared} {literal(time)}" for compared, time in bounds if time is not None]
 

@@ -39,7 +39,7 @@ _DIGITS_OF_INT64 = 18
 _INTEGERS, _NUMBERS = ("int2", "int4", "int8"), ("int2", "int4", "int8", "numeric")
 _TIMES = ("date", "timestamp", "timestamptz")
 _CASTS = {"oid": "int8"} | dict.fromkeys(["uuid", "interval", "money", "record", "regproc"], "text")
-"""Types that ADBC returns in a form that a snapshot does not hold or that changes values, and what preserves them."""
+"""Types that ADBC returns changed, or in a form that a snapshot does not hold, and casts that preserve them."""
 _FAULTS_OF_USERS = ("0A", "21", "22", "23", "25006", "28", "3D", "3F", "42", "44", "54", "P0001")
 """Beginnings of SQLSTATE that another try would meet again, such as those of data, constraints, access and syntax."""
 
@@ -104,7 +104,7 @@ class Session:
             statement.execute_update()
 
     def _execute(self, query: str, values: Sequence[str] = ()) -> pa.RecordBatchReader:
-        # ADBC's own DB-API wants a newer pyarrow than the profile `base` has.
+        # ADBC's own DB-API needs a newer pyarrow than the profile `base` has.
         statement = self._stack.enter_context(adbc.AdbcStatement(self._connection))
         statement.set_sql_query(query)
         if values:
@@ -193,7 +193,7 @@ def _read(
     snapshot: str,
     part: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a part, for which further conditions hold."""
+    """Yields the rows of a part, selected by further conditions."""
     with Session(source.storage_options, where) as session:
         session.begin(snapshot)
         for batch in session.batches(subquery(columns, source.sql, [*conditions, *part])):
@@ -272,7 +272,10 @@ def _types(fields: Sequence[pa.Field], row_of: Callable[[Sequence[str]], list[An
     types = {field.name: _type(field, where) for field in fields}
     open_ended = [name for name, type_ in types.items() if type_ is None]
     arrays = [name for name, type_ in types.items() if type_ is not None and pa.types.is_list(type_)]
-    digits = ("max(scale({0}))::int8", "max(length(trunc(abs({0}))::text))::int8")  # right and left of the point
+    digits = (
+        "max(scale({0}))::int8",
+        "max(length(trunc(abs({0}))::text))::int8",
+    )  # of digits right and left of the decimal point
     aggregates = [digit.format(quoted(name)) for name in open_ended for digit in digits]
     aggregates += [f"max(array_ndims({quoted(name)}))" for name in arrays]
     values = iter(row_of(aggregates) if aggregates else [])
@@ -333,7 +336,7 @@ def _decimal(name: str, right: int | None, left: int | None, where: str) -> pa.D
 
 
 def _as_decimal(array: pa.Array, type_: pa.DataType, name: str, where: str) -> pa.Array:
-    """Converts texts to decimals, which pyarrow 10 cannot; other arrays are returned as they are."""
+    """Converts strings to decimals, which pyarrow 10 cannot; returns other arrays unchanged."""
     if not pa.types.is_decimal(type_):
         return array
     array = getattr(array, "storage", array)  # of an extension type

@@ -42,10 +42,10 @@ def session(path: str, where: str, *, write: bool = False) -> Iterator[sqlite3.C
         BadInput: SQLite refuses a statement.
         HopsError: the database is locked, or cannot be read.
     """
-    uri = f"file:{quote(path)}?mode=rw"  # a reader, too, may have to undo what a killed writer left
+    uri = f"file:{quote(path)}?mode=rw"  # a reader may also have to roll back a killed writer's transaction
 
     def is_bad(error: Exception) -> bool:
-        # Errors of Python's module have no name, such as those for text that is not in UTF-8.
+        # Errors raised by Python's sqlite3 itself have no name, such as those for text that is not UTF-8.
         return getattr(error, "sqlite_errorname", "SQLITE_ERROR").removeprefix("SQLITE_").startswith(_FAULTS_OF_USERS)
 
     with (
@@ -113,7 +113,7 @@ def _check_names(names: Sequence[str], where: str) -> None:
         original, _, suffix = name.rpartition(":")
         if suffix.isdigit() and original.lower() in seen:
             raise BadInput(
-                f"{where}: column {number} ({original!r}) has an earlier one's name; rename it, or leave it out"
+                f"{where}: column {number} ({original!r}) has the name of an earlier column; rename it, or leave it out"
             )
         seen.add(name.lower())
 
@@ -149,4 +149,6 @@ def _array(values: Sequence[Any], name: str, type_: pa.DataType, where: str) -> 
     try:
         return pa.array(values, type_)
     except pa.ArrowInvalid as error:  # integers among reals
-        raise BadInput(f"{where}: column {name!r} holds reals and an integer that is not one: {error}") from error
+        raise BadInput(
+            f"{where}: column {name!r} holds reals, and an integer that no real represents: {error}"
+        ) from error

@@ -35,7 +35,7 @@ def opened(source: KeyedSource, window: Window, state: str) -> AbstractContextMa
 
 
 def _module_of(source: KeyedSource) -> Any:
-    """Imports the module that reads a table; the others' libraries may not be installed."""
+    """Imports the module that reads a table; libraries of other tables may not be installed."""
     name = _MODULES.get(scheme_of(source.uri)) or source.storage_options["dialect"]
     return module_for(f"airflow_hops.extensions.tables.ml.read.{name}", f"source {source.uri!r}")
 
@@ -73,7 +73,7 @@ def copy_table(
 
     Raises:
         BadInput: the table, the query or a value cannot be used, or a key occurs twice.
-        HopsError: the database failed, or returned other rows than it had counted.
+        HopsError: the database failed, or returned a different number of rows than it had counted.
     """
     with opened(source, window, plan or state_of(source)) as table_at_state:
         name, parts = table_at_state.name, table_at_state.parts

@@ -67,7 +67,7 @@ class _DeltaTable:
         def noting_errors() -> Iterator[pa.RecordBatch]:
             try:
                 yield from rows
-            except BadInput as error:  # deltalake raises its own instead
+            except BadInput as error:  # deltalake would raise its own error
                 bad.append(error)
                 raise
 
@@ -80,7 +80,7 @@ class _DeltaTable:
         except DeltaError as error:
             if bad:
                 raise bad[0] from None
-            if "Invalid data found" in str(error):  # deltalake has no class of its own for it
+            if "Invalid data found" in str(error):  # deltalake has no error class for it
                 raise BadInput(
                     f"{self._where}: rows break a constraint of the table ({self._constraints()}): "
                     f"{' '.join(str(error).split())}; correct them where the artifact is made"

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 17
 _MAY_BE_EMPTY = ("quarantine", REJECTED_FOLDER)
-"""Folders that an artifact has only if there are such rows."""
+"""Folders that an artifact only has if they contain rows."""
 
 
 def run(
@@ -126,7 +126,7 @@ def _schema(files: Sequence[_File]) -> pa.Schema:
             )
     for name in (BATCH, FOLDER):
         if name in columns:
-            raise BadInput(f"{first}: there is a column {name!r}, which the table needs for itself; rename it")
+            raise BadInput(f"{first}: there is a column {name!r}, which is reserved by the table; rename it")
     return pa.schema([*columns.items(), (BATCH, pa.string()), (FOLDER, pa.string())])
 
 

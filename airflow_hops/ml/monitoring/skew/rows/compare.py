@@ -151,7 +151,7 @@ class _Comparison:
         self._skewed_pairs += int(skewed.sum())
 
     def _draw(self, counted: _Counted, differ: Any, base: Any, test: Any, serving: Any, serving_rows: Any) -> None:
-        """Keeps the pairs that drew the lowest numbers: an even sample of all that differ."""
+        """Keeps the pairs with the lowest random numbers, a uniform sample of all that differ."""
         numbers = self._random.random(len(differ))
         # Numbers above the highest kept one are not among the lowest.
         limit = counted.examples[-1][0] if len(counted.examples) == self._examples > 0 else 1.0

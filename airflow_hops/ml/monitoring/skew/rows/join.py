@@ -18,7 +18,7 @@ from airflow_hops.ml.statistics.formats.feature_types import as_example
 
 PAIRS_AT_ONCE = 262_144
 STRETCH_ROWS = 131_072
-"""Serving rows whose training rows are in memory together."""
+"""Number of serving rows whose matching training rows are in memory at once."""
 
 
 class ReadAnew(Exception):
@@ -126,7 +126,7 @@ class Join:
         """Yields the training rows that match a part of the serving rows: first and last serving row, and the rows."""
         for number in range(begin // STRETCH_ROWS, -(-end // STRETCH_ROWS)):
             if self._loaded is None or self._loaded[0] != number:
-                self._loaded = None  # only one in memory
+                self._loaded = None  # only one is in memory
                 self._loaded = number, self._read(number)
             first = number * STRETCH_ROWS
             yield max(begin, first), min(end, first + STRETCH_ROWS), self._loaded[1]
@@ -177,7 +177,7 @@ def join_rows(
     """
     keys, stretches, test_lacking = _served(serving, identifiers)
     test, test_counts = np.unique(keys, return_counts=True)
-    # Each identifier once per stretch.
+    # Removes repeated identifiers within a stretch.
     again = (keys[1:] == keys[:-1]) & (stretches[1:] == stretches[:-1])
     keys, stretches = (np.delete(each, np.flatnonzero(again) + 1) for each in (keys, stretches))
     all_keys, base_lacking, schema = [], 0, pa.schema([])
