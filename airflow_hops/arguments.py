@@ -92,7 +92,7 @@ def _annotations(constructor: Callable[..., None]) -> dict[str, tuple[Any, Any]]
     """Returns type and default of each argument."""
     try:
         hints = get_type_hints(constructor, include_extras=True)
-    except NameError:  # a user's operator, whose types are imported for type checkers only
+    except NameError:  # a user's operator may import types only for type checkers
         return {}
     defaults = {name: parameter.default for name, parameter in inspect.signature(constructor).parameters.items()}
     return {name: (hint, defaults[name]) for name, hint in hints.items() if name not in ("return", "kwargs")}
@@ -105,7 +105,7 @@ def _check(name: str, value: Any, hint: Any, templated: bool) -> None:
         return
     accepted = next((each for each in _alternatives(hint) if _has_type(value, each)), None)
     fits = accepted is not None and all(rule.holds(value) for rule in getattr(accepted, "__metadata__", ()))
-    is_any_text = accepted is Any or (accepted is str and is_template)  # text that is not rendered, as a column's name
+    is_any_text = accepted is Any or (accepted is str and is_template)  # never rendered, such as a column name
     if not fits or (is_late and not is_any_text):
         choices = [choice for each in _alternatives(hint) if get_origin(each) is Literal for choice in get_args(each)]
         end = "; the argument is not templated" if is_late else suggestion(str(value), choices)
@@ -136,7 +136,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _has_type(value: Any, hint: Any) -> bool:
-    """Returns whether a value has a type, without a look at the items of collections."""
+    """Returns whether a value has a type, without checking the items of collections."""
     origin = get_origin(hint)
     if origin is Annotated:
         return any(_has_type(value, each) for each in _alternatives(get_args(hint)[0]))

@@ -109,7 +109,7 @@ def has_own_fields(conn_type: str) -> bool:
 def field_names(conn_type: str) -> list[str]:
     """Returns the names of the fields that a connection's extra may have, by the connection's type."""
     names = dict.fromkeys(_TYPES[conn_type]["conn-fields"])
-    if conn_type == "hops":  # also names a model server, with its address and token
+    if conn_type == "hops":  # a connection that also names a model server, with address and token
         server = [*field_names("model_server"), "host", "port", "token"]
         names |= dict.fromkeys(f"serving_{name}" for name in server)
     return list(names)
@@ -226,7 +226,7 @@ def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
         try:
             connection = backend.get_connection(conn_id=conn_id)
             if connection:
-                connection.get_uri()  # decrypts all of it
+                connection.get_uri()  # decrypts the whole connection
         except Exception as error:
             if name == "EnvironmentVariablesBackend":
                 failure = BadInput(
@@ -234,7 +234,7 @@ def _ask_backends(conn_id: str) -> tuple[Any, str] | None:
                     "object with conn_type, host, port (a number) and extra"
                 )
             elif name != "MetastoreBackend" or _has_tables():
-                # Without the message, which may contain parts of a value that does not parse.
+                # Omits the error's message, which may contain parts of the unparsable value.
                 failure = HopsError(f"connection {conn_id!r}: {_source(name, variable)} failed: {type(error).__name__}")
             continue
         if connection:

@@ -35,7 +35,7 @@ def test_labels_come_from_files_an_artifact_or_feedback() -> None:
         told({"url": "s3://raw"})
     skipped: Any = PerformanceOperator(task_id="performance", model_name="flights", labels=artifact)
     skipped.labels = None  # as an output of a task that was skipped is rendered
-    with pytest.raises(BadInput, match="labels is the output of a task that left none"):
+    with pytest.raises(BadInput, match="labels is the output of a task without one"):
         skipped.build_spec(None, {})
     with pytest.raises(ValueError, match="captured needs labels"):
         told(None, captured=artifact)

@@ -374,7 +374,7 @@ def test_policy_may_require_approval(
     decision = operator._answered(context, decide(policy, situation), True)
     assert (decision.outcome, len(report)) == (outcome, 2)
     assert decision.reason.endswith(words)
-    with pytest.raises(BadInput, match="cooldown goes without policy"):
+    with pytest.raises(BadInput, match="cooldown cannot be combined with policy"):
         RequestRetrainingOperator(task_id="r", skew={}, asset=Asset("a"), policy=policy, cooldown=timedelta(1))
 
 
@@ -420,7 +420,7 @@ def test_failed_comparison_names_its_task(run_dag: Any, capfd: pytest.CaptureFix
     run = run_dag("retraining_blind", {})
     assert {ti.task_id: str(ti.state) for ti in run.get_task_instances()}["request"] == "failed"
     output = capfd.readouterr()
-    said = "nothing is decided, as there is no comparison: task 'compared' is failed; see why in its log"
+    said = "nothing is decided without a comparison: task 'compared' is failed; see why in its log"
     assert said in output.out + output.err
 
 

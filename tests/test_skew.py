@@ -73,8 +73,8 @@ def test_drift_dag_requests_retraining_except_for_pipeline_faults(
         ({}, "expected either model_name, or both reference and current"),
         ({"reference": {}}, "expected either model_name, or both reference and current"),
         ({"model_name": "m", "reference": {}, "current": {}}, "expected either model_name, or both"),
-        ({"model_name": "m", "schema": {}}, "schema goes with reference and current"),
-        ({"reference": {}, "current": {}, "identifiers": ["id"]}, "identifiers, examples and time_feature go with"),
+        ({"model_name": "m", "schema": {}}, "schema requires reference and current"),
+        ({"reference": {}, "current": {}, "identifiers": ["id"]}, "identifiers, examples and time_feature require"),
         ({"model_name": "m", "examples": {}}, "examples needs identifiers"),
     ],
 )

@@ -59,7 +59,7 @@ _ENVIRONMENT = "airflow.secrets.environment_variables.EnvironmentVariablesBacken
 
 
 def secrets_backends(*, in_command: bool) -> list[Any]:
-    """Returns the backends that are asked for connections and variables, in the order of a task's worker.
+    """Returns the backends for connections and variables, in the order that a task's worker queries them.
 
     Args:
         in_command: whether this is a command of ``airflow``, which lacks the worker's first backend.

@@ -49,7 +49,7 @@ def create(args: Namespace) -> None:
     if args.name and args.cuda:
         raise BadInput("--cuda: expected without --name: a named environment has the CUDA of the runtime environment")
     if args.name and args.profile:
-        raise BadInput("--profile: expected without --name: a named environment has that of the runtime environment")
+        raise BadInput("--profile: expected without --name: a named environment has the profile of its base")
     if args.name:
         added = added_requirements(named_folder(base, args.name))
         _make(args, [*added, *args.requirement], begun, force=args.force)
@@ -161,7 +161,7 @@ def pack(args: Namespace) -> None:
                 StoreFiles(target, options).upload(folder / "runtime.tar.gz", target)
             except HopsError:
                 raise
-            except Exception as error:  # of the file system's client
+            except Exception as error:  # raised by the file system's client
                 raise HopsError(f"{target}: cannot be written ({type(error).__name__}: {error})") from error
     else:
         target = Path(target).expanduser().absolute()

@@ -1,4 +1,4 @@
-"""``airflow hops store``: checks the artifacts of a store, and removes what nothing needs."""
+"""``airflow hops store``: checks the artifacts of a store, and removes unneeded ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def verify(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def gc(args: Namespace) -> None:
-    """Lists what nothing needs, and removes it with ``--delete``."""
+    """Lists unneeded artifacts, and removes them with ``--delete``."""
     rule = RetentionRule(args.keep_days, args.keep_runs, args.keep_versions, args.unknown_runs)
 
     def is_active(dag_id: str, run_id: str) -> bool | None:

@@ -3,7 +3,7 @@
 A schema may name the type ``arrow.py_extension_type``, which PyArrow before 14.0.1 unpickles; ``pyarrow_hotfix`` makes
 it raise. Importing that imports PyArrow, which takes half a second and 45 MB, so an import hook does it when any module
 imports PyArrow. Every package of the ML side calls :func:`refuse_pickled_types` when it is imported. PyArrow of the
-profile ``current`` needs none of this: it never unpickles, and reads such a column as the type that stores it.
+profile ``current`` does not need this: it never unpickles, and reads such a column as the type that stores it.
 """
 
 from __future__ import annotations

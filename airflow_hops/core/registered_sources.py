@@ -26,5 +26,5 @@ def row_source(name: str, value: RowSource | str | Mapping[str, Any]) -> RowSour
     uri = value.uri if isinstance(value, AnySource) else value.get("uri") if isinstance(value, Mapping) else value
     kind = source_class(uri)
     if isinstance(value, RowSource) and type(value) is Source is not kind:
-        raise BadInput(f"sources[{name!r}]: {uri!r} is not of files; pass a {kind.__name__}, or only the URI")
+        raise BadInput(f"sources[{name!r}]: {uri!r} does not name files; pass a {kind.__name__}, or only the URI")
     return value if isinstance(value, RowSource) else kind.from_value(name, value)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""How recorded runs are repeated whose step is not simply run again."""
+"""Repetition of recorded runs whose step cannot simply be run again."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class Repeat:
-    """The step that repeats a run, and what is compared besides its artifact.
+    """The step that repeats a run, and the values compared besides its artifact.
 
     Attributes:
         record: Record of the step.
         metrics: Metrics of the run; None for those of its artifact or of MLflow.
-        params: Parameters that the run has found; None if it looked for none.
+        params: Best parameters of the run; None if it did not search.
         returned_metric: Name of the metric that the step's function returned as a number; None for no such function.
     """
 

@@ -1,6 +1,6 @@
 """Differences between the libraries of the profiles of the runtime environment, in one place.
 
-Everything else is written for the APIs that both profiles have. Each function here names what differs.
+Everything else is written for the APIs that both profiles have. Each function here covers one difference.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def message_to_json(message: Any, **options: Any) -> str:
 
 
 def has_slices(options: Any) -> bool:
-    """Returns whether TFDV's ``StatsOptions`` define slices; queries are in TFDV before 1.21 alone."""
+    """Returns whether TFDV's ``StatsOptions`` define slices; only TFDV before 1.21 has queries."""
     queries = getattr(options, "experimental_slice_sqls", None)
     return bool(options.experimental_slice_functions or queries or options.slicing_config)
 
@@ -92,7 +92,7 @@ def slicers(options: Any) -> tuple[list[Callable[..., Any]], Any]:
         for spec in config.slicing_specs:
             if spec.slice_keys_sql:
                 raise BadInput(
-                    f"slices: the query {spec.slice_keys_sql!r}: SQL is in the profile 'base' alone, since TFDV 1.21 "
+                    f"slices: the query {spec.slice_keys_sql!r}: only the profile 'base' has SQL, since TFDV 1.21 "
                     "does not run it; slice by features, or create the runtime environment with --profile base"
                 )
         functions = slicing_util.convert_slicing_config_to_slice_functions(config)

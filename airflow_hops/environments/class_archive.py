@@ -49,7 +49,7 @@ def jvm_options(runtime: Path) -> list[str]:
 def driver_conf(runtime: Path, options: Sequence[str]) -> dict[str, str]:
     """Returns the Spark properties of a driver whose JVM writes or takes an archive: these options, and its class path.
 
-    The class path begins with all of Spark's jars: Spark 4 names the jar of slf4j once more before the folder of all,
+    The class path begins with all of Spark's jars: Spark 4 names the jar of slf4j again before the folder of all,
     and the JVM only takes an archive if such a second name comes last.
     """
     folder = next(runtime.glob("lib/python3*/site-packages/pyspark/jars"), None)

@@ -73,7 +73,7 @@ def _candidates(runtime: Path | None, environment: Mapping[str, str]) -> Iterato
     for home_path, source in homes:
         version = _version(home_path)
         if version is None and source.endswith("java"):
-            # A version switcher's script instead of a Java: only the program itself knows its home.
+            # A version switcher's script: only the program that it starts knows Java's home.
             home_path, version = _ask(source)
         if version is not None:
             yield Java(home_path, version, source, supported=False)

@@ -311,7 +311,7 @@ def find_python(uv: str, requested: str | None, versions: Sequence[tuple[int, in
     if python := find(first):
         return python
     raise HopsError(
-        f"Python {wanted} is needed, there is none on this machine, and uv could not download it (see its output "
+        f"Python {wanted} is needed, but this machine has none, and uv could not download it (see its output "
         f"above); install it, so that python{first} is on the PATH (Debian: apt-get install python3), or name a "
         "mirror for uv in UV_PYTHON_INSTALL_MIRROR; then run this again"
     )

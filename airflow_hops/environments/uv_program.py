@@ -101,7 +101,7 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
 
 
 def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | None = None) -> None:
-    """Runs uv to its end, and passes each line of output to ``say``.
+    """Runs uv, and passes each line of output to ``say``.
 
     The ``settings``, a ``uv.toml`` which need not exist, are used in addition to the user's own.
 

@@ -1,1 +1,1 @@
-"""Extensions: what most users never touch. Each folder can be removed; the rest of the package does not know it."""
+"""Extensions for special needs. Each folder can be removed: the rest of the package does not import it."""

@@ -116,7 +116,7 @@ class ModelServerHook(BaseHook):
             return result
 
     def status(self, model_name: str, version: int | None = None, *, api: Api = "grpc") -> list[ModelVersion]:
-        """Returns the states of a model's versions, or of one version; empty if the server knows none."""
+        """Returns the states of a model's versions, or of one version; empty if the server has none."""
         with self._client(api) as client:
             versions: list[ModelVersion] = client.status(model_name, version)
             return versions

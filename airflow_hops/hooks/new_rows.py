@@ -34,7 +34,7 @@ def training_snapshot(store: ArtifactStore, model: Artifact) -> Artifact | None:
 def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
     """Returns whether a model was trained on all rows of files that have not changed since.
 
-    False does not mean that there are new rows: they are unknown for sources with a planner, and for models of a window
+    False does not imply new rows: this is unknown for sources with a planner, and for models of a window
     in time.
     """
     snapshot = training_snapshot(store, model)

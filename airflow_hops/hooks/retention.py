@@ -1,4 +1,4 @@
-"""Garbage collection of all that a connection of type ``hops`` names: store, captured requests and MLflow."""
+"""Garbage collection of all stores of a connection of type ``hops``: store, captured requests and MLflow."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def record_run(store: ArtifactStore, runtime: Path, spec: StepSpec) -> str | Non
     """Writes the record of a step that is about to begin, unless it exists.
 
     Returns:
-        Why there is no record, or why it lacks the code; None if it is complete.
+        Reason why the record or its code is missing; None if it is complete.
     """
     if not is_recorded(spec):
         return None

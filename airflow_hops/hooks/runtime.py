@@ -1,4 +1,4 @@
-"""Runs steps: finds them in the cache, hands them to a launcher, streams what they say, reads their result."""
+"""Runs steps: finds them in the cache, hands them to a launcher, streams their output, reads their result."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Settings:
 
 
 class StepFailed(HopsError):
-    """A step ended without success; the message says how, and carries its last lines."""
+    """A step failed; the message has the reason and its last lines."""
 
     def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
@@ -94,7 +94,7 @@ class RuntimeHook(BaseHook):
             connection's.
 
     Attributes:
-        progress: Where the progress of the steps that it runs is written; None for nowhere.
+        progress: Address of the file for the steps' progress; None for no file.
     """
 
     conn_name_attr = "hops_conn_id"
@@ -199,7 +199,7 @@ class RuntimeHook(BaseHook):
 
         Args:
             spec: The step; store, services and cache key parts are filled in here.
-            launcher: Where to run it; this machine by default.
+            launcher: Launcher that runs it; by default the local one.
             cache: Whether an artifact that the same task made from the same parts will do.
             on_line: Called with each line of output; by default lines go to the task's log at their level.
 
@@ -225,12 +225,12 @@ class RuntimeHook(BaseHook):
         spec = replace(spec, store=settings.store, storage_options=settings.storage_options, services=services)
         spec = replace(spec, secrets=secrets, source_options=_source_options(spec.params))
         from airflow_hops.user_code.files import UserFiles
-        from airflow_hops.user_code.libraries import Libraries  # it would cost every DAG file what they import
+        from airflow_hops.user_code.libraries import Libraries  # their imports would slow down every DAG file
 
         libraries = Libraries(self.settings.runtime)
         code = UserFiles(spec, libraries)
         if code.unknown and spec.output is not None:
-            self.log.warning("No earlier artifact counts as made by this code: %s", "; ".join(code.unknown))
+            self.log.warning("No earlier artifact can match this code: %s", "; ".join(code.unknown))
         parts = {
             "code": package_fingerprint(),
             "runtime": libraries.key(code.mentions),
@@ -238,7 +238,7 @@ class RuntimeHook(BaseHook):
             "user code": code.fingerprint,
         }
         for role, artifacts in spec.inputs.items():
-            # Properties count: equal rows may be of different windows. Plans do not: the rows show what they changed.
+            # The key has properties, since equal rows may have different windows, but no plans: the rows show them.
             parts[f"input {role}"] = _fingerprint_of_json(
                 [[a.fingerprint, {**a.properties, "plans": None}] for a in artifacts]
             )
@@ -265,11 +265,11 @@ class RuntimeHook(BaseHook):
         try:
             record_cached(self.store, spec.producer, spec.cache_key_parts, Artifact.from_dict(result.value))
         except (OSError, HopsError) as error:
-            # The artifact is there, whole: work that is done is not thrown away for want of a note of it.
+            # The artifact is complete, so a failed cache entry must not fail the task.
             self.log.warning("The next run will not find this artifact in the cache: %s", error)
 
     def record_run(self, spec: StepSpec) -> None:
-        """Keeps what an experiment is given with it, so that it can be run again; says so where that fails."""
+        """Stores the record with which a run can be repeated; logs a failure to store it."""
         if (lacking := record_run(self.store, self.settings.runtime, spec)) is not None:
             self.log.warning("Record of this run: %s", lacking)
 
@@ -281,7 +281,7 @@ class RuntimeHook(BaseHook):
             **options: Its own arguments.
 
         Raises:
-            BadInput: there is none of this name, it cannot be imported, or does not take these arguments.
+            BadInput: the launcher is unknown, cannot be imported, or does not take these arguments.
         """
         kind = find_launcher(name)
         try:
@@ -321,12 +321,12 @@ class RuntimeHook(BaseHook):
     def watch(
         self, step: str, process: StepProcess, folder: Path, on_line: Callable[[Line], None] | None = None
     ) -> StepResult:
-        """Streams what a step's process says, until it has ended, and reads its result.
+        """Streams the output of a step's process until it ends, and reads its result.
 
         Args:
             step: The step's name.
             process: Its process.
-            folder: Where it leaves its result.
+            folder: Folder of its result.
             on_line: Called with each line of output; by default lines go to the task's log at their level.
 
         Raises:
@@ -372,7 +372,7 @@ class RuntimeHook(BaseHook):
             launched = time.monotonic()
             process = launcher.start(spec_path, spec.code_paths, variables=variables)
             result = self.watch(spec.step, process, folder, on_line)
-            # What the step cannot see itself is start-up too: the JVM before its driver, the end of its process.
+            # Start-up includes times that the step cannot measure: the JVM before its driver, the end of its process.
             work_s = result.seconds.get("work", 0.0)
             start_up_s = max(time.monotonic() - launched - work_s, 0.0)
             return replace(result, seconds={"start_up": round(start_up_s, 3), "work": work_s})
@@ -391,7 +391,7 @@ class RuntimeHook(BaseHook):
 
 
 def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The model server of a connection that names none of its files: on this machine, with all below one folder.
+    """Default paths of a local model server, all below one folder, for a connection without paths.
 
     Args:
         services: The connection's ``serving_*`` entries.
@@ -405,7 +405,7 @@ def with_default_places(services: Mapping[str, str], home: Path) -> dict[str, st
 
 def _source_options(params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the options of the connections that a step's sources or table name, by their ids."""
-    # A table that is written has the URI scheme, and so the connection, of the source that reads it.
+    # A written table has the URI scheme of the source that reads it, and so its connection.
     options = {
         conn_id: pkgutil.resolve_name(source_class(source["uri"]).connection_options)(conn_id)
         for source in _sources_in(params)

@@ -38,7 +38,7 @@ class Planner(Protocol):
         """Plans which rows of all sources of a class are read.
 
         A plan is part of the step's cache key. All tries of a run have to get the same one: record it in the store, or
-        derive it from what does not change.
+        derive it from unchanging facts.
 
         Args:
             sources: Source of each table, without the options of its connection.
@@ -50,5 +50,5 @@ class Planner(Protocol):
 
         Raises:
             BadInput: there are no such rows, and a retry cannot help.
-            HopsError: what has to be asked does not answer.
+            HopsError: the queried system does not answer.
         """

@@ -58,7 +58,7 @@ def runtime_python(runtime: Path) -> Path:
             "[hops] runtime"
         )
     base = base_of(runtime)
-    for folder in (base, runtime):  # a named environment needs a good base
+    for folder in (base, runtime):  # a named environment needs a usable base
         state = environment_state(base, pins_fingerprint(base)) if folder == base else named_state(folder)
         if state.name in ("absent", "unfinished", "stale"):
             name = environment_name(folder)

@@ -137,7 +137,7 @@ class SparkLauncher(Launcher):
             conf |= {
                 **{f"spark.executorEnv.{name}": environment[name] for name in _OF_EXECUTORS},
                 "spark.pyspark.driver.python": environment["PYSPARK_PYTHON"],
-                # The user that Spark's own client would be, instead of the one that runs the executors.
+                # Spark's own client would use this user, not the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
                 # A killed JVM leaves files, which are removed with the step's folder.
                 **driver_conf(base, [*jvm_options(base), f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}"]),
@@ -197,7 +197,7 @@ class SparkLauncher(Launcher):
             raise BadInput(f"{field}: Spark cannot fetch an archive from there ({error})") from error
         except HopsError:
             raise
-        except Exception as error:  # of the file system's client
+        except Exception as error:  # raised by the file system's client
             raise HopsError(f"{field}: it cannot be read ({type(error).__name__}: {error})") from error
         if difference := packed.difference(PackedRuntime.of(self.runtime)):
             raise BadInput(f"{field} has {difference} as in {self.runtime}; {again}")

@@ -94,7 +94,7 @@ class HopsTask(BaseOperator):
         Raises:
             BadArgument: a literal does not fit the annotation of the argument.
         """
-        if (cls := arguments.get("__class__")) is not None:  # of the constructor, which ``super()`` refers to
+        if (cls := arguments.get("__class__")) is not None:  # the constructor's class, for super()
             try:
                 check_arguments(cls.__init__, arguments, self.template_fields)
             except BadArgument as error:
@@ -241,7 +241,7 @@ class HopsOperator(HopsTask):
         """
         for name in self.input_arguments:
             if name in self.given and getattr(self, name) is None:
-                raise BadInput(f"{name} is the output of a task that left none (it was skipped or returned nothing)")
+                raise BadInput(f"{name} is the output of a task without one (it was skipped or returned nothing)")
         inputs = {role: as_artifacts(role, value) for role, value in self.step_inputs().items() if value is not None}
         for role in self.input_arguments:
             for artifact in inputs.get(role, ()):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def model_asset(model_name: str) -> Asset:
-    """Returns the asset that stands for the deployed versions of a model."""
+    """Returns the asset of a model's deployed versions."""
     return Asset(name=f"hops model {model_name}", uri=f"hops://_models/{model_name}", group="hops")
 
 
@@ -47,7 +47,7 @@ class DeployModelOperator(HopsOperator):
         allow_rolled_back: Whether a model that was rolled back may serve again. By default it may not, so that a cached
             training does not deploy it again with every run.
         takes_over: Whether the model may replace a champion that another DAG deployed.
-        lookup: Output of a task that says which inputs the server looks up by keys in the request, such as a training
+        lookup: Output of a task that lists the inputs which the server looks up by keys of requests, such as a training
             set of the feature store; an installed look-up takes it. None if requests hold all inputs. (templated)
         lookup_options: Options of that look-up.
         model_server_conn_id: Connection of type ``model_server``; None for the server that the ``hops`` connection

@@ -40,7 +40,7 @@ class IngestOperator(SparkOperator):
 
     If the DAG run was triggered by an asset event whose ``extra`` has ``window_end``, as requests for retraining do,
     that and its ``window_start`` override the arguments. If another run has already claimed the request, the task is
-    skipped; so it is, with all that follows, if the snapshot has the very rows on which the champion was trained.
+    skipped; so it is, with all that follows, if the snapshot has exactly the rows on which the champion was trained.
 
     Example::
 

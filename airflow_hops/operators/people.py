@@ -71,7 +71,7 @@ def ask(
         params={"note": Param("", description=note, type=["string", "null"]).serialize()},
         assigned_users=list(assigned_users or []),
     )
-    log.info("Asked: %s", body)
+    log.info("Question asked: %s", body)
     raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=timeout)
 
 
@@ -80,7 +80,7 @@ class Answer:
     """A person's answer.
 
     Attributes:
-        by: The person's name, or a text that says that nobody answered in time.
+        by: The person's name, or a note about the timeout.
         at: Time of the answer, ISO 8601.
     """
 

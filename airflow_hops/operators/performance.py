@@ -102,7 +102,7 @@ class PerformanceOperator(HopsOperator):
         is_final = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
         if captured is not None and labels is None:
             raise ValueError(
-                f"{self.task_id}: captured needs labels; feedback is in the topic of labels, to be ingested"
+                f"{self.task_id}: captured needs labels; ingest the topic of labels, which has the feedback"
             )
         self.labels = labels if is_final else row_source("labels", labels).to_dict()
         self._options(source=None, as_of=None)  # templates are not rendered yet

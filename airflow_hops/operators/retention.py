@@ -53,7 +53,7 @@ class CollectGarbageOperator(HopsTask):
         self.rule = RetentionRule(keep_days, keep_runs, keep_versions, unknown_runs)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Removes or lists what nothing needs, and returns its number and size."""
+        """Removes or lists unneeded artifacts, and returns their number and size."""
         ti = context["ti"]
 
         def is_active(dag_id: str, run_id: str) -> bool | None:

@@ -114,7 +114,7 @@ class RequestRetrainingOperator(HopsTask):
         if policy is None:
             policy = RetrainingPolicy(cooldown=cooldown or timedelta(days=1), champion_ends_cooldown=True)
         elif cooldown is not None:
-            raise BadInput(f"{self.task_id}: cooldown goes without policy; the policy has its own")
+            raise BadInput(f"{self.task_id}: cooldown cannot be combined with policy, which has its own")
         self.store_arguments(locals())
         self._compares = [task.task_id for task, _ in XComArg.iter_xcom_references(skew)]
         self._measures = performance is not None  # the output of a failed task is None
@@ -163,7 +163,7 @@ class RequestRetrainingOperator(HopsTask):
             ti = context["ti"]
             states = ti.get_task_states(ti.dag_id, task_ids=self._compares, run_ids=[ti.run_id]).get(ti.run_id, {})
             ended = ", ".join(f"task {name!r} is {state}" for name, state in states.items())
-            raise AirflowFailException(f"nothing is decided, as there is no comparison: {ended}; see why in its log")
+            raise AirflowFailException(f"nothing is decided without a comparison: {ended}; see why in its log")
         try:
             return Artifact.from_dict(self.skew)
         except BadInput as error:
@@ -295,7 +295,7 @@ def _begins(report: Artifact, before: RetrainingDecision | None) -> bool:
 
 
 def _no_new_rows(store: ArtifactStore, model: str | None) -> str:
-    """Returns that there is nothing new to learn, as far as that is known before a training; otherwise empty."""
+    """Returns the reason if there are certainly no new rows to train on; otherwise an empty text."""
     from airflow_hops.hooks.new_rows import has_unchanged_files
 
     champion = read_record(store, model).champion if model else None

@@ -115,11 +115,11 @@ class SkewOperator(SparkOperator):
         if (model_name is not None) == any(spans) or any(spans) != all(spans):
             raise ValueError(f"{self.task_id}: expected either model_name, or both reference and current")
         if model_name is not None and schema is not None:
-            raise ValueError(f"{self.task_id}: schema goes with reference and current; a served model has its own")
+            raise ValueError(f"{self.task_id}: schema requires reference and current; a served model has its own")
         if model_name is None and captured is not None:
-            raise ValueError(f"{self.task_id}: captured goes with model_name")
+            raise ValueError(f"{self.task_id}: captured requires model_name")
         if model_name is None and (identifiers or examples is not None or time_feature is not None):
-            raise ValueError(f"{self.task_id}: identifiers, examples and time_feature go with model_name")
+            raise ValueError(f"{self.task_id}: identifiers, examples and time_feature require model_name")
         if examples is not None and not identifiers:
             raise ValueError(f"{self.task_id}: examples needs identifiers, which join rows with them")
 

@@ -233,7 +233,7 @@ class RanksTrainOperator(TrainingOperator):
             )
         super().__init__(**kwargs)
         if np == AUTO and not isinstance(self, HorovodTrainOperator):
-            raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not know; give it a number of ranks")
+            raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not support; give it a number of ranks")
         self.store_arguments(locals())
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:

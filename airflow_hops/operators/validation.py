@@ -108,7 +108,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         if "branch" in self.on_anomaly.values() and not (self.follow or self.otherwise):
             raise ValueError("on_anomaly='branch' needs the task ids to go to: follow=..., otherwise=...")
         if self.split_anomalous and self.examples is None:
-            raise ValueError("split_anomalous=True needs the rows: examples=..., what the statistics are of")
+            raise ValueError("split_anomalous=True needs the rows of the statistics: examples=...")
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the statistics, the schema, earlier statistics and, if rows are split, the examples."""
@@ -211,7 +211,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         return sum(int(value["metrics"][f"{s}s"]) for s in _SEVERITIES if self.on_anomaly[s] == action)
 
     def _publish(self, anomalies: Artifact, schema: Artifact, edited: str | None, by: Mapping[str, Any]) -> Artifact:
-        """Freezes the proposed or edited schema, unless what the person saw has changed."""
+        """Freezes the proposed or edited schema, unless the anomalies or schema changed since the question."""
         hook = RuntimeHook(self.hops_conn_id)
         store, who = hook.store, by["approved_by"]
         try:

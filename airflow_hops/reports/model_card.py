@@ -364,7 +364,7 @@ def _decisions(sources: VersionSources) -> Blocks:
 
 
 def _is_hidden(event: ModelEvent, sources: VersionSources) -> bool:
-    """Returns whether the event's DAG is hidden from the reader, since its reasons may reveal what the DAG has."""
+    """Returns whether the event's DAG is hidden from the reader, since its reasons may reveal the DAG's data."""
     by = event.made_by
     return bool(by) and not sources.sees(by.get("dag_id", ""))
 

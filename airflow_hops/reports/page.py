@@ -87,7 +87,7 @@ class Report:
     Attributes:
         title: Heading, and file name.
         about: Subject.
-        sections: Sections; those without blocks are left out.
+        sections: Sections; empty ones are omitted.
     """
 
     title: str

@@ -23,7 +23,7 @@ _QUICK_S = 5.0
 
 
 class CaptureSinkContract:
-    """Tests that every sink passes; a subclass names the scheme, has a URL and reads what is stored.
+    """Tests that every sink passes; a subclass gives the scheme and a URL, and reads the stored rows.
 
     Attributes:
         scheme: Name in the entry-point group ``airflow_hops.capture_sinks``.

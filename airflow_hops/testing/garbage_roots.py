@@ -1,4 +1,4 @@
-"""Contract tests of what is needed of a store (entry points ``airflow_hops.garbage_roots``)."""
+"""Contract tests of garbage roots (entry points ``airflow_hops.garbage_roots``)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class LineageContract:
     name: ClassVar[str]
 
     def datasets(self, described: Any) -> tuple[list[str], list[str]]:
-        """Returns the ``file://`` addresses of inputs and outputs in what the backend returns."""
+        """Returns the ``file://`` addresses of inputs and outputs in the backend's result."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -223,7 +223,7 @@ class UserFiles:
         entries = self._entries(folder)
         names = [head] if head in entries else []
         if set(head) & set("*?["):
-            # A text such as f"{count}y" names data, if any file.
+            # A text such as f"{count}y" names at most a data file.
             names = [n for n in fnmatch.filter(entries, head) if head == "*" or "." in head or module_name(n) is None]
         for name in names:
             entry, inner = entries[name], [*parts, name]

@@ -120,7 +120,7 @@ class Libraries:
         for site in self._site_packages:
             lines = [line.strip() for file in sorted(site.glob("*.pth")) for line in file.read_text().splitlines()]
             folders += [site / line for line in lines if line and not line.startswith(("#", "import ", "import\t"))]
-            for finder in sorted(site.glob("__editable__*_finder.py")):  # of setuptools, for other layouts
+            for finder in sorted(site.glob("__editable__*_finder.py")):  # setuptools writes a finder for other layouts
                 folders += [Path(path).parent for path in _MAPPED.findall(_text(site, finder.name))]
         for origin in self._origins.values():
             if origin.get("dir_info", {}).get("editable"):

@@ -78,7 +78,7 @@ def find_or_make(
             pins.write_text(pins_text)
             shutil.copy(pins_file().with_name("uv.toml"), scratch)
             create_environment(folder, pins, uv=find_uv(), force=folder.exists(), say=say)
-        (folder / STAMP_NAME).unlink()  # its pins are none of this package's
+        (folder / STAMP_NAME).unlink()  # its pins differ from those of this package
     if changed := changed_packages(lock, packages_of(folder)):
         raise HopsError(f"{folder}: made for the lock, but differs from it in {', '.join(changed)}")
     return folder

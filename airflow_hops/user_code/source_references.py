@@ -158,7 +158,7 @@ def _imported_by_call(call: ast.Call, package: Sequence[str]) -> str | None:
         package = package if anchor == "." else anchor.split(".") if anchor else ()
         if not package:
             return None if anchor is None else ""
-        # More than one point: of a package around it, or below `__name__`.
+        # Several leading dots name a module of a parent package, or below `__name__`.
         name = f"{package[0]}.*" if name.startswith("..") else ".".join([*package, name[1:]])
     first, is_computed, _ = name.partition("*")
     parent = first.rpartition(".")[0]
@@ -184,7 +184,7 @@ def _pattern(node: ast.AST) -> str | None:
 
 
 def _joined(nodes: Iterable[ast.AST]) -> Iterator[str | None]:
-    """Yields what is joined to a path: texts, and None for a computed name or any file of a folder."""
+    """Yields the parts of a joined path: texts, and None for a computed name or any file of a folder."""
     for node in nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             yield _pattern(node.right)

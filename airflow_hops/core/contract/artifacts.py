@@ -132,7 +132,7 @@ class Producer:
 
     @property
     def instance(self) -> str:
-        """Returns what follows the task's id in :attr:`task`; ``-1`` if it is neither mapped nor in a loop."""
+        """Returns the text after the task's id in :attr:`task`; ``-1`` if it is neither mapped nor in a loop."""
         return self.task.removeprefix(self.task_id).removeprefix("@") or "-1"
 
     @classmethod
@@ -217,7 +217,7 @@ class Artifact:
         uri: Address of the artifact's folder in the store.
         kind: Kind in TFX's terms: ``snapshot``, ``examples``, ``statistics``, ``schema``, ``anomalies``,
             ``transform_graph``, ``model``, ``evaluation``, ``skew`` and so on.
-        fingerprint: SHA-256 over kind and contents; equal contents have equal fingerprints, wherever they are stored.
+        fingerprint: SHA-256 over kind and contents; equal contents have equal fingerprints in any place.
         metrics: Numbers to show without opening the artifact.
         rows: Row counts by table, split or window.
         properties: Small JSON facts (window, label, signature).

@@ -37,7 +37,7 @@ class EvaluationProperties(BlessingProperties):
 
 @dataclass(frozen=True)
 class Difference(JsonFields):
-    """A candidate's gain over a champion on the same rows; positive is better, whatever the metric.
+    """A candidate's gain over a champion on the same rows; positive is better for every metric.
 
     Attributes:
         low: Lower end of the 95% interval.

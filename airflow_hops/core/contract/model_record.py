@@ -172,7 +172,7 @@ class ModelRecord(JsonFields):
             if event.fingerprint == fingerprint or (event.fingerprint is None and event.version == version):
                 if event.event in ("deployed", "promoted"):
                     return None
-                # A superseded canary has neither, since it was not judged.
+                # A superseded canary was not judged: it has neither ``to`` nor ``decision``.
                 if event.event == "rolled_back" and (event.to is not None or event.decision is not None):
                     return event
         return None

@@ -78,7 +78,7 @@ class PerformanceOptions(StepOptions):
         if not self.keys or isinstance(self.keys, str):
             raise BadInput(f"keys is {self.keys!r}; expected a list of columns")
         if "row" in self.keys and "request_id" not in self.keys:
-            raise BadInput(f"keys is {list(self.keys)}; a row's number needs 'request_id', whose row it is")
+            raise BadInput(f"keys is {list(self.keys)}; the row number 'row' needs 'request_id', the id of its request")
         if list(self.ages_s) != sorted({age for age in self.ages_s if age > 0}):
             raise BadInput(f"ages is {[f'{age:g} s' for age in self.ages_s]}; expected ascending times above 0")
         _ = self.as_of_time
@@ -110,7 +110,7 @@ class VersionPerformance(JsonFields):
         estimates: The same metrics on all predictions, estimated without labels; empty if not possible.
         baseline: For a whole window: the metrics on the held-out split of the version's training.
         drop: For a whole window: by how much each metric is worse than the baseline, with an interval for the
-            difference; above 0 is worse, whatever the metric.
+            difference; above 0 is worse for every metric.
     """
 
     version: int

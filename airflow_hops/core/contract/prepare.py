@@ -44,7 +44,7 @@ class PrepareOptions(StepOptions):
         if self.problem is not None and self.problem not in PROBLEMS:
             raise BadInput(f"problem is {self.problem!r}, expected one of {', '.join(PROBLEMS)}")
         if self.weight is not None and self.weight in (self.label, self.key, self.time):
-            raise BadInput(f"weight is {self.weight!r}, which is the column of the label, the key or the time, too")
+            raise BadInput(f"weight is {self.weight!r}, which is also the column of the label, the key or the time")
         if self.classes is not None:
             if isinstance(self.classes, str) or not isinstance(self.classes, Sequence):
                 raise BadInput(f"classes is {self.classes!r}, expected a list of the label's values")
@@ -56,7 +56,7 @@ class PrepareOptions(StepOptions):
                 raise BadInput(f"classes names {twice[0]!r} twice; each is one value of the label")
             if len(names) > MAX_CLASSES:
                 raise BadInput(
-                    f"classes are {len(names)}, more than {MAX_CLASSES}; a label with that many values is not a class"
+                    f"classes has {len(names)} names, more than {MAX_CLASSES}; so many values are not classes"
                 )
             _ = self.named
         if not isinstance(self.more_labels, Mapping):

@@ -57,7 +57,7 @@ class SnapshotProperties(Properties):
         window: The ingested span; None if no table has a time.
         tables: Names of the tables.
         columns: Types of the columns in Arrow's words, by table and name; None in artifacts of older versions.
-        plans: Which rows were read, by table: what the planners of sources returned, such as the offsets of a topic or
+        plans: Rows that were read, by table, as returned by the planners of sources, such as the offsets of a topic or
             the version of a table; None if all sources are files.
     """
 

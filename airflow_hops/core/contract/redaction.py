@@ -2,7 +2,7 @@
 
 Only the standard library is imported, since both sides use this module. It removes the user and password of a URL,
 signatures and tokens in its query, values of fields with names such as ``password`` (in dicts, JSON, ``name=value`` and
-options of commands), credentials that have a form of their own, and the secrets registered with :func:`hide`.
+options of commands), credentials with a known format, and the secrets registered with :func:`hide`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _MAY_HOLD_ONE = re.compile(
     r"""|authorization)(?:\\?["'])?\s*[:=]|(?<!\S)--?[\w.-]*(?:secret|pass|pwd|key|token|dsn|url|string)""",
     re.IGNORECASE,
 )
-# By GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, Google, Databricks, AWS; JSON web tokens; private keys,
-# also within JSON. Others cannot be told from random names.
+# GitHub, GitLab, Hugging Face, OpenAI and Anthropic, Slack, Google, Databricks, AWS; JSON web tokens; private keys,
+# also within JSON. Other tokens look like random names.
 _FORM = re.compile(
     r"(?<![\w-])(?:gh[opusr]_\w{36}|github_pat_\w{22}|glpat-[\w-]{20}|hf_[a-zA-Z]{30}|sk-[\w-]*[a-zA-Z0-9]{20}"
     r"|xox[abeoprs]-[\w-]{10}|AIza[\w-]{35}|dapi[0-9a-f]{32}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{7,}\.eyJ[\w-]{5,}\.)[\w-]*"

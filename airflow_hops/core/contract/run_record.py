@@ -128,7 +128,7 @@ def record_key(parts: Mapping[str, str], inputs: Mapping[str, Sequence[Artifact]
 def is_recorded(spec: StepSpec) -> bool:
     """Returns whether a step has a record: it makes an artifact, or is an experiment of the package ``hops``.
 
-    Steps that change the serving versions have none, nor have repeated steps.
+    Steps that change the serving versions and repeated steps have none.
     """
     if not spec.cache_key_parts or spec.producer.dag_id in (REPRODUCED, BACKTEST):
         return False

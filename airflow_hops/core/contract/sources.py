@@ -98,7 +98,7 @@ class RowSource(AnySource):
             ``date32``, ``timestamp`` (UTC), or any other Arrow alias.
         schemes: URI schemes of the class; empty for files.
         planner: ``module:function`` on Airflow's side, as :class:`~airflow_hops.hooks.sources.Planner`. It decides
-            before the step which rows all tries of a run read. None for files, whose state the cache key has.
+            before the step which rows all tries of a run read. None for files: the cache key has their state.
         reader: ``module:function`` on the runtime's side, as :class:`~airflow_hops.ml.stages.ingest.reader.Reader`.
 
     Raises:

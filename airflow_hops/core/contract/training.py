@@ -19,7 +19,7 @@ SINGLE = "single"
 OF_TENSORFLOW = (MULTI_WORKER_MIRRORED, PARAMETER_SERVER)
 """TensorFlow's own strategies."""
 OF_KERAS = (HOROVOD, *OF_TENSORFLOW)
-"""Strategies whose function returns a Keras model; that of others may return an estimator of any framework."""
+"""Strategies whose function returns a Keras model; others may return any estimator."""
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ class MonitorRoots(GarbageRoots):
             yield store.read_json(f"{store.root}/{path}"), f"newest decision of {dag}, task {task}"
 
     def captured(self, listing: StoreListing, retained: Mapping[str, Manifest]) -> Iterator[tuple[str, CapturedFiles]]:
-        """Yields what retained reports measured, and what a skew monitor has not compared or compares again."""
+        """Yields the files of retained reports, and those that a skew monitor will still compare."""
         reports = {uri: manifest for uri, manifest in retained.items() if manifest.kind in _KINDS}
-        newest = {  # of each task and model
+        newest = {  # the newest report of each task and model
             (by.dag_id, by.task, manifest.properties.get("model_name")): uri
             for uri, manifest in sorted(reports.items(), key=lambda each: as_utc(each[1].created_at))
             for by in [manifest.producer]
@@ -57,7 +57,7 @@ def _of_report(uri: str, manifest: Manifest, *, newest: bool) -> tuple[str, Capt
     The next measurement reads requests that the newest one has read, and later ones.
     """
     if "captured" in manifest.inputs:
-        return None  # it measured an artifact
+        return None  # the report measured an artifact, not captured files
     if manifest.kind == "skew":
         skew = SkewProperties.of(manifest.reference(uri))
         model, files = skew.reference.model or "", skew.captured_files

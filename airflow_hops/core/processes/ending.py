@@ -72,7 +72,7 @@ def end_everything() -> NoReturn:
     """Ends all descendants of this process, its process group, and this process."""
     for pid in list(descendants(os.getpid())):
         send_signal(pid, signal.SIGKILL)
-    if os.getpgrp() == os.getsid(0):  # not for a notebook, which shares its group
+    if os.getpgrp() == os.getsid(0):  # a notebook shares its group with others
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
@@ -102,7 +102,7 @@ def _find(mark: str, session: int | None) -> dict[int, int]:
     for folder in Path("/proc").glob("[0-9]*"):
         number = int(folder.name)
         try:
-            # Forks have the session, but their parent's recorded environment; processes that left it have the mark.
+            # Forks are in the session, but /proc shows their parent's environment; others that left it have the mark.
             is_theirs = (session is not None and os.getsid(number) == session) or (
                 mark.encode() in (folder / "environ").read_bytes()
             )

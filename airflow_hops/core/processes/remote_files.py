@@ -15,7 +15,7 @@ from airflow_hops.core.extensions import FILE_SYSTEMS, Extension, extensions
 
 # Stores with atomic writes; elsewhere a file is renamed into place, unless the class says ``writes_atomically``.
 _ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
-_UPLOADS = 8  # at a time; HDFS takes half a second to complete a file
+_UPLOADS = 8  # parallel uploads; HDFS takes half a second to complete a file
 
 
 def is_remote(url: str) -> bool:

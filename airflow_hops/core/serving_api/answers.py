@@ -55,7 +55,7 @@ class ModelVersion:
     Attributes:
         version: Version number.
         state: START, LOADING, AVAILABLE, UNLOADING or END.
-        error: Why the version failed to load; empty if it did not fail.
+        error: Reason of a failed load; empty if the load did not fail.
     """
 
     version: int

@@ -24,7 +24,7 @@ class Method(StrEnum):
 
     def __init__(self, path: str) -> None:
         self.label = path.rpartition("/")[2]
-        """The method's name alone."""
+        """The method's name without its service."""
 
     # Enum's own is slow, as it is written in Python, and is called several times per request.
     __hash__ = str.__hash__

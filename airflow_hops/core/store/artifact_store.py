@@ -112,9 +112,9 @@ class ArtifactStore:
         return "/".join([self.root, *(re.sub(r"[^\w.+@-]", "_", segment) for segment in segments)])
 
     def file(self, uri: str, path: str) -> str:
-        """Returns the address of a file of an artifact, for a reader who shows it to others.
+        """Returns the address of an artifact's file, for a program that shows it to users.
 
-        Such a reader may have more permissions than the artifact's author, whose links must not expose other files.
+        Such a program may have more permissions than the artifact's author: links must not expose other files.
 
         Raises:
             BadInput: the file is not inside the artifact, or is a link that leads out of it.
@@ -124,7 +124,7 @@ class ArtifactStore:
             return f"{uri}/{path}"
         folder = self.files.path(uri).resolve()
         if not (folder / path).resolve().is_relative_to(folder):
-            raise BadInput(f"{uri}: {path!r} leads out of the artifact, and is not shown")
+            raise BadInput(f"{uri}: {path!r} leads out of the artifact, so it is not shown")
         return f"{uri}/{path.replace('%', '%25')}"
 
     def create(

@@ -70,14 +70,14 @@ class LocalFiles:
         with contextlib.suppress(FileNotFoundError):
             path.rename(away)  # so that nobody publishes there while its files are removed
             if (away / manifest).exists():
-                with contextlib.suppress(OSError):  # published once more
+                with contextlib.suppress(OSError):  # another task has published it again
                     away.rename(path)
                 return False
             shutil.rmtree(away)
         return True
 
     def canonical(self, address: str) -> str:
-        """Returns an address in the spelling of the store's root, if it leads into the store by links or otherwise."""
+        """Returns an address in the spelling of the store's root, if it is inside the store, perhaps through links."""
         if not address.startswith("file://"):
             return address
         root, path = str(self.path(self._root)), os.path.normpath(self.path(address))

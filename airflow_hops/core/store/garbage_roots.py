@@ -22,7 +22,7 @@ class StoreListing:
         sizes: Size in bytes of each file, by its path in the store.
         now: Time at which ages are measured.
         oldest: Time from which on runs and captured requests are retained.
-        may_be_active: Returns whether a run, by DAG id and run id, may use what it used before.
+        may_be_active: Returns whether a run, by DAG id and run id, may still use its artifacts.
         models: Records of the served models by name.
     """
 
@@ -51,7 +51,7 @@ class CapturedFiles:
 
     reason: str
     first: str = ""
-    last: str = "~"  # follows all names
+    last: str = "~"  # sorts after all names
 
 
 class FileRemoval(Removal):
@@ -59,7 +59,7 @@ class FileRemoval(Removal):
 
 
 class GarbageRoots:
-    """Names what one part of the package needs, and files of its own that nothing needs.
+    """Names the artifacts that a part of the package needs, and its own unneeded files.
 
     Register a subclass under ``airflow_hops.garbage_roots``. The methods run for each marking, twice for a collection.
     They raise BadInput if a file of theirs cannot be read, and nothing is removed then.

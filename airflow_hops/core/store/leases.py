@@ -37,7 +37,7 @@ class Watch(Generic[T]):
     """Measures how long something that another process changes has stayed the same.
 
     Args:
-        value: What was read first.
+        value: The first value read.
 
     Attributes:
         has_changed: Whether it has changed since, so that its holder was alive after the watch began.
@@ -48,7 +48,7 @@ class Watch(Generic[T]):
         self.has_changed = False
 
     def see(self, value: T) -> None:
-        """Compares what was read now with what was read before."""
+        """Compares the value just read with the previous one."""
         if value != self._value:
             self._value, self._changed_at, self.has_changed = value, time.monotonic(), True
 
@@ -72,7 +72,7 @@ class Lease:
         holder: Name of this process, for others.
 
     Attributes:
-        other: Name of the holder that :meth:`try_take` has found.
+        other: Name of the holder that :meth:`try_take` met.
         other_lives: Whether :meth:`try_take` has seen a beat of that holder.
         address: Address of that holder's file.
     """
@@ -126,7 +126,7 @@ class Lease:
             self._store.write_text(self._file(self._number), self._text(is_released=True))
 
     def _beat(self) -> None:
-        with contextlib.suppress(Exception):  # the next one may succeed; otherwise another process takes over
+        with contextlib.suppress(Exception):  # the next heartbeat may succeed; otherwise another process takes over
             if not self.is_lost:
                 self._beats += 1
                 self._store.write_text(self._file(self._number), self._text())

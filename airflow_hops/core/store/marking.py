@@ -1,4 +1,4 @@
-"""Marks what a garbage collection retains of a store, and finds what nothing needs.
+"""Marks the artifacts of a store that a garbage collection retains, and finds the unneeded ones.
 
 References are values of parsed manifests and records, compared in the spelling of the store's root.
 """
@@ -43,7 +43,7 @@ class Scope:
         rule: Runs to retain.
         is_active: Returns whether a DAG run is queued or running, or None for a run of another Airflow.
         now: Time at which ages are measured.
-        captures: Store at the capture base path; None to leave captured requests alone.
+        captures: Store at the capture base path; None to keep all captured requests.
         tracked: Lists and deletes MLflow's entries.
         track: Shows the progress of listing and removing.
     """
@@ -258,7 +258,7 @@ class Marking:
     def _run_of(self, uri: str, dag_id: str, run_id: str, at: datetime) -> _Run:
         """Returns the run of an address, by its first two segments: DAG, or a name that begins with ``_``, and run."""
         root = self._store.root
-        if uri.startswith(f"{root}/_state/"):  # such an artifact belongs to the run that made it
+        if uri.startswith(f"{root}/_state/"):  # a shared artifact belongs to the run that made it
             uri = self._store.uri(dag_id, run_id)
         dag, _, rest = uri.removeprefix(f"{root}/").partition("/")
         name = rest.partition("/")[0]

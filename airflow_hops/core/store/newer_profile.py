@@ -12,7 +12,7 @@ from airflow_hops.core.store.artifact_store import ArtifactStore
 def written_by_newer(store: ArtifactStore, uris: Iterable[str], reader: Profile | None) -> str:
     """Returns a sentence about the first artifact that a newer profile than the reader's wrote; empty if there is none.
 
-    It is read only after a failure. An artifact that cannot be read is passed over: the failure says so.
+    It is read only after a failure. An unreadable artifact is skipped, since the failure reports it.
     """
     if reader is None:
         return ""

@@ -1,6 +1,6 @@
 """Folders that only this user can enter, and that persist between processes.
 
-All users share the temporary folder, so files with predictable names are trusted only in a folder that nobody else can
+All users share the temporary folder, so files with predictable names are trusted only in a folder that others cannot
 write.
 """
 

@@ -34,7 +34,7 @@ class GarbageCollection(Scope):
     """
 
     def plan(self) -> RetentionPlan:
-        """Finds what nothing needs.
+        """Finds unneeded artifacts and files.
 
         Raises:
             BadInput: a manifest or a record cannot be read, or an input of a retained artifact or a served model is not
@@ -44,10 +44,10 @@ class GarbageCollection(Scope):
         return Marking(self).plan()
 
     def remove(self) -> RetentionPlan:
-        """Removes what nothing needs, with the entries of the step cache that name it.
+        """Removes unneeded artifacts and files, and the step cache's entries for them.
 
         Returns:
-            The plan, with what was removed.
+            The plan with the removals that took place.
 
         Raises:
             BadInput: as :meth:`plan`.
@@ -58,7 +58,7 @@ class GarbageCollection(Scope):
                 return self._remove()
         except TimeoutError:
             raise HopsError(
-                f"{self.store.root}: another garbage collection is at work; try again when it has ended"
+                f"{self.store.root}: another garbage collection is running; try again when it has ended"
             ) from None
 
     def _remove(self) -> RetentionPlan:
@@ -91,7 +91,7 @@ class GarbageCollection(Scope):
             return True
         if isinstance(removal, FileRemoval):
             with contextlib.suppress(FileNotFoundError):
-                if store.files.modified(uri) == removal.created_at:  # it was not written again
+                if store.files.modified(uri) == removal.created_at:  # unchanged since the marking
                     store.remove_text(uri)
             return True
         if isinstance(removal, StoredArtifact):

@@ -103,7 +103,7 @@ def read_code(store: ArtifactStore, record: RunRecord) -> dict[str, bytes]:
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
         raise BadInput(f"{uri}: the code of the run is damaged ({error})") from error
     if _digest(files) != record.code:
-        raise BadInput(f"{uri}: the code of the run is damaged, or was changed: its content is not of its name")
+        raise BadInput(f"{uri}: the code of the run is damaged, or was changed: its content does not match its name")
     return files
 
 

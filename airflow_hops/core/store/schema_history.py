@@ -70,7 +70,7 @@ class SchemaVersion:
 def schema_history(store: ArtifactStore, uri: str) -> list[SchemaVersion]:
     """Returns the versions of the frozen schema at ``uri``, oldest first.
 
-    An edit by hand that no run has recorded yet is not a version; then none is in force.
+    A hand edit that no run has recorded yet is not a version; then no version is in force.
 
     Raises:
         BadInput: a record cannot be read.
@@ -134,7 +134,7 @@ def request_reset(store: ArtifactStore, uri: str, *, by: str, note: str = "") ->
 
 
 def requested_reset(store: ArtifactStore, uri: str) -> str | None:
-    """Returns who requested that the next run infer the frozen schema again, and why; None if nobody did."""
+    """Returns the person and reason of a request to infer the frozen schema again; None without a request."""
     try:
         request = store.read_json(_reset_uri(uri))
     except FileNotFoundError:
@@ -200,7 +200,7 @@ def publish_schema(
     cache_key_parts: Mapping[str, str] | None = None,
     replaces: str | None = None,
 ) -> Artifact:
-    """Replaces a frozen schema; the replaced one stays in the history, even an unrecorded edit by hand.
+    """Replaces a frozen schema; the replaced one stays in the history, even an unrecorded hand edit.
 
     A text that is already in force is not published again.
 
@@ -216,7 +216,7 @@ def publish_schema(
         replaces: Fingerprint of the schema that was in force at the approval; None for any.
 
     Returns:
-        The new frozen schema. References to the replaced one still lead to its text.
+        The new frozen schema. References to the replaced one still resolve to its text.
 
     Raises:
         BadInput: there is no frozen schema at ``uri``, or ``approved_by`` is empty.

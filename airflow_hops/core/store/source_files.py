@@ -119,7 +119,7 @@ def _is_folder(fs: Any, entry: Mapping[str, Any]) -> bool:
 
 
 def _check_file(fs: Any, path: str, info: Mapping[str, Any], *, is_name_kept: bool) -> None:
-    """Raises BadInput for what only looks like a file; ``is_name_kept`` for a file whose name is kept as text."""
+    """Raises BadInput if a path is not a regular file; ``is_name_kept`` for a file whose name is kept as text."""
     if info.get("islink"):
         if not fs.exists(path):
             raise BadInput(f"{path!r} is a link to {info.get('destination')!r}, which does not exist; remove the link")

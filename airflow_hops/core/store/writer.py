@@ -67,7 +67,7 @@ class ArtifactWriter:
         if not self._parts_uri:
             folder, _, name = self.uri.rpartition("/")
             for other in self._files.names(folder):
-                if other.startswith(f"{name}{_STAGING}"):  # of a try that was killed
+                if other.startswith(f"{name}{_STAGING}"):  # left by a killed try
                     self._files.remove_folder(f"{folder}/{other}")
             self._parts_uri = f"{self.uri}{_STAGING}{uuid.uuid4().hex[:8]}"
         return self._parts_uri

@@ -75,7 +75,7 @@ class MaterializeOperator(FeatureStoreOperator):
     The artifact ``materialization`` holds statistics of the window's rows in the offline store.
 
     Args:
-        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still match the registry. (templated)
         window_start: Start of the window, ISO 8601, UTC without a zone; by default that of the run's data interval.
             (templated)
         window_end: Its end; by default the end of the run's data interval. (templated)
@@ -125,7 +125,7 @@ class TrainingDatasetOperator(FeatureStoreOperator):
     Args:
         examples: The output of ``PrepareOperator`` with the labels, the entities' keys and the time. (templated)
         features: References ``view:feature``, or the name of a feature service. (templated)
-        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still match the registry. (templated)
         full_names: Whether columns are named ``view__feature`` instead of ``feature``.
         as_created: Whether values that were created after an example's time are left out.
         drop_keys: Whether the keys of the entities are left out, so that the model does not use them as features.
@@ -163,12 +163,12 @@ class AuditFeaturesOperator(FeatureStoreOperator):
     artifact ``feature_audit`` holds ``audit.json`` and ``differences.parquet``.
 
     Args:
-        dataset: The output of ``TrainingDatasetOperator``, which says where columns come from. (templated)
+        dataset: The output of ``TrainingDatasetOperator``, which records the origin of columns. (templated)
         model_name: The served model, whose captured requests are compared; None compares the dataset itself, which
             shows leakage from the future. (templated)
         captured: Output of ``IngestOperator``: captured requests, such as a window of the topic that the model server
             sends them to, instead of the captured files; with ``model_name``. (templated)
-        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still match the registry. (templated)
         window_start: Start of the compared requests, ISO 8601, UTC without a zone; by default that of the run's data
             interval. (templated)
         window_end: Their end; by default the end of the run's data interval. (templated)
@@ -205,7 +205,7 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         super().__init__(**kwargs)
         self.store_arguments(locals())
         if captured is not None and model_name is None:
-            raise ValueError(f"{self.task_id}: captured goes with model_name")
+            raise ValueError(f"{self.task_id}: captured requires model_name")
         self.window_start, self.window_end = map(_as_text, (window_start, window_end))
 
     def step_params(self, context: Context) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class PushFeaturesOperator(FeatureStoreOperator):
     Args:
         rows: A snapshot or examples, with the columns of the views and their times. (templated)
         push_source: Name of the push source. (templated)
-        definitions: The output of ``ApplyFeaturesOperator``, which must still be what the registry has. (templated)
+        definitions: The output of ``ApplyFeaturesOperator``, which must still match the registry. (templated)
         table: Table or split with the rows; None for all.
         to: ``online``, ``offline``, or ``online_and_offline``. A retry appends rows to the offline store again, which
             changes no training set.

@@ -24,7 +24,7 @@ def kserve_services(services: Mapping[str, str]) -> dict[str, str]:
         ) from error
     try:
         configuration = KubernetesHook(conn_id=conn_id).get_conn().configuration
-    except Exception as error:  # the provider's own, the client's, and those of files
+    except Exception as error:  # errors of the provider, its client, or files
         raise BadInput(f"kubernetes_conn_id: connection {conn_id!r} cannot be used: {error}") from error
     if not configuration.verify_ssl:
         raise BadInput(

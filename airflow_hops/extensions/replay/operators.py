@@ -43,7 +43,7 @@ class BacktestOperator(HopsTask):
         end: Its end. (templated)
         policies: Policies by name, None for the one that never retrains; or names as in ``airflow hops backtest``, with
             modules beside the DAG file.
-        every: Length of a period, at whose end policies decide.
+        every: Length of a period; policies decide at its end.
         first: Length of the first model's training window; None for the length of the champion's.
         label_delays: Delays of labels after their rows, which limit the rows to train on. Policies that use labels are
             tried with each delay, others with the shortest.

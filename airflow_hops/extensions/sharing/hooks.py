@@ -18,7 +18,7 @@ _ALIASES = {"double": "float64", "float": "float32", "halffloat": "float16", "la
 
 
 def plan(sources: Mapping[str, DatasetSource], planning: Planning) -> dict[str, Source] | DatasetTrigger:
-    """Returns the places of fetched data sets, or what to wait for, as :class:`~airflow_hops.hooks.sources.Planner`.
+    """Returns paths of fetched data sets, or a condition to wait for; a :class:`~airflow_hops.hooks.sources.Planner`.
 
     Raises:
         BadInput: a data set does not exist, or its licence, its columns or their types are not as expected.

@@ -17,9 +17,9 @@ from airflow_hops.hooks.runtime import RuntimeHook
 
 
 class DatasetTrigger(BaseTrigger):
-    """Fires when the daemon has done what a task waits for, has failed, or does not report any more.
+    """Fires when the daemon has met a task's condition, has failed, or stops reporting.
 
-    It reads small records in the store. Another triggerer can take it over, and then watches the daemon anew.
+    It reads small records in the store. Another triggerer can take over, and then starts watching again.
 
     Args:
         ref: The data set.

@@ -147,7 +147,7 @@ def get_preview(
             )
             for table, types in preview.types.items()
         ]
-    except (AttributeError, TypeError, ValueError) as error:  # of pydantic too: its publisher wrote what it liked
+    except (AttributeError, TypeError, ValueError) as error:  # also pydantic's: the publisher controls the content
         raise HTTPException(422, f"the preview of {ref} cannot be shown: {error}") from None
     return DatasetPreview(card=preview.card, tables=tables)
 

@@ -81,6 +81,6 @@ class TopicTrigger(BaseEventTrigger):
 
 def _new_offsets(before: dict[str, int], ends: dict[str, int]) -> dict[str, list[int]]:
     starts = {partition: before.get(partition, 0) for partition in ends}
-    # An end that went back is that of another topic of the same name.
+    # A smaller end offset belongs to a new topic with this name.
     starts = {partition: start if start <= ends[partition] else 0 for partition, start in starts.items()}
     return {partition: [starts[partition], end] for partition, end in ends.items() if end > starts[partition]}

@@ -23,7 +23,7 @@ _LIBPQ_EXTRA = (
 
 
 def database_options_of(conn_id: str) -> dict[str, Any]:
-    """Returns what a step connects to a database with: ``dialect``, and libpq's parameters or SQLite's ``path``.
+    """Returns the parameters of a database connection: ``dialect``, and libpq's parameters or SQLite's ``path``.
 
     Args:
         conn_id: Connection of type ``postgres`` or ``sqlite``.

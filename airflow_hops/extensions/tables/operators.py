@@ -14,7 +14,7 @@ __all__ = ["Table", "WriteTableOperator"]
 class WriteTableOperator(HopsOperator):
     """Writes the rows of an artifact to a table of PostgreSQL, SQLite, Iceberg or Delta: each row exactly once.
 
-    The rows may be predictions, examples, a snapshot, or what a validation has quarantined. The table gets two more
+    The rows may be predictions, examples, a snapshot, or the quarantined rows of a validation. The table gets two more
     columns: ``hops_batch``, and ``hops_folder``, the split or table within the artifact. All rows are written in one
     transaction, which first deletes rows of the same batch, so a retry or a rerun replaces them.
 

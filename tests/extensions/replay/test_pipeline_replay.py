@@ -260,7 +260,7 @@ def test_unrepeatable_steps_are_reported(shop: Shop, replay: Any) -> None:
     uri = shop.store.address(producer, "model")
     with shop.store.create(uri, "model", producer, inputs=start, cache_key_parts=parts) as writer:
         shop.serve(writer.commit())
-    with pytest.raises(BadInput, match="task 'shop-model' goes on from what it made in an earlier run"):
+    with pytest.raises(BadInput, match="task 'shop-model' continues from its output in an earlier run"):
         replay()
     shop.serve(imported)
     with pytest.raises(BadInput, match="none of the steps that made it is an ingest with a window_end"):

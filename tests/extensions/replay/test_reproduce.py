@@ -254,7 +254,7 @@ def test_replaced_model_is_not_compared_as_the_runs_model(
     with pytest.raises(BadInput, match="another model is stored there now"):
         find_run(RuntimeHook(), "m/1")
     report |= {"record": None, "dag_id": "d"}
-    with pytest.raises(BadInput, match="what there is: nothing but MLflow's entries"):
+    with pytest.raises(BadInput, match="known are: nothing but MLflow's entries"):
         find_run(RuntimeHook(), "0" * 32)
 
 

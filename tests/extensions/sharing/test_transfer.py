@@ -98,7 +98,7 @@ def test_hostile_entries_do_not_block_others(organisation: Make, tmp_path: Path)
     south.wait_until(REF, "fetched")
     (catalogue,) = south.records.catalogues()
     assert [each.entry.name for each in catalogue.datasets] == ["a-nested", "numbers"]
-    assert "half of a pair of surrogates" in "".join(catalogue.rejected)
+    assert "half of a surrogate pair" in "".join(catalogue.rejected)
     assert "address is 'a..b:1', expected host:port" in "".join(catalogue.rejected)
 
 

@@ -53,7 +53,7 @@ def test_offsets_are_planned_once_and_named_by_the_artifact(
 def test_only_ingest_reads_topics() -> None:
     with pytest.raises(BadInput, match="only IngestOperator reads kafka://; ingest it first"):
         list_files(Source("kafka://events"))
-    with pytest.raises(BadInput, match=r"is not of files; pass a TopicSource, or only the URI"):
+    with pytest.raises(BadInput, match=r"does not name files; pass a TopicSource, or only the URI"):
         row_source("events", Source("kafka://events"))
     with pytest.raises(BadInput, match="a TopicSource begins with kafka://"):
         TopicSource("/data")

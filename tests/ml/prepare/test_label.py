@@ -133,8 +133,8 @@ def test_training_split_must_have_every_class(find: Find, caplog: pytest.LogCapt
         ({"classes": ["a", "b", "a"]}, "classes names 'a' twice"),
         ({"classes": "ab"}, "classes is 'ab', expected a list of the label's values"),
         ({"classes": [False, True]}, "classes has False; expected strings or integers"),
-        ({"classes": list(range(1001))}, "classes are 1001, more than 1000"),
-        ({"weight": "y"}, "weight is 'y', which is the column of the label, the key or the time, too"),
+        ({"classes": list(range(1001))}, "classes has 1001 names, more than 1000"),
+        ({"weight": "y"}, "weight is 'y', which is also the column of the label, the key or the time"),
     ],
 )
 def test_label_options_are_checked_during_dag_parsing(told: dict[str, Any], expected: str) -> None:

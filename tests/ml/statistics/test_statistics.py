@@ -61,7 +61,7 @@ def test_statistics_match_tfdvs_beam_pipeline(expected: dict[str, Any], tmp_path
 @pytest.mark.skipif(HAS_SQL, reason="this profile's TFDV runs queries")
 def test_queries_for_slices_are_refused_by_name() -> None:
     config = SlicingConfig(slicing_specs=[SlicingSpec(slice_keys_sql=QUERY)])
-    with pytest.raises(BadInput, match=r"slices: the query 'SELECT .*': SQL is in the profile 'base' alone"):
+    with pytest.raises(BadInput, match=r"slices: the query 'SELECT .*': only the profile 'base' has SQL"):
         generate_statistics(flights_like_table(), options=tfdv.StatsOptions(slicing_config=config))
 
 

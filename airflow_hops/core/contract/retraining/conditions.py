@@ -238,7 +238,7 @@ class NewRows(Condition):
         """Returns whether the condition holds; see :meth:`Condition.check`."""
         if situation.skew.reference.model is None:
             raise BadInput(
-                "policy: NewRows counts since a champion's training data came to be the reference, but two spans are "
+                "policy: NewRows counts since a champion's training data became the reference, but two spans are "
                 "compared, which have no champion; leave NewRows out, or compare with SkewOperator(model_name=…)"
             )
         text = f"{memory.rows:,} of {self.rows:,} new rows"

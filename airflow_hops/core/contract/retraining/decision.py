@@ -36,7 +36,7 @@ class RetrainingRequest(JsonFields):
         made: Wall-clock time, ISO 8601 UTC.
         by: ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and, in a loop, ``iteration`` of the requesting task.
         refused: Whether a person refused it.
-        no_new_rows: Whether its runs found no rows that the champion was not trained on; it then counts for nothing.
+        no_new_rows: Whether its runs found no rows that the champion was not trained on; it then does not count.
         clock: Clock of ``at``.
         core_s: Last known cost in CPU seconds.
         gpu_s: Last known cost in seconds times GPUs.
@@ -110,7 +110,7 @@ class RetrainingDecision(JsonFields):
         return self.outcome == REQUESTED
 
     def refused_by_a_person(self, said: str) -> RetrainingDecision:
-        """Returns the decision after a person refused or nobody answered, as ``said``."""
+        """Returns the decision after a refusal or a timeout, which ``said`` describes."""
         said = f"{self.reason}; {said}"
         requests = tuple(replace(each, refused=each.refused or each.cause == self.cause) for each in self.requests)
         return replace(self, outcome=REFUSED, why=PERSON, reason=said, requests=requests)

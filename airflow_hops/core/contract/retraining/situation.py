@@ -31,10 +31,10 @@ class Situation:
         in_flight: The pending retraining in words, or None.
         unsent: Causes of earlier requests without an event, since the task ended between record and event.
         unwell: Problems of the monitor itself, in words.
-        no_new_rows: Why the sources are known to have no rows that the champion was not trained on; empty otherwise.
-        fruitless: For earlier requests, by cause: whether their runs found no such rows.
+        no_new_rows: Reason if the sources are known to have only rows of the champion's training; empty otherwise.
+        fruitless: By cause of earlier requests, whether their runs found no new rows.
         measured: The newest ``performance`` artifact, or None.
-        unmeasured: Why the task for it made none, in words; empty otherwise.
+        unmeasured: Reason in words if the performance task made no artifact; empty otherwise.
         costs: Cost of earlier requests so far, by cause: CPU seconds, and seconds times GPUs.
         now: The present, used for requests with another clock.
     """

@@ -1,4 +1,4 @@
-"""How searches and their trials are repeated."""
+"""Repetition of searches and their trials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STUDY_TAG, TRIAL_TAG = "hops.study", "hops.trial"
 
 
 class SearchRepeats(Repeats):
-    """Repeats a search with a study of its own, and a trial as a training with the trial's parameters."""
+    """Repeats a search with a new study, and a trial as a training with the trial's parameters."""
 
     def repeat_of(
         self, store: ArtifactStore, record: RunRecord, artifact: Artifact | None, logged: LoggedRun | None

@@ -110,7 +110,7 @@ class StudyFolder:
         self.store.write_text(f"{self.uri}/stop/{name}.json", json.dumps(request))
 
     def stop_requests(self, run_id: str | None = None) -> dict[int | None, str]:
-        """Returns who asked to stop each trial of a run (None for any), by its number, or the search, under None."""
+        """Returns the users who requested stops, by number of the trial; the key None is the search."""
         requests: dict[int | None, str] = {}
         for name in self.store.names(f"{self.uri}/stop"):
             what = name.removesuffix(".json")

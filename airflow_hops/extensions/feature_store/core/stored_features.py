@@ -29,7 +29,7 @@ class Change(JsonFields):
 
     Attributes:
         action: ``create``, ``update`` or ``delete``.
-        kind: What is changed: ``entity``, ``feature view``, ``data source`` and so on.
+        kind: Kind of the changed object: ``entity``, ``feature view``, ``data source`` and so on.
         name: Its name.
         properties: Old and new value of the properties that change.
     """
@@ -55,7 +55,7 @@ class ViewDefinition(JsonFields):
         features: Types by feature.
         ttl_s: Age in seconds at which a value expires; None for never.
         owner: Its owner, usually an email address.
-        description: What it holds.
+        description: Description for readers.
         tags: The user's tags.
         source: Name of its batch source.
         online: Whether its values are looked up at requests.
@@ -108,7 +108,7 @@ class MaterializationProperties(Properties):
 
     Attributes:
         window: The loaded window.
-        views: What happened to each view.
+        views: Result of each view.
     """
 
     window: Window | None = None

@@ -135,7 +135,7 @@ def _uses(pipeline: PipelineDag, deployed: list[ReturnedArtifact]) -> dict[str, 
             continue
         for reference in manifest.inputs.get("lookup", ()):
             views: dict[str, list[str]] = {}
-            with contextlib.suppress(HTTPException, KeyError):  # deleted, or of another look-up
+            with contextlib.suppress(HTTPException, KeyError):  # a deleted artifact, or one of another look-up
                 dataset = open_artifact(store, reference)[1]  # a manifest's inputs have no properties
                 for origin in StoredFeatures.from_dict(dataset.properties["stored_features"]).columns.values():
                     views.setdefault(origin.view, []).append(origin.feature)

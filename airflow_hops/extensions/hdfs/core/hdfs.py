@@ -23,7 +23,7 @@ from hdfs_native.fsspec import HdfsFileSystem as NativeFileSystem
 
 from airflow_hops.core.processes.remote_files import pipe_by_renaming
 
-_BUFFER_BYTES = 1 << 20  # each read asks a data node anew
+_BUFFER_BYTES = 1 << 20  # each read is a new request to a data node
 _ERROR = re.compile(r'\w+\("(?:(?:[\w.$]+\.)?(\w+)", ")?(.*)"\)', re.DOTALL)
 _NUMBERS = {
     "AccessControlException": errno.EACCES,
@@ -51,7 +51,7 @@ class HdfsFileSystem(NativeFileSystem):
     writes_atomically = True
 
     def __init__(self, host: str | None = None, port: int | None = None, **storage_options: Any) -> None:
-        AbstractFileSystem.__init__(self, host, port, **storage_options)  # the other one would make a client, too
+        AbstractFileSystem.__init__(self, host, port, **storage_options)  # the parent's constructor would make a client
         self.host, self.port = host, port
         settings = {k: v if isinstance(v, str) else json.dumps(v) for k, v in {**_DEFAULTS, **storage_options}.items()}
         with self._errors("/"):

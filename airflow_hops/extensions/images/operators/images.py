@@ -22,7 +22,7 @@ __all__ = ["ImageSource", "PrepareImagesOperator"]
 
 
 class PrepareImagesOperator(SparkOperator):
-    """Decodes, resizes and crops labelled images, on this machine or on Spark, and sets aside what is not an image.
+    """Decodes, resizes and crops labelled images, on this machine or on Spark, and rejects files that are not images.
 
     The artifact ``transformed_examples`` holds ``<split>/*.tfrecord`` and ``<split>/*.parquet``, the graph from encoded
     images to the model's input in ``transform_graph/``, which becomes part of the model, and ``features.json``. Train

@@ -1,4 +1,4 @@
-"""Archives of this package and of user code, stored under their contents' hash, by which they travel to pods.
+"""Archives of this package and of user code, stored under their contents' hash, from where pods fetch them.
 
 An archive that is older than a day is written again when a pod is created with it, so that the garbage collection can
 remove those with which no pod was created for a week (:mod:`airflow_hops.core.store.retention`).
@@ -45,7 +45,7 @@ def store_code(
         store: The artifact store.
         code_paths: The folders.
         needed: Modules that the step needs, so that others stay behind; None for all. Files that are not modules all
-            travel, since code may read them by computed names.
+            are included, since code may read them by computed names.
 
     Returns:
         The archive's address, and the paths of the folders in it.
@@ -74,7 +74,7 @@ def store_code(
     if (size := sum(file.stat().st_size for file in names.values())) > _MOST_BYTES:
         raise BadInput(
             f"the folders of user code {', '.join(map(str, places))} hold {size >> 20} MiB, but at most "
-            f"{_MOST_BYTES >> 20} MiB travel to a pod; move data out of the folder of the DAGs"
+            f"{_MOST_BYTES >> 20} MiB can be sent to a pod; move data out of the folder of the DAGs"
         )
     paths = []
     for folder in folders:

@@ -22,7 +22,7 @@ _PASSES = re.compile("timed out|deadline exceeded|failed to reserve", re.IGNOREC
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
 _NO_SUCH_IMAGE = ("InvalidImageName", "ErrImageNeverPull")
 _PULLS = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable")
-# All else, such as a registry that does not answer, may pass: the node tries again.
+# Other problems, such as an unresponsive registry, may be temporary: the node tries again.
 _REFUSED = re.compile(
     "not found|manifest unknown|does not exist|denied|unauthorized|forbidden|authorization failed|authentication "
     "required|no match for platform|x509|server gave http response",
@@ -92,7 +92,7 @@ def why_it_cannot_start(pod: client.V1Pod) -> HopsError | None:
 
 
 def why_it_waits(pod: client.V1Pod, events: Iterable[Any]) -> str:
-    """Describes what a pending pod waits for, by its conditions and its events."""
+    """Describes the reason why a pod is pending, from its conditions and events."""
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             return _one_line(f"{condition.reason}: {condition.message or ''}")
@@ -123,7 +123,7 @@ def why_it_ended(
     is_gone: bool,
     last_lines: Callable[[str], str] = lambda container: "",
 ) -> HopsError | None:
-    """Returns the error of a pod that ended without a result; None if only its exit code says anything.
+    """Returns the error of a pod that ended without a result; None if only its exit code is informative.
 
     Args:
         pod: The pod as it was last seen.

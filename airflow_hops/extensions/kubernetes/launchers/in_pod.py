@@ -1,4 +1,4 @@
-"""Runs a step in its pod: starts it as on a machine of its own, and leaves its result in the store.
+"""Runs a step in its pod: starts it as on its own machine, and writes its result to the store.
 
 The program of the pod's container (:mod:`.start`) gets this package from the store, and then calls :func:`main`.
 """
@@ -76,7 +76,7 @@ def main(here: Path) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as process 1, it would be ignored
     try:
         worker = Watch(store.read_text(order.followed))
-    except Exception as error:  # of the store's client
+    except Exception as error:  # raised by the store's client
         leave_error(f"the pod cannot read its worker's beats ({type(error).__name__}: {error}); the step has not begun")
         return 1
     while not worker.has_changed:
@@ -136,7 +136,7 @@ def _leave(store: ArtifactStore, order: PodOrder, result: StepResult | None, cod
         return code or 1
     try:
         store.write_text(order.result, json.dumps(result.to_dict()))
-    except Exception as error:  # of the store's client
+    except Exception as error:  # raised by the store's client
         message = f"the step's result cannot be written to {order.result} ({type(error).__name__}: {error})"
         print(format_record(message, level=logging.ERROR), flush=True)
         leave_error(message)

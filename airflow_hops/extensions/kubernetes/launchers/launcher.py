@@ -43,7 +43,7 @@ class KubernetesLauncher(Launcher):
     """Runs a step as a pod.
 
     The pod outlives the worker: a retry of the same task with the same code, parameters and inputs follows it. It ends
-    by itself when nobody has followed it for ``[hops] orphan_timeout`` seconds.
+    by itself if no task has followed it for ``[hops] orphan_timeout`` seconds.
 
     Args:
         runtime: Folder of the runtime environment in the image.
@@ -55,7 +55,7 @@ class KubernetesLauncher(Launcher):
         rank_pod_override: The same for the pods of ranks, over ``pod_override``.
         queue: Kueue's local queue of a training's pods; they start together or not at all.
         startup_timeout_s: Seconds after which a pod that does not start is given up.
-        lost_node_timeout_s: Seconds after which a pod is given up whose node does not answer.
+        lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
         warm: Unused.
     """
 
@@ -147,7 +147,7 @@ class KubernetesLauncher(Launcher):
         """Returns the pod that an earlier try of the task left, if this try can follow it; deletes the others.
 
         Pods of other tasks are deleted, too, if they ended long ago and no worker has fetched their results. Pods of
-        another Airflow are left alone.
+        another Airflow are not touched.
         """
         import pendulum
 
@@ -285,7 +285,7 @@ def orphan_timeout_s() -> float:
 
 
 def _installation(store: ArtifactStore) -> str:
-    """Returns the id of the store, which tells the pods of one Airflow from those of another with another store."""
+    """Returns the id of the store, which distinguishes the pods of Airflow installations with different stores."""
     uri = store.uri("_state", "installation")
     with contextlib.suppress(FileNotFoundError):
         return store.read_text(uri)

@@ -39,7 +39,7 @@ def read_pod(value: Any, source: str) -> client.V1Pod:
         source: The argument or file, for the error.
 
     Raises:
-        BadInput: it is not a pod, has a field that pods do not have, or sets what the launcher sets.
+        BadInput: it is not a pod, has a field that pods do not have, or sets a field of the launcher.
     """
     if value is None:
         return client.V1Pod()
@@ -99,13 +99,13 @@ def labels_of(producer: Producer, installation: str) -> dict[str, str]:
         "map_index": str(producer.map_index),
         "iteration": str(producer.iteration),
     }
-    # Of a value without any legal character, the provider's function returns "-" and a hash.
+    # For a value without any legal character, the provider's function returns "-" and a hash.
     legal = {name: make_safe_label_value(value).lstrip("-") for name, value in values.items()}
     return {MANAGED_BY: "airflow-hops", INSTALLATION: installation, **legal}
 
 
 def pod_name(producer: Producer) -> str:
-    """Returns a new name, legal for pods, services and hosts whatever the task is called."""
+    """Returns a new name, legal for pods, services and hosts with any task id."""
     return str(create_unique_id("hops", f"{producer.dag_id}-{producer.task_id}", max_length=60))
 
 
@@ -172,7 +172,7 @@ def owned_by(pod: client.V1Pod) -> list[client.V1OwnerReference]:
 
 
 def rank_service(pod: client.V1Pod) -> client.V1Service:
-    """Returns the headless service by which the pods of a training know each other's names."""
+    """Returns the headless service that resolves the host names of a training's pods."""
     meta = client.V1ObjectMeta(name=pod.metadata.name, namespace=pod.metadata.namespace, labels=pod.metadata.labels)
     spec = client.V1ServiceSpec(
         cluster_ip="None",
@@ -216,7 +216,7 @@ def rank_pod(pod: client.V1Pod, user: client.V1Pod, rank: int) -> client.V1Pod:
 
 
 def _complete(spec: Any) -> Any:
-    """Returns the spec of an override with what it may leave out: the containers, and the name of the first one."""
+    """Returns an override's spec with defaults for the containers and the name of the first one."""
     if not isinstance(spec, Mapping | None):
         return spec
     spec = spec or {}

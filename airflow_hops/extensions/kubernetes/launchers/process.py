@@ -56,7 +56,7 @@ _LATE_S = 5.0
 
 @dataclass(frozen=True)
 class PodFiles:
-    """Addresses in the store of what worker and pod tell each other.
+    """Addresses in the store of the files that worker and pod exchange.
 
     Attributes:
         result: The step's result.
@@ -80,7 +80,7 @@ class PodProcess(StepProcess):
         files: Files of the pod in the store.
         folder: Folder for the step's result.
         startup_timeout_s: Seconds after which a pending pod is given up.
-        lost_node_timeout_s: Seconds after which a pod whose node is not heard of is given up.
+        lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
         log_file: File for the output, instead of :meth:`lines`; None for none.
     """
 
@@ -107,7 +107,7 @@ class PodProcess(StepProcess):
         self._gone_at = math.inf
         self._shown: pendulum.DateTime | None = None
         self._shown_at: float | None = None
-        with contextlib.suppress(Exception):  # of an earlier follower, if there was one
+        with contextlib.suppress(Exception):  # the last line that an earlier follower has shown
             self._shown = pendulum.parse(files.store.read_text(files.followed).split()[1])  # type: ignore[assignment]
         self._over = threading.Event()
         self._token = uuid.uuid4().hex
@@ -323,7 +323,7 @@ class PodProcess(StepProcess):
             is_starting = self._shown is None and self._pod.status.phase == "Running"
             if is_starting or time.monotonic() - beaten_at > self._files.beat_s - _STARTING_BEAT_S:
                 number, beaten_at = number + 1, time.monotonic()
-                with contextlib.suppress(Exception):  # the next one may succeed
+                with contextlib.suppress(Exception):  # the next heartbeat may succeed
                     self._beat(number)
 
 

@@ -1,6 +1,6 @@
 """Program of a pod's container: fetches this package and the user code from the store, and runs the step or rank.
 
-A copy of it lies in the pod's Secret. It runs before this package is there, and so imports no other module of it.
+The pod's Secret has a copy of it. It runs before this package is unpacked, so it imports no other module of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(here: Path) -> int:
         archive = folder / f"{name}.zip"
         try:
             _fetch(uri, order["storage_options"], archive)
-        except Exception as error:  # of the store's client
+        except Exception as error:  # raised by the store's client
             advice = (
                 "mount that folder at the same path in pod_template_file or pod_override, or use a store such as s3://"
                 if uri.startswith(_FILE)

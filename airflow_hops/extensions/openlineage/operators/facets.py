@@ -19,7 +19,7 @@ class _OwnSchema:
 
 @define
 class HopsArtifactDatasetFacet(_OwnSchema, DatasetFacet):  # type: ignore[misc]  # the provider's is static
-    """Facts of an artifact: ``cached`` says whether an earlier run made it."""
+    """Facts of an artifact: ``cached`` is true if an earlier run made it."""
 
     kind: str
     fingerprint: str

@@ -74,7 +74,7 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
         "prepare": _arguments(_prepare(table)),
         "evaluate": _arguments([("minimum", dict(table.minimum))] if table.minimum else []),
-        # Requests of a day are compared with days of the training data: weekdays and seasons are no drift.
+        # Requests of a day are compared with days of the training data, so weekdays and seasons are not drift.
         "own_windows": ", own_windows=True" if table.named("time") else "",
         "min_rows": min(1000, max(100, table.rows // 2)),
         "pandas": _read_by_pandas(table, encoding),

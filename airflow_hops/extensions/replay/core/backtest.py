@@ -126,7 +126,7 @@ class Retraining(JsonFields):
         promoted: Whether the gate let it serve.
         gate: The gate's reasons.
         gain: Mean gain of the candidate, served or not, over the model that it was to replace, on the rows until the
-            next retraining or the end; above 0 is better, whatever the metric. None without rows.
+            next retraining or the end; above 0 is better for every metric. None without rows.
         false_alarm: Whether ``gain`` is 0 or below.
     """
 

@@ -158,13 +158,13 @@ class _Walk:
         store = self._store
         try:
             _, maker = store.find(artifact)
-            if artifact.kind == "examples" and not maker.cache_key_parts:  # the valid rows of a validation
+            if artifact.kind == "examples" and not maker.cache_key_parts:  # valid rows that a validation wrote
                 maker = store.manifest(store.address(maker.producer, "anomalies"))
         except BadInput as error:
             raise BadInput(f"{artifact.uri}: a source of the model is gone ({error}); {_REMEDY}") from error
         record = record_of(self._store, maker)
         values = maker.inputs if record is None else record.artifacts()
-        # The schema last, since it may come from an earlier run, whose data that of the model's own run replaces.
+        # Visits the schema last: it may come from an earlier run, whose data the model's own run replaces.
         inputs = sorted((a for artifacts in values.values() for a in artifacts), key=lambda a: a.kind == "schema")
         of = maker.producer
         task = (of.dag_id, of.task, artifact.kind)
@@ -185,7 +185,7 @@ class _Walk:
         if depends := any(results) or step.has_window:
             if task in self._tasks:
                 raise BadInput(
-                    f"{artifact.uri}: task {of.task_id!r} goes on from what it made in an earlier run, "
+                    f"{artifact.uri}: task {of.task_id!r} continues from its output in an earlier run, "
                     f"{self._tasks[task].made.uri}; such a pipeline cannot be run for another window alone"
                 )
             self._tasks[task] = step

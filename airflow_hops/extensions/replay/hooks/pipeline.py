@@ -303,7 +303,7 @@ class PipelineReplay:
         new: Mapping[str, Artifact] = {},
         window: tuple[datetime, datetime] | None = None,
     ) -> Artifact:
-        """Runs a step, or reuses the artifact that a killed back-test has left."""
+        """Runs a step, or reuses the artifact of a killed back-test."""
         if self._hook.killed:
             raise StepFailed(f"step {step.record.step!r} was killed before it began", retryable=True)
         record, store = step.record, self._store
@@ -312,7 +312,7 @@ class PipelineReplay:
             params |= {"window_start": window[0].isoformat(), "window_end": window[1].isoformat()}
             params.pop("plans", None)  # another window may need a newer state of its tables
         if "tensorboard" in params:
-            params["tensorboard"] = False  # nobody looks
+            params["tensorboard"] = False  # nobody views the TensorBoard of a back-test
         producer = replace(step.producer, dag_id=BACKTEST, run_id=run_id, try_number=1)
         uri, kind = self._address(step, run_id), str(record.output_kind)
         spec = StepSpec(

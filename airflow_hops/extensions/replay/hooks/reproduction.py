@@ -48,7 +48,7 @@ class RecordedRun:
         record: Record of its step.
         artifact: Its artifact; None if it made none, or the artifact is gone.
         experiment: Folder of an experiment of the package ``hops``.
-        best: Parameters that the run has found.
+        best: Best parameters of the run.
         returned_metric: Name of the metric that the step's function returned as a number.
         lacking: Unknown parts of the record, for a run without one.
     """
@@ -97,7 +97,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
             what = f"its {artifact.kind} artifact {artifact.uri}" if artifact else "nothing but MLflow's entries"
             raise BadInput(
                 f"{name}: the store has no record of this run (an older version of this package made it, or it was "
-                "removed): its code, its environment and the options of its step are unknown; what there is: "
+                "removed): its code, its environment and the options of its step are unknown; known are: "
                 f"{what}. Give --incomplete to train again with the parameters of its training.json, and the present "
                 "code and environment"
             )

@@ -139,7 +139,7 @@ def compare_results(
 def _compare_models(found: Mapping[str, Any], tolerance: float) -> Iterator[Compared]:
     """Compares weights and predictions of two models, as measured by ``ml.reproduce.compare``.
 
-    Weights that differ are no verdict, since equal models can have different weights: then predictions decide. Their
+    Different weights do not decide, since equal models can have different weights: then predictions decide. Their
     tolerance is absolute, since they are shares of 1 or of the standard deviation.
     """
     weights, predictions = found["weights"], found["predictions"]

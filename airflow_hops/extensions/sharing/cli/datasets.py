@@ -86,7 +86,7 @@ def publish(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def unpublish(args: Namespace) -> None:
-    """Stops sharing a version; others keep what they have fetched."""
+    """Stops sharing a version; fetched copies of others remain."""
     records, ref = SharingRecords(RuntimeHook(args.hops_conn_id).store), DatasetRef.parse(args.dataset)
     key, published = load_key(sharing_folder().key), records.published()
     name = f"{ref.name}@{ref.version}"
@@ -115,7 +115,7 @@ def show_list(args: Namespace) -> None:
 
 @suppress_logs_and_warning
 def peers(args: Namespace) -> None:
-    """Lists the trusted organisations, and what their catalogues say."""
+    """Lists the trusted organisations and the state of their catalogues."""
     records = SharingRecords(RuntimeHook(args.hops_conn_id).store)
     transfers, rows = records.transfers().values(), []
     for catalogue in records.catalogues():
@@ -263,7 +263,7 @@ def serve(args: Namespace) -> None:
         "storage_options": dict(hook.settings.storage_options),
         "folder": str(folder.path),
     }
-    descriptor = os.memfd_create("arguments", 0)  # inherited; credentials of the store are in no file
+    descriptor = os.memfd_create("arguments", 0)  # inherited, so the store's credentials are in no file
     os.write(descriptor, json.dumps(arguments).encode())
     environment = runtime_environment(hook.settings.runtime)
     environment["HOPS_SHARING_ARGUMENTS"] = f"/proc/self/fd/{descriptor}"
@@ -298,7 +298,7 @@ def _say_progress(transfer: Transfer, shown: list[str]) -> None:
 
 
 def _warn_without_daemon(records: SharingRecords) -> None:
-    """Waits for a beat of the daemon, and prints that there is none, or what the daemon reports."""
+    """Waits for the daemon's heartbeat, and prints its report, or that there is no heartbeat."""
     daemon: Daemon | None = records.daemon()
     watch = Watch(daemon)
     while daemon is not None and not watch.has_changed and watch.silent_s < _BEATS * BEAT_S:

@@ -111,7 +111,7 @@ class Seed(CheckedFields):
 
 @dataclass(frozen=True)
 class Preview(CheckedFields):
-    """Facts about a data set, for a look before the download.
+    """Facts about a data set that can be checked before the download.
 
     Attributes:
         files: Path, size and SHA-256 of each file.
@@ -216,7 +216,7 @@ def check_text(value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"a text has {error.object[error.start]!a}, which is half of a pair of surrogates and no character"
+            f"a text has {error.object[error.start]!a}, which is half of a surrogate pair, not a character"
         ) from None
 
 

@@ -3,18 +3,18 @@
 Below ``<store>/_state/sharing``:
 
 - ``published/<name>@<version>.json``: signed entries of this organisation, and ``seeds/<info hash>.json``: signed
-  statements about what the daemon gives to others;
+  statements about data sets that the daemon seeds;
 - ``public/``: the catalogue that others may read: ``catalogue.json`` with these statements, and ``documents/<SHA-256>``
   with the previews and torrent files that they name;
 - ``catalogues/<organisation>.json``: verified entries and seeds of the catalogues of others, and ``documents/``: their
   previews and torrent files;
 - ``versions/<name>.json``: the last version that was published, and ``sequence.json``: the catalogue's last number;
-- ``requests/<organisation>@<name>@<version>.json``: what tasks and commands want the daemon to fetch, ``refresh.json``:
+- ``requests/<organisation>@<name>@<version>.json``: downloads that tasks and commands request, ``refresh.json``:
   the last request for new catalogues;
 - ``transfers/<info hash>.json``: the state of each transfer, ``daemon.json``: the daemon's beats
   (:mod:`airflow_hops.core.store.leases`).
 
-The clocks of the daemon and of those who ask may differ: a request's time is but a name, which its answer repeats.
+The clocks of the daemon and of those who ask may differ: a request's time is only its id, which the answer repeats.
 
 ``<store>/_datasets/<organisation>/<name>/<version>/`` has the files of a fetched data set, and its ``dataset.json``,
 which is written last.
@@ -272,7 +272,7 @@ class SharingRecords:
         of, at = dataset.ref, time.time()
         before = self.read("requests", f"{_file_name(of)}.json")
         if before is not None and before["wants"] == DATA:
-            wants = DATA  # a look at the preview does not end a download
+            wants = DATA  # reading the preview does not end a download
         self.write(Request(of.organisation, of.name, of.version, wants, at), "requests", f"{_file_name(of)}.json")
         return at
 
@@ -305,7 +305,7 @@ class SharingRecords:
         return daemon is not None and daemon.refreshed in (asked, self.refresh_asked())
 
     def daemon(self) -> Daemon | None:
-        """Returns what the daemon last said of itself, or None."""
+        """Returns the daemon's last report, or None."""
         value = self.read("daemon.json")
         return None if value is None else Daemon.from_dict(value)
 
@@ -318,7 +318,7 @@ class SharingRecords:
         before = self.read("public", "catalogue.json")
         if before is not None and before["statements"] == statements and "catalogue" in before:
             return
-        # By the clock, since others refuse smaller numbers, also if this store and its record were lost.
+        # Follows the clock: peers refuse smaller numbers, even after a loss of this store and its record.
         sequence = max(int(time.time() * 1000), (self.read("sequence.json") or {"last": 0})["last"] + 1)
         self.write({"last": sequence}, "sequence.json")
         catalogue = sign_catalogue(key, statements, sequence)

@@ -1,6 +1,6 @@
 """Settings of data set sharing: a folder with ``settings.toml``, this organisation's key, and the trusted keys.
 
-The folder is ``[hops] sharing``, on the machines that run the daemon and publish. Others read the store alone.
+The folder is ``[hops] sharing``, on the machines that run the daemon and publish. Other machines read only the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Settings(CheckedFields):
         organisation: Name of this organisation.
         listen: Address and port at which the daemon waits for peers.
         address: ``host:port`` at which others reach it; announced with what is shared. Empty: that of ``listen``.
-        data: Folder of what is shared and fetched. Empty: ``data`` beside the settings.
+        data: Folder of shared and fetched data sets. Empty: ``data`` beside the settings.
         upload_mbit_s: Limit of the rate to peers, in megabits per second; 0 for none.
         download_mbit_s: Limit of the rate from peers.
         disk_gb: Maximum size of fetched data sets on the daemon's disk, in gigabytes.

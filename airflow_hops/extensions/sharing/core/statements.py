@@ -1,4 +1,4 @@
-"""Signed statements, by which organisations say what they share.
+"""Signed statements of organisations about their shared data sets.
 
 A statement is a JSON object with a ``content`` (the text of a JSON object), its ``kind``, the signer's Ed25519 key and
 the signature of kind and content. The text is signed as it is, so no canonical form of JSON is needed.
@@ -81,7 +81,7 @@ def check_public_text(text: str) -> str:
 
 
 def sign(key: Ed25519PrivateKey, kind: str, content: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the signed statement of a content."""
+    """Returns a signed statement with this content."""
     text = json.dumps(content, sort_keys=True)
     signature = base64.b64encode(key.sign(_signed(kind, text))).decode()
     return {"kind": kind, "content": text, "key": public_text(key), "signature": signature}
@@ -91,7 +91,7 @@ def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
     """Returns the signer's name, the kind and the content of a statement.
 
     Args:
-        statement: A JSON value from somebody else.
+        statement: An untrusted JSON value.
         trusted: Names of organisations by public key.
 
     Raises:
@@ -99,7 +99,7 @@ def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
     """
     names = ("kind", "content", "key", "signature")
     if not isinstance(statement, dict) or not all(isinstance(statement.get(name), str) for name in names):
-        raise ValueError(f"not a statement with the texts {', '.join(names)}")
+        raise ValueError(f"expected a statement with the text fields {', '.join(names)}")
     kind, text, key, signature = (statement[name] for name in names)
     if key not in trusted:
         raise ValueError(f"signed with the key {key[:60]}, which is not trusted")
@@ -107,7 +107,7 @@ def verify(statement: Any, trusted: Mapping[str, str]) -> tuple[str, str, Any]:
         public = Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
         public.verify(base64.b64decode(signature, validate=True), _signed(kind, text))
     except (InvalidSignature, ValueError):
-        raise ValueError(f"the signature is not that of {trusted[key]}: forged, or damaged on the way") from None
+        raise ValueError(f"the signature is not that of {trusted[key]}: forged, or damaged in transit") from None
     content = parse_json(text, f"statement of {trusted[key]}")
     check_text(content)
     return trusted[key], kind, content
@@ -128,7 +128,7 @@ def sequence_of(statement: Any, statements: Sequence[Any], trusted: Mapping[str,
     if kind != CATALOGUE or not isinstance(content, dict) or type(content.get("sequence")) is not int:
         raise ValueError("its signature is not that of a catalogue with a sequence number")
     if content.get("statements") != digest_of(statements):
-        raise ValueError("its signature is that of other statements: forged, or damaged on the way")
+        raise ValueError("its signature is that of other statements: forged, or damaged in transit")
     return int(content["sequence"])
 
 

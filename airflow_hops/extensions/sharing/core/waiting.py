@@ -55,7 +55,7 @@ class Wait:
 def next_wait(
     records: SharingRecords, ref: DatasetRef, last: Wait | None, *, accept: Accept | None = None, wants: str = DATA
 ) -> Wait | Dataset:
-    """Returns the data set once it is in the store, or what to wait for next, after asking the daemon for it.
+    """Returns the data set if it is in the store; otherwise requests it, and returns the next condition to wait for.
 
     It has no state but the records and the last wait, so another process can continue.
 

@@ -86,7 +86,7 @@ def plan_ranges(
                 raise BadInput(f"topic {topic.name!r} has no partition {unknown[0]}; it has {_few(partitions)}")
             ranges = {partition: tuple(bounds) for partition, bounds in source.offsets.items()}
             return TopicRanges(topic.name, topic_id, None, ranges)  # type: ignore[arg-type]
-        # Offsets of another topic of the same name say nothing of this one.
+        # Offsets of a former topic with this name do not apply.
         before, after = (plan if plan and plan.topic_id == topic_id else None for plan in (before, after))
         bounds = {
             str(partition): (_start(topic, partition, window[0], before), _end(topic, partition, window[1], after))
@@ -137,7 +137,7 @@ def check_stored(topic: Topic, ranges: TopicRanges) -> None:
 def _start(topic: Topic, partition: int, time: datetime | None, before: TopicRanges | None) -> int:
     low, high = topic.bounds(partition)
     if before is not None:
-        # A partition that is newer than the plan before it has nothing older.
+        # A partition created after the previous plan has no earlier records.
         return before.offsets.get(str(partition), (0, 0))[1]
     if time is None:
         return low

@@ -17,10 +17,10 @@ class TopicSource(RowSource):
 
     Attributes:
         uri: ``kafka://topic``.
-        time_column: Column by which the window also selects rows; None for Kafka's time alone.
+        time_column: Column by which the window also selects rows; None to use only Kafka's time.
         columns: Columns to use; None for all.
         schema: Types of columns that should not be inferred, as of :class:`~airflow_hops.operators.Source`.
-        format: Of the values: ``json``, ``avro`` or ``protobuf``; None is JSON, or what the schema registry says if
+        format: Format of the values: ``json``, ``avro`` or ``protobuf``; None is JSON, or the schema registry's if
             there is one.
         offsets: First offset and the one after the last, by partition, instead of the window.
         allow_gaps: Whether records that compaction has removed may be missing.

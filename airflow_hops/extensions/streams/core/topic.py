@@ -109,7 +109,7 @@ class Topic:
         return low, high
 
     def offset_at(self, partition: int, time_ms: int) -> int | None:
-        """Returns the first offset whose record has this time or a later one; None if no record has."""
+        """Returns the offset of the first record with this time or a later one; None if there is no such record."""
         with self.explaining():
             place = kafka_library().TopicPartition(self.name, partition, time_ms)
             (answer,) = self.consumer.offsets_for_times([place], timeout=TIMEOUT_S)
@@ -142,7 +142,7 @@ class Topic:
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        if self._admin_client is None:  # and not garbage while it waits for an answer
+        if self._admin_client is None:  # kept, so it is no garbage while it waits
             of_consumers = {*_FORCED, "group.id", "isolation.level"}
             config = {name: value for name, value in self._config.items() if name not in of_consumers}
             self._admin_client = AdminClient(config)

@@ -52,8 +52,8 @@ class KeyedSource(RowSource):
     """Base of the sources of tables and queries.
 
     Attributes:
-        key: Columns whose values identify a row; duplicates are an error.
-        version: What identifies the rows.
+        key: Columns that identify a row; duplicates are an error.
+        version: Identifier of the rows' state.
     """
 
     planner = "airflow_hops.extensions.tables.hooks:plan"
@@ -79,16 +79,16 @@ class QuerySource(KeyedSource):
     Attributes:
         uri: ``sql://`` with the connection's id; it need not be given.
         conn_id: Connection of type ``postgres`` or ``sqlite``.
-        sql: Query whose rows are the table; the window is added to it.
+        sql: Query that returns the table; the window is added to it.
         time_column: Column by which the window selects rows in the database; None takes the whole table. A timestamp
             without a zone is UTC, an integer is seconds since the epoch.
         columns: Columns to use; None for all.
         schema: Types of columns that should not be inferred, as of :class:`~airflow_hops.operators.Source`, without
             layouts of times.
-        partition_column: Column, a number or a time, by whose ranges the query is read in parallel.
+        partition_column: Numeric or time column; the query is read in parallel by its ranges.
         num_partitions: Number of these ranges.
-        key: Columns whose values identify a row; duplicates are an error.
-        version: Query whose only value changes whenever the rows do; None if unknown, and the rows are always read.
+        key: Columns that identify a row; duplicates are an error.
+        version: Query for one value that changes with the rows; None if unknown: then the rows are always read.
     """
 
     schemes = (SQL,)
@@ -123,7 +123,7 @@ class QuerySource(KeyedSource):
         return self.conn_id
 
     def with_options(self, options: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns the source with what a step connects to its database with."""
+        """Returns the source with the parameters for the database connection."""
         return replace(self, storage_options=options[str(self.conn_id)])
 
 
@@ -139,7 +139,7 @@ class TableSource(KeyedSource):
         columns: Columns to use; None for all.
         schema: Types of columns that should not be inferred, as of :class:`~airflow_hops.operators.Source`, without
             layouts of times.
-        key: Columns whose values identify a row; duplicates are an error.
+        key: Columns that identify a row; duplicates are an error.
         version: Of an Iceberg or Delta table: the snapshot or version to read; None for that of the run's first try.
         storage_options: Options of pyiceberg's catalogue or of deltalake. Airflow stores them with the task's rendered
             fields, so put credentials into a connection.

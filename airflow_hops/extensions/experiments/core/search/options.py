@@ -73,7 +73,7 @@ class SearchOptions(StepOptions):
                 "and a direction for each"
             )
         if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
-            raise BadInput(f"study is {self.study!r}, expected a name, or None for one of each run")
+            raise BadInput(f"study is {self.study!r}, expected a name, or None for a separate study in each run")
         if self.choose is not None and self.choose not in self.metrics:
             raise BadInput(f"choose is {self.choose!r}, expected one of {', '.join(self.metrics)}")
         if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
@@ -89,7 +89,7 @@ class SearchOptions(StepOptions):
             raise BadInput(f"trials is None with sampler {self.sampler!r}; expected a number, 1 or more")
 
     def of_run(self, producer: Producer) -> SearchOptions:
-        """Returns the options for a run; one that repeats another has a study of its own, and reuses no trials."""
+        """Returns the options for a run; a repetition has a new study, and reuses no trials."""
         is_repeated = producer.dag_id in (REPRODUCED, BACKTEST)
         return replace(self, study=None, reuse=False) if is_repeated else self
 

@@ -30,7 +30,7 @@ class TrialRecord(CheckedFields):
         values: Final values of the study's metrics in their order; empty unless complete.
         metrics: All final metrics of a complete trial by name.
         intermediate: Pairs ``[step, value]`` of the first metric, at most :data:`MAX_INTERMEDIATE`, by step.
-        reason: Why it failed, was pruned, or was stopped and by whom; empty otherwise.
+        reason: Reason of a failure, pruning or stop, with the person; empty otherwise.
         started: Start of the trial, ISO 8601 UTC.
         ended: End of the trial, or None.
         seconds: Duration; 0 for a reused trial; None while it runs.
@@ -102,8 +102,8 @@ class StudyRecord(CheckedFields):
         base: Key of code, data and options, which a trial's key extends with its parameters.
         choose: The metric that determines the winner.
         mlflow_run: Id of the search's MLflow run, or None.
-        error: Why the search failed, or None.
-        stopped_by: Who stopped the search, or None.
+        error: Reason of the search's failure, or None.
+        stopped_by: Person who stopped the search, or None.
         published: Whether the task has returned the winner; if not, a retry publishes it without further trials.
     """
 

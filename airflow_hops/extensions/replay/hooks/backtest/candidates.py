@@ -89,8 +89,8 @@ class Candidates:
         start, end = self._pipeline.first_window
         if not start or not end:
             raise BadInput(
-                f"the champion of {self._plan.model_name!r} learnt from {start or 'the beginning'} to "
-                f"{end or 'the end'}, a window without a length; set the length of the first one: --first 90d"
+                f"the champion of {self._plan.model_name!r} was trained on the data from {start or 'the beginning'} to "
+                f"{end or 'the end'}, a window without a length; set the length of the first window: --first 90d"
             )
         return self._plan.ticks(as_utc(end) - as_utc(start))
 

@@ -264,7 +264,7 @@ class Scoreboard:
     def _retrainings(self, course: Course) -> tuple[Retraining, ...]:
         ends = [of.tick for of in course.requested[1:]] + [len(self._ticks) - 1]
         made = []
-        for of, until in zip(course.requested, ends, strict=False):  # without requests there is one end too many
+        for of, until in zip(course.requested, ends, strict=False):  # one end is left over without requests
             number, champion = self._number(of.candidate), self._number(of.champion)
             periods = [each for each in self._counted if of.tick < each <= until]
             new, old = ([self._figures[each][period] for period in periods] for each in (number, champion))
