@@ -18,6 +18,11 @@ from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.model_server.locks import store_lock
 
+# By file: change_config() rewrites the file atomically under its lock, and the server polls it. By RPC, under a lock in
+# the store: write the complete config to the store, send it, and on refusal write and send the previous one. A kill
+# between write and send leaves a config that the server does not have; the next change(), or serve_again(), sends it.
+# Labels can only point to available versions, so after a restart the config is sent without labels first.
+
 
 class ModelConfigs(Protocol):
     """The config of a server: its models, and the versions and labels of each.

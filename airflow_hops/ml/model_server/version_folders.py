@@ -19,6 +19,11 @@ from airflow_hops.core.processes.remote_files import RemoteFiles
 from airflow_hops.core.serving_api.server_kinds import BUNDLED, model_server_kinds
 from airflow_hops.serving.models.formats import ModelFormat, format_of, formats, model_files
 
+# A version's folder appears once and never changes. Locally: copy to .staging-…, add the marker (fingerprint), rename.
+# In a store: the marker first, then the files, and last the file by which servers recognize a model; removal in
+# reverse. A kill leaves a .staging- folder, or files without the recognized one: the next publish() removes them, or
+# with the same marker keeps what is there. Callers hold ModelServer.exclusive().
+
 _MARKER = "assets.extra/hops.json"
 """Identifies the model in a version folder; a SavedModel may hold files that it does not load in ``assets.extra``."""
 

@@ -19,6 +19,17 @@ from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.jobs import Job, JobRecord
 
+# Protocol of a job, whose other side is a worker (airflow_hops.core.store.jobs). Files in the job's folder:
+# - `running`: locked by this process until it ends; its text (pid, session) is written once. A free lock with text
+#   means that the job's process has ended, so no second process may run the step.
+# - `attached`: locked by the worker that follows the job. Without it for orphan_timeout_s, the job removes its record
+#   and ends; a retry on this machine attaches again before.
+# In the store: this process writes the record every beat_s, with a growing number, until its result. A retry on another
+# machine that sees no new number for long enough writes `takeover`, and waits. This process reads it after each beat,
+# and ends everything; if it cannot reach the store for fence_s, it ends by itself, before the retry considers it dead.
+# So two machines never run the step at once.
+# _storing serializes the beats, the result, and forks: a rank must not inherit a lock of the store's client.
+
 _LOOK_S = 0.5
 _LOCK_ATTEMPTS = 20
 

@@ -32,6 +32,17 @@ from airflow_hops.core.processes.forks import GO, Children, receive_request, tak
 from airflow_hops.core.processes.lifetime import adopt_orphans
 from airflow_hops.core.processes.programs import PATH_ENTRY
 
+# States of a step: requested (request and pipe received) → forked (pid sent) → going (client has replied) → ended
+# (status sent). A client that does not get a pid in time closes the connection and starts the step itself; the fork
+# then reads no `go` and exits, so the step never runs twice.
+# - The client's output pipe is the step's standard output: it ends when the step and its descendants have closed it.
+# - A kill of this process also kills its running steps (by the parent-death signal of their forks); a worker sees the
+#   closed connection without a status.
+# - A new warm process replaces the socket by a rename. The old one notices another inode, serves its running steps, and
+#   ends. Both may run at once; each removes only its own socket.
+# - A step adopts its orphans. What it leaves behind when it ends becomes a child of this process, which sends SIGTERM,
+#   and after 10 s SIGKILL; until then the process does not end.
+
 WARM_MODULES = (
     "numpy",
     "pandas",

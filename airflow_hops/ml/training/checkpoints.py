@@ -23,6 +23,11 @@ from airflow_hops import __version__
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, read_json
 from airflow_hops.core.processes.files import sync
 
+# Writing: fill a hidden folder, fsync its files and itself, rename it to step-<n>, fsync the parent, then remove old
+# checkpoints, hiding each by a rename first. A kill leaves a hidden folder, which the next write removes. Each step is
+# written by one process (rank 0) and one thread; readers (the copier to the store, a retry) need no lock, since a
+# visible folder is complete and never changes.
+
 CHECKPOINT_NAME = "checkpoint.json"
 CHECKPOINT_GLOB = "step-*"
 _FORMAT = 2

@@ -26,6 +26,12 @@ from airflow_hops.serving.api.grpc_internals import STARTED, STATUS_NUMBERS, che
 from airflow_hops.serving.errors import ServingError
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_message_bytes
 
+# States of a call, each entered by an event in gRPC's thread: requested → accepted (the next call is requested at once)
+# → received → answered → done. A call in the pool has two open events, its close by the client and the end of its
+# answer; it is done after both (`_open`). A call whose message comes too late is answered by the timing thread, and its
+# missing message is its second event.
+# No callback may block or raise: gRPC's thread serves all connections.
+
 log = logging.getLogger(__name__)
 
 Metadata = tuple[tuple[str, str | bytes], ...]

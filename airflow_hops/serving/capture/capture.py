@@ -38,6 +38,13 @@ from airflow_hops.serving.capture.spool import (
     used_bytes,
 )
 
+# The states of a captured request: offered, in the spool (acknowledged, survives a kill of this process), in a file or
+# the sink. A request that does not fit is dropped and counted, never waited for.
+# A thread looks after the writer: it restarts an ended one, with pauses from 1 to 30 s. A restarted writer continues
+# from the state that its predecessor saved. Flushes are numbered, and repeated every 2 s until the state answers.
+# Shutdown: stop appending, release server.lock, close the writer's input; the writer then empties the spool and removes
+# its folder, which is the sign of success. If it cannot, the folder stays for the next server.
+
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.02

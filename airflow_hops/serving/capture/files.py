@@ -19,6 +19,11 @@ from airflow_hops.core.processes.files import make_private, sync
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import RemoteFiles
 
+# Order of publishing a local file: write a hidden temporary file, fsync it, take the lock of the base folder, choose a
+# name later than all names in the folder, rename, fsync the folder. The lock makes names appear in order, also with
+# several writers, so that a reader can use the last name that it has read as its cursor.
+# A kill leaves at most a hidden temporary file, which is removed after an hour by the next writer of the folder.
+
 log = logging.getLogger(__name__)
 
 _STALE_TEMPORARY_S = 3600

@@ -20,6 +20,18 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
+# Protocol of a spool. The server creates the folder, takes server.lock, writes options.json and the state file, and
+# then starts the writer, which takes writer.lock. Both locks end with their processes.
+# - Only the server appends to segments: one os.write() for all records of a call, under a lock of the process. It
+#   starts the next segment at the size limit; it never rewrites one.
+# - Only the writer saves the state, into two slots in turn, and removes segments before its position. The server reads
+#   the state to learn how much room there is, and removes the current segment once all of it is written.
+# - A batch: save its end as `planned`, publish its files, then save `position` = `planned`, and remove older segments.
+# - Killed between both saves, the next writer builds the same batch from the same records, and skips existing files.
+# - A torn record (server killed, disk full) ends its segment for readers; it was never acknowledged.
+# - An incomplete record at the end of the last segment may still be in the making: it is only damage once the server
+#   has ended or a later segment has records.
+
 _HEAD = struct.Struct("<II")
 _HEAD_BYTES = _HEAD.size
 OPTIONS_FILE = "options.json"

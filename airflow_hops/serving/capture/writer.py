@@ -40,6 +40,18 @@ from airflow_hops.serving.capture.spool import (
     segments,
 )
 
+# Protocol of the writer process (its files are described in airflow_hops.serving.capture.spool).
+# - Start: the server starts it with the spool's folder; it takes writer.lock, or exits if another writer has it.
+# - Standard input: the server writes the number of a flush per line. The answer is `flushed` or `failed_flush` in the
+#   state, so a server whose writer was replaced asks again. End of input only means that the server closes.
+# - Whether the server has ended is read from server.lock, not from input or signals; signals are ignored.
+# - Every few seconds, and at a flush, it tries to take the spools beside its own. If it gets writer.lock and nobody
+#   holds server.lock, both processes of that spool were killed, and this writer finishes it.
+# - An error of the store or disk keeps the batch planned, and is tried again after 1, 2, 4, … seconds. After the
+#   server's end, it gives up after ten minutes, and the next server's writer adopts the spool.
+# - An empty spool of an ended server is removed: segments first, options.json and writer.lock last, because other
+#   writers find a spool by its options. Killed in between, the rest is an adoptable, empty spool.
+
 log = logging.getLogger("airflow_hops.serving.capture.writer")  # not __main__
 
 _ADOPT_EVERY_S = 5.0

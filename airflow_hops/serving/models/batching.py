@@ -23,6 +23,13 @@ from airflow_hops.serving.models.model_options import BatchingOptions
 from airflow_hops.serving.models.servable import Signature
 from airflow_hops.serving.monitoring.series import BATCHES
 
+# States of a batch: filling (last in its queue) → due (submitted to the threads, may still grow) → started (in no
+# queue). It becomes due when it is full, when a request does not fit and starts the next one, or when its oldest
+# request has waited for the time-out; the waiting request's own thread does the latter, so no timer is needed.
+# _lock guards queues and batches until they start. A task's future decides races without it: a client that gives up
+# cancels it, and a starting batch sets it to running; only one of both succeeds.
+# A failed batch is run again request by request, so that an error reaches only the request that causes it.
+
 # Clients choose the set of outputs, so empty queues beyond this number are dropped.
 _MAX_QUEUES = 64
 

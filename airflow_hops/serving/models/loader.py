@@ -25,6 +25,18 @@ from airflow_hops.serving.models.servable import Servable
 from airflow_hops.serving.models.storage import is_remote
 from airflow_hops.serving.models.wanted_models import NEVER, WantedModels, WantedVersion, due_after
 
+# States of a version: wanted → loading → available → (no longer wanted) → unloading → end; a failed load is tried again
+# until its attempts are used up or its files change.
+# - One lock, _changed, guards the wanted models and the config. Loads, copies and unloads run in pools without the
+#   lock, and take it to record their result.
+# - One thread runs rounds: read the config and traffic files if due, poll base paths, begin what is due. Each change
+#   wakes it for another round; reload() and the start wait until a round has found nothing untried.
+# - A loaded version is published in the catalog before its state becomes AVAILABLE; a version to unload leaves the
+#   catalog first, and is closed when the last request has let go of it.
+# - A version that is no longer wanted while it loads is closed after its load. Files that change during a load make it
+#   fail with ABORTED, and be tried again.
+# - Nothing is stored: after a kill, the config file, the base paths and the traffic file determine the same state.
+
 log = logging.getLogger(__name__)
 
 # How long a reload and the start wait for versions that are being written, and for stores.

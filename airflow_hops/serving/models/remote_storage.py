@@ -30,6 +30,13 @@ from airflow_hops.serving.models.storage import QUIET_S, version_number
 if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable
 
+# Polls of a store: at most one runs per base path. ask() numbers requests; a poll answers those before it began, and is
+# followed by another if more were asked for meanwhile. After 30 s it counts as failed and may be replaced; its late
+# result is ignored, because `current` has changed.
+# A version is loaded in steps: a listing that is unchanged for QUIET_S, a copy in parts, the listing again, the load
+# from the copy. If the listing has changed, the copy is discarded. Copies are in a folder that this process locks; what
+# a killed process leaves is removed by the next one (airflow_hops.serving.models.model_cache).
+
 
 log = logging.getLogger(__name__)
 

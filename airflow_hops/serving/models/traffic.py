@@ -17,6 +17,11 @@ from airflow_hops.core.serving_api import traffic_config
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.traffic_config import TrafficConfig, read_traffic_config
 
+# A split is in two places: the file, from which a restarted server takes it, and memory, from which requests take it.
+# set_split() writes the file first and then the memory; an error of the file changes nothing. A changed file is read at
+# the next poll, and an invalid one is ignored.
+# Requests read the published objects without a lock: a change replaces them as a whole.
+
 log = logging.getLogger(__name__)
 
 # Percentages are integers, so a hundred slots represent every split exactly.

@@ -12,6 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
+# Messages are pickled triples over a Unix socket between processes of one server, which trust each other: (number,
+# method, arguments) is a call; (number, None, (value, error)) its response; number 0 is a call without response.
+# Calls run in a pool, so they can cross and be answered in any order; calls without response run in order in the
+# reading thread. When the other process ends, every pending call gets PeerGone.
+
 log = logging.getLogger(__name__)
 
 _THREADS = 32

@@ -37,6 +37,20 @@ from airflow_hops.serving.workers.peer import PeerGone, error_of
 from airflow_hops.serving.workers.worker import WorkerAssignment, WorkerModel, WorkerState, worker_flags
 from airflow_hops.serving.workers.worker_handle import Worker, WorkerServable
 
+# Protocol between the first process and its workers (calls over airflow_hops.serving.workers.peer, one socket each).
+# - Ports: the first process binds them with SO_REUSEPORT and never listens; each worker binds and listens once the
+#   state says `is_open`. The kernel distributes connections.
+# - A version: open it in one worker; only if that survives, enter it in _opened and open it in the others; then the
+#   catalog changes, and `take` sends the complete state to all. A change returns when all have applied it.
+# - A state is always sent completely, so repeating it does no harm. A worker that does not apply it
+#   within 30 s is killed, because it would serve old versions.
+# - A new worker opens what _opened lists, and gets the state under _lock, together with joining _serving: it cannot
+#   miss a change, and it listens only after that.
+# - Files that changed since a version was opened are refused, so that all workers serve the same bytes. Only if no
+#   worker is left do the next ones open the current files.
+# - _lock guards _serving, _opened, _refusals and what is sent; _counting serializes polls of counts. Take _counting
+#   first. A worker's counts move to _past when it has ended; a kill loses at most the last second.
+
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0

@@ -28,6 +28,11 @@ from airflow_hops.serving.workers.counts import WorkerCounts
 from airflow_hops.serving.workers.peer import Peer, connection_pair
 from airflow_hops.serving.workers.worker import ALIVE_EVERY_S, WorkerAssignment, threads_each
 
+# A worker's life: a new program gets one end of a socket pair, reads its assignment from standard input, imports its
+# libraries, and sends heartbeats; it opens versions on request; `serve` gives it the first state. `finish` makes it
+# write its captured requests; then it is killed. If the first process has ended, the socket closes and it exits.
+# Missing heartbeats and a closed socket only kill the process; its exit, which a thread waits for, calls on_end.
+
 log = logging.getLogger(__name__)
 
 

@@ -21,6 +21,11 @@ from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.loader import GROWING_S
 
+# One thread per upstream polls it each second; a request for an unknown model polls all of them at once (`discover`).
+# Under _changed, each answer replaces the upstream's statuses, and the catalog gets the union of those that are
+# reachable. A version is published once at least one upstream has it, and withdrawn when no reachable upstream has it;
+# while none is reachable, nothing changes.
+
 log = logging.getLogger(__name__)
 
 _POLL_S = 1.0

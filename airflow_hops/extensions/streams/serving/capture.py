@@ -28,6 +28,10 @@ from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER
 from airflow_hops.serving.capture.batch import Part
 from airflow_hops.serving.capture.sinks import CaptureSink
 
+# A batch in Kafka: init_transactions (once per producer; fences older producers of the same name), begin, produce,
+# flush, commit. Only then does the writer save its position. If the writer is killed before the commit, the next
+# producer's fencing aborts the transaction; after the commit but before the save, the batch is sent twice.
+
 log = logging.getLogger(__name__)
 
 LABELS_SUFFIX, SHADOW_SUFFIX = "-labels", "-shadow"

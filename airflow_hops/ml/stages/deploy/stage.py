@@ -34,6 +34,14 @@ from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
 from airflow_hops.serving.models.lookups import LookupFile
 
+# What a kill leaves behind, in the order of the steps, all under ModelServer.exclusive():
+# - after the registry: a version in MLflow without traffic; a retry gets the same number by the model's fingerprint.
+# - after the version folder: files that nobody serves; a retry finds them by their marker.
+# - after the config: the server loads a version that gets no traffic, since the shares were set before it.
+# - after the record: the record says what should serve; a retry or the next rollout poll sets labels and shares.
+# - after labels and traffic: only MLflow's aliases are old.
+# An error (unlike a kill) before the record undoes config and folder, if this task has created them.
+
 STABLE_LABEL = "stable"
 CANARY_LABEL = "canary"
 

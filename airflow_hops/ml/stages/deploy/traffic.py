@@ -23,6 +23,12 @@ from airflow_hops.ml.stages.deploy.stage import CANARY_LABEL, STABLE_LABEL, chec
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking import ModelRegistry, read_training
 
+# Order of a decision, under ModelServer.exclusive(): check it, load the version if needed, write the record, apply.
+# Before the record is written, nothing that gets traffic has changed; after it, apply() is repeated by whoever comes
+# next. A retry recognizes its own decision in the record's history (_decided_before) and only applies it.
+# apply() sets the shares before it unloads versions, so that no version is unloaded while it gets requests. A server
+# that does not split traffic sends all requests to its newest version; there, the versions come first.
+
 
 def set_traffic(context: StepContext, *, percents: Mapping[str, int], **given: Any) -> dict[str, Any]:
     """Sets the shares of champion and challenger.

@@ -46,6 +46,19 @@ from airflow_hops.ml.stages.rollout.comparisons import (
 from airflow_hops.ml.stages.rollout.decision import Outcome, Question, Waiting, enforce, recorded_decision, settle
 from airflow_hops.ml.step.context import StepContext
 
+# States of a rollout, all in the model's record: step (percent, counts so far) → passed → next step … → question
+# (approval) → promoted; or rolled_back, or left. A poll holds ModelServer.exclusive() from reading the record to
+# applying the outcome.
+# - Order of a poll: read the record; add a person's answer; repair the server (config, shares); read its counts; test;
+#   write the record; apply. A kill before the write loses only the counts since the last poll, which the server still
+#   has; a kill after it is repaired by the next poll, because enforce() and settle() are idempotent.
+# - Counts come from the server and start at 0 when it restarts. Progress adds the differences, and recognizes a restart
+#   by the server's start time.
+# - A person may change shares or decide meanwhile: another share starts a new step; a decision ends the rollout, and
+#   poll() only applies it.
+# - Each test costs significance, so tests are planned by requests (progress.tested), not by polls: polling more often
+#   does not make a false alarm more likely.
+
 _AGAIN_S = 5.0
 """Seconds until a decision is applied again after MLflow or the server was unavailable."""
 

@@ -19,6 +19,11 @@ from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
 from airflow_hops.ml.stages.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
 
+# The cursor file of a task has two parts: `until`, the name up to which rows were compared, and for each run its
+# window. A run's first try writes its window (from `until` to the newest file) before it reads a row; tries after it
+# read the same. commit() moves `until` after the artifact is committed; a kill in between makes the next run begin at
+# the old position, so rows may be compared twice, but none are skipped.
+
 _RUNS_KEPT = 100
 
 

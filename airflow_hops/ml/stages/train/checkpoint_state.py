@@ -22,6 +22,11 @@ from airflow_hops.ml.training.checkpoints import (
     read_checkpoint,
 )
 
+# Order of publish(): each file under a temporary name, renamed when complete; checkpoint.json last. A folder without it
+# is incomplete and is ignored, overwritten by the same step, or removed with older ones. fetch() takes the newest whose
+# checksums are right. Only one try of a task writes here at a time, so no lock is needed. The key of the folder
+# contains code, parameters and inputs: a changed task does not resume another training.
+
 _KEPT = 2
 
 log = logging.getLogger(__name__)

@@ -42,6 +42,15 @@ from airflow_hops.ml.training.gang.frames import GREETING, Frames
 from airflow_hops.ml.training.gang.rendezvous import horovod_environment
 from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 
+# Order of a gang on a host: greeting, `hello` → `job`, files, `place` → `ready` (libraries imported) → `go` (once all
+# hosts are ready) → fork the ranks → `events` … → `ended`. No rank starts before `go`, so a wrong version or a missing
+# file on one host costs no training time.
+# Who ends whom: the supervisor's `end`, or its silence for 15 s, ends the ranks through the agent; a killed agent, or a
+# closed stream, ends them through the guard; a killed guard signals the agent. If all are killed at once (power), only
+# files remain, which the next guard on the host removes.
+# Rank 0's files are sent before the event that announces them, over the same stream, so the supervisor has them when it
+# reads the event.
+
 ALIVE_INTERVAL_S = 2.0
 SILENCE_S = 15.0
 """Each side of a stream sends a sign of life every 2 s; after 15 s of silence the other counts it as dead."""

@@ -30,6 +30,12 @@ from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Place
 from airflow_hops.ml.training.gang.leases import GpuLeases
 from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_environment, rendezvous
 
+# Order of a fork: check that TensorFlow has not been used (its threads would be missing in the fork), lease the GPUs,
+# create both pipes of a rank, fork, close the write ends here. Later ranks therefore do not inherit the write ends, and
+# a pipe ends with its own rank.
+# A rank's exit event follows its last output: after waitpid(), the pipes are read once more. The lease of a GPU is
+# released by the kernel when this process and all ranks have closed it, so that an orphaned rank keeps its GPU.
+
 _LINE_BYTES = 1 << 16
 
 

@@ -17,6 +17,11 @@ from airflow_hops.core.processes.locks import open_folder, try_lock
 from airflow_hops.core.processes.temporary_folders import shared_temporary_folder
 from airflow_hops.ml.training.devices import Gpu
 
+# To lease: open the GPU's file (without following links), try flock() without waiting, write the holder's name into it.
+# The name only serves other tasks' errors; the lock alone decides. Files are never removed, since a new file of the
+# same name would have another lock. Two tasks that each get some of the GPUs they need both give up and release: no
+# task waits while it holds a lease.
+
 FOLDER_VARIABLE = "HOPS_GPU_LEASES"
 """Environment variable with the folder of the locks; by default ``hops-gpu-leases`` in the host's temporary folder."""
 

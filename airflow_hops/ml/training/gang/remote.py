@@ -23,6 +23,14 @@ from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.rendezvous import rendezvous
 from airflow_hops.ml.training.gang.transfer import DISCARD, FILE, PLACE, FileReceiver, send_folder
 
+# This side of the agents' protocol (airflow_hops.ml.training.gang.agent): wait for `hello` of all, compare versions,
+# start the rendezvous server, send the jobs in parallel, wait for `ready` of all, send `go` to all.
+# One thread per agent reads its stream into a queue, one sends signs of life every 2 s. The main thread only takes from
+# the queue, and decides that an agent is lost: its stream has ended, or it was silent for 15 s. Its ranks then get an
+# exit event without a code.
+# end() asks the agents to kill, waits 2.5 s, and closes the streams: an agent whose stream is closed kills its ranks
+# itself.
+
 _START_S = 60.0
 _END_S = 2.5
 _LOOK_S = 0.05

@@ -23,6 +23,11 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.training.digests import Digests, check_equal
 from airflow_hops.ml.training.gang.crew import Channel, Placement
 
+# The server's port is bound before the ranks are forked, so that they know it; its thread starts after, since a fork
+# copies no threads. Scopes: `global` with all ranks, `local_<host>` with those of a host, `cross_<local rank>` with one
+# per host; their sizes tell when a scope is empty again. _Server.lock guards values and counts. Other scopes
+# (SharedValues) are never emptied: names must be new for each exchange.
+
 LOOPBACK = "lo"
 _PAUSE_S = 0.05
 _ANSWER_S = 10.0

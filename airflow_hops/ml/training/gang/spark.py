@@ -28,6 +28,12 @@ from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
+# Order: the driver listens, a barrier job starts np tasks, each task calls back and proves by the gang's secret that it
+# belongs to it (airflow_hops.ml.training.gang.handshake). When all have called, the driver stops listening, sorts them
+# by host, and gives out ranks; from then on each task is an agent.
+# A killed driver closes the connections, and agents kill their ranks. A failed task makes Spark restart the barrier
+# stage; its tasks cannot connect any more, so the gang fails as a whole and Airflow's retry starts another.
+
 _SETTLE_S = 10.0
 _POLL_S = 0.1
 _CALL_BACK_S = 120.0

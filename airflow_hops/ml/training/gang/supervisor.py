@@ -20,6 +20,16 @@ from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Wo
 from airflow_hops.ml.training.gang.forked import LocalRanks
 from airflow_hops.ml.training.gang.rendezvous import stall_environment
 
+# States of a rank: running → finished (result received) → ended with code 0; anything else is a failure: an error
+# message, another exit code, a signal, or a lost host.
+# One rank's failure breaks the collectives of all others, which then fail, too. The rank at fault is therefore sought
+# before any error is raised: wait up to 1 s for the cause (5 s if all failures so far quote Horovod), prefer ranks that
+# were killed or failed by themselves to those that report a broken collective.
+# A stall: a rank without a sign of life (message or output) for stall_timeout_s. All ranks write their stacks on
+# SIGUSR1; the culprit is one that is not in a collective. In every case crew.end() kills all ranks before the error is
+# raised, so no rank outlives run_gang(). If this process is killed, its ranks are killed by their parent-death signal,
+# or by their agents.
+
 LOG_FOLLOWS = "The last lines of its log:"
 _LINE_CHARACTERS = 500
 _LAST_LINES = 20

@@ -13,6 +13,10 @@ from typing import Any, BinaryIO
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.training.gang.frames import Frames
 
+# A file is sent as chunks into a hidden place at the receiver, and moved to its path by `place`, which also names all
+# files that the folder must have; `discard` removes an incomplete one. A new folder appears by one rename, other files
+# one by one, each complete. A kill on either side leaves only hidden files.
+
 _CHUNK_BYTES = 1 << 20
 _NO_CODE = frozenset({"__pycache__", ".git", ".venv", "node_modules"})
 

@@ -17,6 +17,10 @@ from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.private_folders import cache_folder, private_folder
 from airflow_hops.core.store.source_files import list_files
 
+# The cache: a file is complete when it has its name; it is fetched as <name>.part under one of a fixed number of locks,
+# and renamed. The lock .lock-room serializes making room, which removes the files that were used longest ago (mtime). A
+# reader opens a file immediately after fetching it: an open file stays readable when it is removed.
+
 CACHE_BYTES = 50 << 30
 _LOCKS = 64
 _PART = ".part"

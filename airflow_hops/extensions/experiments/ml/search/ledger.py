@@ -17,6 +17,14 @@ from airflow_hops.extensions.experiments.core.search import MAX_INTERMEDIATE, Se
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from airflow_hops.extensions.experiments.core.study_owner import StudyOwner, StudyTaken
 
+# The record in the store is the only state of a search: trials (append and replace by number), then the study. It is
+# written after changes, at most about once a second, by the search that holds the StudyOwner; check() before each write
+# ends a search whose study was claimed by another one.
+# States of a trial: running → complete, pruned, failed or stopped. A trial is recorded as running before it starts, and
+# as ended after its output has been stored (Search.ended). After a kill, trials in the state running are run again, up
+# to three tries; ended ones are told to a new sampler. A kill therefore repeats the trials that ran at the last save,
+# and loses none.
+
 _FIXED = ("space", "metrics", "directions")
 _MAX_TRIES = 3
 _ANSWER_S = 30.0

@@ -28,6 +28,11 @@ from airflow_hops.core.processes.ending import descendants, send_signal
 from airflow_hops.core.processes.forks import Children, fork
 from airflow_hops.extensions.experiments.ml.search.trial import Assignment, Ending, TrialEvent, TrialWork
 
+# Processes: search → trial server (one thread, forks trials) → trial → its ranks. Orders go down the socket (start,
+# signal), events come up it (report, result, error, ended); the server adds `ended`, after everything that the trial
+# has written, because it reaps the process. A killed search closes the socket, and the server kills all trials; a
+# killed server closes it, too, and the search fails. A killed trial is an event `ended` with its signal.
+
 _RECORD_BYTES = 1 << 19
 _EVENTS = 1000
 

@@ -26,6 +26,13 @@ from airflow_hops.extensions.experiments.ml.search.tracking import StudyRuns
 from airflow_hops.extensions.experiments.ml.search.trial import Assignment, TrialEvent, last_lines
 from airflow_hops.ml.training.gang.supervisor import LOG_FOLLOWS
 
+# One thread does everything in a loop: start trials in free slots, end those past their grace, read requests to stop,
+# save the record, handle events. Only MLflow is written by other threads (StudyRuns).
+# A trial that is pruned or stopped gets SIGTERM, and 5 s to return by itself; then it is killed. Its state is decided
+# when the request is made (RunningTrial.ending), unless its result has already arrived.
+# Requests to stop are files in the study's folder. Those for the search or for a waiting trial stay until the search
+# has ended, so that they survive a kill; those for a running trial are removed once the trial has its signal.
+
 _WAIT_S = 0.5
 _SAVE_S = 1.0
 _STOP_S = 2.0
