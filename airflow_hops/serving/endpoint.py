@@ -37,6 +37,11 @@ from airflow_hops.serving.request_handler import RequestHandler
 from airflow_hops.serving.request_memory import RequestMemory
 from airflow_hops.serving.routes import Routes
 
+# Order of opening: take all ports and read all files in the constructor, so that a start fails before models load;
+# listen after the first loads. The socket that holds the gRPC port is closed only after gRPC has bound the same port.
+# Order of draining: the lifecycle refuses new requests, gRPC and REST finish those in flight within drain_seconds,
+# observers end, and close() empties the capture spool.
+
 log = logging.getLogger(__name__)
 
 

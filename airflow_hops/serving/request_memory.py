@@ -9,6 +9,10 @@ import grpc
 from airflow_hops.core.serving_api.encoded_images import largest_image
 from airflow_hops.serving.errors import ServingError, TooLargeError
 
+# Memory is reserved in steps, as a request grows: its body as it arrives, an estimate for the parsed values, the
+# largest decoded image. Each step can be refused; nothing waits for memory, so requests cannot block each other.
+# Whoever starts a request releases its reservation when the request no longer runs, which may be after its answer.
+
 # Assumes the worst growth for smaller requests, as a closer estimate costs more than it saves.
 _LOOKED_AT_FROM_BYTES = 2**20
 _WORST_GROWTH = 40

@@ -32,6 +32,11 @@ from airflow_hops.serving.parts import ModelSource, server_parts
 from airflow_hops.serving.routes import Routes
 from airflow_hops.serving.workers.supervisor import Workers
 
+# States: starting (ports held, models load) → ready → not ready (signal; drain_delay_seconds for load balancers to
+# notice) → draining → stopped. The ready file exists exactly in the state ready, except after a kill; the next start
+# removes it first. A second signal ends the process at once; captured requests are then in the spool, and the writer or
+# the next server writes them.
+
 log = logging.getLogger(__name__)
 
 

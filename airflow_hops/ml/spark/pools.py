@@ -28,6 +28,12 @@ from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_f
 from airflow_hops.ml.spark.context import as_spark_failure, local_master, start_spark_context
 from airflow_hops.ml.step.context import StepContext
 
+# A pool's work is a pure function from a part to files with fixed names and a summary, because Spark may run a task
+# twice, at the same time or after a kill. Files are written under hidden names with the process id and renamed at the
+# end of the part; a kill leaves hidden files, which the driver removes (remove_leftovers).
+# Expected errors come back in the summary and are raised once by the driver; others fail the task, and Spark retries
+# it. Local processes are forks that end with this process.
+
 _POLL_S = 1.0
 
 

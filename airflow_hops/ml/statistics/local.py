@@ -23,6 +23,10 @@ from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
 from airflow_hops.ml.statistics.formats.feature_types import TypesDoNotFit
 from airflow_hops.ml.statistics.sources import share_out
 
+# The parent forks one process per share and reads each one's pipe: sizes of finished parts, then the accumulator or an
+# exception. A pipe that ends before means a killed process. All processes are killed and reaped on the way out;
+# interrupts are delayed while the table of processes changes, so that none is missed.
+
 import_arrow_modules()
 
 PARALLEL_SIZE = 8 << 20

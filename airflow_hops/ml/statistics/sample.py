@@ -18,6 +18,11 @@ from airflow_hops.ml.statistics.formats.feature_types import Types
 from airflow_hops.ml.statistics.row_keys import Keys
 from airflow_hops.ml.statistics.sample_columns import as_type, common_type, decoded, shortened, value_bytes
 
+# Why samples can be merged: each row has a random priority that depends on its place only, and the sample keeps the
+# lowest ones. The limit, the lowest priority that was dropped, only falls: a row above it can never be in the result,
+# because more rows were kept before it, and those of other parts only add to them. The byte limit works in the same
+# order, which is why rows are cut by their cumulative size after sorting.
+
 SAMPLE_FILE = "sample.parquet"
 SAMPLE_ROWS = 20_000
 """Maximum rows of a sample, by default."""

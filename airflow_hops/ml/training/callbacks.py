@@ -24,6 +24,13 @@ from airflow_hops.ml.training.keras.callbacks import metric_value
 if TYPE_CHECKING:
     from airflow_hops.ml.training.context import TrainContext
 
+# Order of the callbacks, the same on all ranks, because several call collectives: broadcast of weights, NaN check,
+# epoch check, averages of statistics and metrics, guard, the user's callbacks, record. The user's callbacks see
+# averaged metrics, and so decide the same on all ranks; the record comes last, so that its checkpoint has their
+# counters.
+# The end of an epoch: join (ranks wait for the longest), compare steps, average, evaluate, report, agree to stop, save.
+# A rank that has raised an error is missing in the next collective; the supervisor then ends all.
+
 _COUNTERS: Mapping[type, tuple[str, ...]] = {
     keras.callbacks.EarlyStopping: ("wait", "stopped_epoch", "best", "best_epoch", "best_weights"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),

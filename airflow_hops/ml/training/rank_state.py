@@ -22,6 +22,10 @@ import tensorflow as tf
 
 from airflow_hops.ml.training.keras import rank_variables
 
+# gather_rank_states() is a collective at a checkpoint: broadcast rank 0's checksums of the shared variables, add those
+# that differ here to the own state, allgather the states with their lengths. Rank 0 writes them; each rank restores its
+# own by number. With another number of ranks they are not restored, because the shards differ, too.
+
 _LENGTH_BYTES = 8
 
 

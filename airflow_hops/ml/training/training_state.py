@@ -23,6 +23,10 @@ from airflow_hops.ml.training.checkpoints import (
 if TYPE_CHECKING:
     from airflow_hops.ml.training.context import TrainContext
 
+# A checkpoint in three places: memory (Snapshot, taken by a collective, all ranks), disk (written by rank 0's thread),
+# and the store (copied by the step when it reads the message `checkpoint`). Training continues as soon as the snapshot
+# is taken. At most one write runs; the next save waits for it and raises its error.
+
 log = logging.getLogger(__name__)
 
 

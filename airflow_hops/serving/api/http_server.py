@@ -27,6 +27,11 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.request_memory import RequestMemory, Reservation, parsed_json_bytes
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Route, Routes, error_response, json_response
 
+# Threads: the event loop reads bodies, checks tokens and writes answers; the pool parses and runs. Only the loop
+# changes _in_flight, so it needs no lock. A time-out answers the client, while the pool's thread finishes the run and
+# only then releases the memory.
+# drain() is called by another thread: it asks the loop to check, and each finished request checks again.
+
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024

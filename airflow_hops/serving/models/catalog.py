@@ -20,6 +20,12 @@ from airflow_hops.serving.models.traffic import Split, TrafficTable
 if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable
 
+# Readers take no lock: a request reads `views` once and works on that snapshot. Writers build a new mapping under
+# _lock, replace `views`, and then call on_change outside of the lock.
+# A version may be closed between find() and acquire(); acquire() then fails, and the look-up is repeated, because a
+# version leaves its view before it is closed. States (_statuses) are separate from views: they also list versions that
+# fail, load or unload, and requests never depend on them.
+
 log = logging.getLogger(__name__)
 
 

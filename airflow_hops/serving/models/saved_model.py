@@ -24,6 +24,10 @@ from airflow_hops.serving.models.memory import set_imports_apart
 from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.servable import Signature
 
+# Deadlines: TensorFlow interrupts a run only if it uses its own thread pool, which is slow for short runs. A signature
+# therefore runs in the request's thread without a time-out until one run took longer than _LONG_S; from then on it runs
+# in the pool with a time-out, until a run is short again. A race between requests only makes one run use the other way.
+
 # Maximum number of cached callables: each output filter has its own, and clients choose the filters.
 _MAX_CALLABLES = 64
 # If a run takes longer than this, the deadline can end the next run of the signature.

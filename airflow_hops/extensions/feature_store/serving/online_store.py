@@ -24,6 +24,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.serving.errors import StartError
 
+# Time limits: every look-up has a deadline, which its thread sets in _ends; all socket calls of the thread are cut to
+# what remains of it. LookupLimit protects the server's threads from a hanging store: if all slots are taken, a request
+# waits 50 ms if the store has answered within the last 50 ms, and fails at once otherwise.
+
 _NO_ENTITY: Mapping[str, tuple[str, Any]] = {"__dummy_id": ("STRING", "")}
 KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
 """Types in which requests hold keys, by Feast's."""

@@ -24,6 +24,11 @@ from airflow_hops.ml.training.gang.frames import Frames
 from airflow_hops.ml.training.gang.handshake import answer_task, call_driver
 from airflow_hops.ml.training.gang.remote import AgentLine, RemoteCrew
 
+# Who starts first does not matter: a pod tries to connect every 0.5 s until the step listens, and the step waits up to
+# ten minutes for all pods. Each proves by the gang's secret that it belongs to the step. A container that was restarted
+# connects again, and replaces its earlier connection. After a gang, the step closes the connections; agents clean up,
+# and the pods connect to the next gang of the step, or end after ten minutes without one.
+
 _START_S = 600.0
 _RETRY_S = 0.5
 _POLL_S = 1.0

@@ -30,6 +30,12 @@ from airflow_hops.extensions.sharing.ml.exchange import read_catalogue
 from airflow_hops.extensions.sharing.ml.transfers import Others, Transfers
 from airflow_hops.extensions.sharing.ml.transport import Session, resolve
 
+# One loop on one thread (asyncio): every half second (two seconds with a remote store) it handles BitTorrent events,
+# starts an exchange of catalogues if it is due, and takes a step in each transfer. Slow work (HTTP, copies to the
+# store) is in tasks; at most one exchange runs, and one copy per data set. The rest of the system writes requests as
+# records, and reads the daemon's records: nothing calls it, so a killed daemon loses no request.
+# The lock of the folder excludes a second daemon with the same key and files.
+
 log = logging.getLogger("airflow_hops.sharing")
 _TICK_S = 0.5
 

@@ -26,6 +26,11 @@ from airflow_hops.extensions.sharing.core.records import Catalogue
 from airflow_hops.extensions.sharing.core.settings import Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, SEED, digest_of, sequence_of, verify
 
+# Against an old or forged catalogue: statements count only with a trusted key's signature, the signed sequence number
+# must not fall, and an entry's name and version keep the SHA-256 with which they were first seen. A failed read keeps
+# the previous content, with the error. Redirects and compression are off: the host must be the configured one, and the
+# size limit must hold for what is stored.
+
 _MOST_STATEMENTS = 20_000
 _MOST_REJECTED = 20
 _TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=10, sock_read=30)

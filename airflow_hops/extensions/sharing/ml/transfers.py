@@ -23,6 +23,14 @@ from airflow_hops.extensions.sharing.core.statements import SEED, sign
 from airflow_hops.extensions.sharing.ml.exchange import fetch_document, seed_addresses
 from airflow_hops.extensions.sharing.ml.transport import NAME, Session, Torrent, link_or_copy
 
+# States of a fetch: waiting → previewed (if only the preview is wanted) → downloading → storing → fetched → seeding;
+# failed from any, until it is requested again. Requests and results are records; the fetch itself is only in memory,
+# and after a restart it is derived anew: documents and files that are already there are kept, pieces are verified
+# again, stored files are recognized by their sizes.
+# Each complete file is checked against its SHA-256 and copied while others are still downloading. The record of the
+# data set is written last, so its presence means that all files are in the store. Only then may the daemon's own files
+# be removed, unless they are offered to others.
+
 log = logging.getLogger("airflow_hops.sharing")
 _DAY_S = 86_400.0
 _GIGABYTE = 10**9

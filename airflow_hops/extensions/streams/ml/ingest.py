@@ -36,6 +36,11 @@ from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.stages.ingest.reader import Progress, ingest_table
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
+# Offsets make an ingest repeatable: the task plans the range of each partition first and stores it; every try, cache
+# look-up and rerun reads exactly this range. Reading does not use consumer groups and commits no offsets to Kafka. A
+# record that cannot be decoded is set aside with its offset, so that the count of offsets is complete: rows, rejected,
+# transaction markers, and gaps.
+
 log = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 10_000

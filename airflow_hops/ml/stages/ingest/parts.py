@@ -31,6 +31,13 @@ from airflow_hops.ml.readers.types import Types, TypesDoNotFit, stored
 from airflow_hops.ml.spark.pools import StagedFiles, WorkSummary
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 
+# Two rounds over the files: describe (format, types of the first block), then copy with the types that fit all files. A
+# value that does not fit ends its part with a `misfit`, not an error; the driver then describes again with all rows and
+# copies once more. Errors of a part are sent to the driver in its summary, so that Spark does not retry what would fail
+# again.
+# A part that is copied twice writes the same bytes under the same names; its files appear when it has written all of
+# them.
+
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 256 << 20
 """Maximum bytes of text in a row group, which waits in memory."""

@@ -32,6 +32,13 @@ from airflow_hops.ml.training.gang import RankLauncher
 from airflow_hops.ml.training.gang.where import Where, rank_launcher
 from airflow_hops.ml.training.reader import row_count, split_names
 
+# Tries of a training: each fetches the last intact checkpoint from the store, trains from it in its own scratch folder,
+# and copies new checkpoints to the store while it trains. A kill at any point loses the steps since the last copy.
+# Order at the end: commit the artifact, finish the MLflow run, delete the checkpoints. A kill in between leaves the
+# checkpoints of a finished training, from which a retry has no steps left to train.
+# The MLflow run is begun after the ranks have started, because they are forked from this process, which must not have
+# threads.
+
 
 def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, **options: Any) -> Any:
     """Trains on the input ``examples``, from the last checkpoint of an earlier try.

@@ -29,6 +29,11 @@ from airflow_hops.ml.training.gang import Channel, Placement
 from airflow_hops.ml.training.gang.agent import own_address
 from airflow_hops.ml.training.gang.rendezvous import SharedValues
 
+# Order: bind a port, exchange all addresses through the rendezvous server, set TF_CONFIG, create the strategy (which
+# connects), run the user's code, exchange `finished`. Ranks that only serve wait for `finished`, because TensorFlow's
+# servers have no method to stop them; ending the process ends them. The waits send signs of life, so that they do not
+# count as stalls.
+
 
 @dataclass(frozen=True)
 class Roles:

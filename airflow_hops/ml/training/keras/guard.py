@@ -14,6 +14,11 @@ import tensorflow as tf
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.training.keras.weights import short_checksum, weights_differ
 
+# Each check is one all-reduce with a row per rank: 1, checksum, epoch, step, end of epoch, rows. Ranks check after the
+# same numbers of steps, so that the all-reduce has the same meaning on all; a rank that is elsewhere shows by its
+# position, one that has joined by a row of zeros. All ranks see all rows and raise the same error, so no rank waits for
+# another that has ended.
+
 GUARD_EVERY_STEPS = 500
 """Steps between two checks. Each takes about as long as one small step, so that the overhead is below 1%."""
 

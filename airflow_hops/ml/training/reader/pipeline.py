@@ -21,6 +21,10 @@ from airflow_hops.ml.training.reader.units import Piece, Share
 if TYPE_CHECKING:
     import tensorflow as tf
 
+# Two windows are in memory: batches are cut from one while a thread reads the next. The contents of a window depend on
+# seed, rank, epoch and number only, so a resumed pass starts in the middle without reading what was before. rows_given
+# counts what the model has taken, which the guard compares with the split; prefetched batches do not count.
+
 
 class PassPlan:
     """Divides a pass into windows of complete batches. Their contents depend only on seed, rank and epoch.

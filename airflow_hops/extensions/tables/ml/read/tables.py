@@ -25,6 +25,10 @@ from airflow_hops.ml.stages.ingest.reader import Progress
 from airflow_hops.ml.stages.ingest.window import Window, WindowCounts
 from airflow_hops.ml.step.context import StepContext
 
+# A table is read in parts by several connections, which must see the same rows: each module fixes the state first (a
+# snapshot exported by PostgreSQL, a version of a lake's table) and gives it to all parts. Rows are counted in this
+# state before, and compared after reading. A retry uses the state from the plan, if the table still has it.
+
 _MODULES = {"iceberg": "iceberg", "delta": "delta", "spark": "catalogue", "hive": "catalogue"}
 Read = Callable[[Any], Iterable[pa.RecordBatch]]
 

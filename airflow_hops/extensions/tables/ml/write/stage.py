@@ -22,6 +22,11 @@ from airflow_hops.ml.readers.text_types import first_bad
 from airflow_hops.ml.readers.types import converted, fits, is_in_calendar, normalised, value_text
 from airflow_hops.ml.step.context import StepContext
 
+# A write replaces the rows of one batch in one transaction (for a lake's table, one commit): delete rows with this
+# hops_batch, insert, count, commit. The batch is by default the artifact's path, so a retry or a rerun replaces its own
+# rows. A kill before the commit leaves the old rows; a kill after it, before the artifact `table_write` is committed,
+# leaves new rows that the retry replaces by the same ones.
+
 log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 1 << 17
