@@ -8,13 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from server_process import ServerProcess, Start, versions, write_models
 from waiting import wait_for
 
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.serving.models.traffic import TrafficTable, deal_slots
 
+EXCESS_REQUESTS = 2.5
+"""Maximum difference between the requests that a version gets and its share of them, if all versions are loaded."""
 ROW = {"instances": [{"carrier": "AA", "distance": [0.0], "hour": 0}]}
 
 
@@ -100,39 +105,48 @@ def test_share_of_a_version_that_is_not_loaded_goes_to_the_others(server: Server
     assert "versions (9,) have traffic but are not loaded" in server.log()
 
 
-def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow() -> None:
-    steps = [
-        {1: 100},
-        {1: 90, 2: 10},
-        {1: 60, 2: 20, 3: 20},
-        {1: 40, 2: 20, 3: 40},
-        {2: 70, 3: 30},
-        {2: 30, 3: 70},
-        {1: 34, 2: 33, 3: 33},
-        {4: 100},
-    ]
+def _splits(versions: list[int]) -> st.SearchStrategy[dict[int, int]]:
+    """Splits among some of the versions; the percentages add up to 100."""
+    ends = st.lists(st.integers(0, 100), min_size=len(versions) - 1, max_size=len(versions) - 1).map(sorted)
+    return ends.map(lambda cut: dict(zip(versions, np.diff([0, *cut, 100]).tolist(), strict=True)))
+
+
+@settings(deadline=None)
+@given(st.lists(_splits([1, 2, 3, 4]), min_size=1, max_size=6))
+def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow(steps: list[dict[int, int]]) -> None:
     dealt: list[Any] = []
     for step in steps:
         dealt.append(deal_slots(step, dealt[-1] if dealt else None))
-    assert [dict(Counter(slots)) for slots in dealt] == steps
+    assert [Counter(slots) for slots in dealt] == [Counter(step) for step in steps]
     for (old, new), (before, after) in zip(pairwise(steps), pairwise(dealt), strict=True):
-        for giver, taker in zip(before, after, strict=True):
-            if giver != taker:
-                assert new.get(giver, 0) < old.get(giver, 0)
-                assert new.get(taker, 0) > old.get(taker, 0)
+        moved = {(giver, taker) for giver, taker in zip(before, after, strict=True) if giver != taker}
+        assert all(new[giver] < old[giver] and new[taker] > old[taker] for giver, taker in moved)
 
 
-def test_every_share_is_met_exactly_by_a_hundred_requests() -> None:
-    for percent in range(1, 100):
-        table = TrafficTable(None)
-        table.set_split("m", {1: percent, 2: 100 - percent})
-        split = table.split("m", {1: None, 2: None})
-        dealt = Counter(table.choose("m", split, None) for _ in range(100))
-        assert dealt == {1: percent, 2: 100 - percent}
+@settings(deadline=None)
+@given(st.lists(_splits([1, 2]), max_size=6))
+def test_two_versions_are_dealt_after_a_restart_as_before(steps: list[dict[int, int]]) -> None:
+    slots = None
+    for step in steps:
+        slots = deal_slots(step, slots)
+        assert slots == deal_slots(step)
 
 
-def test_traffic_split_is_unchanged_by_a_restart() -> None:
-    grown = None
-    for percent in (0, 5, 25, 50, 100, 30, 1):
-        grown = deal_slots({1: 100 - percent, 2: percent}, grown)
-        assert grown == deal_slots({1: 100 - percent, 2: percent})
+@settings(deadline=None)
+@given(_splits([1, 2, 3, 4]), st.sets(st.integers(1, 4)), st.integers(0, 250), st.integers(1, 250))
+def test_requests_are_shared_as_evenly_as_whole_requests_allow(
+    percents: dict[int, int], loaded: set[int], before: int, requests: int
+) -> None:
+    table = TrafficTable(None)
+    table.set_split("m", percents)
+    split, total = table.split("m", dict.fromkeys(loaded)), sum(percents[version] for version in loaded)
+    assert (split is None) == (total == 0)
+    if split is None:
+        return
+    chosen = [table.choose("m", split, None) for _ in range(before + requests)]
+    # Shares of the loaded versions are rounded to one in a hundred.
+    excess = EXCESS_REQUESTS + (total < 100) * requests / 100
+    for version, percent in percents.items():
+        share = percent / total if version in loaded else 0
+        assert abs(chosen[before:].count(version) - share * requests) <= excess * (share > 0)
+    assert total < 100 or Counter(chosen[before : before + 100]) <= Counter(percents), "a hundred are exact"

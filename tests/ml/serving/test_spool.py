@@ -1,0 +1,73 @@
+"""Spool of captured requests: what was written before a torn byte is recovered."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_hops.serving.capture.spool import Damage, Position, Spool, WriterState, read_spool, segment_path, segments
+
+RECORDS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12)
+
+
+@contextmanager
+def _spool(records: list[bytes], segment_bytes: int, batch: int) -> Iterator[Path]:
+    """Writes records, some at a time, to a spool whose server has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        spool = Spool(Path(folder), 2**20, segment_bytes)
+        for first in range(0, len(records), batch):
+            some = records[first : first + batch]
+            assert spool.append(some) == len(some)
+        spool.close()
+        yield Path(folder)
+
+
+def _read(folder: Path, start: Position = Position()) -> tuple[list[bytes], int]:  # noqa: B008
+    damage = Damage()
+    return [record for record, _ in read_spool(folder, start, ended=True, damage=damage)], damage.records
+
+
+@settings(deadline=None)
+@given(RECORDS, st.integers(1, 200), st.integers(1, 5), st.booleans(), st.data())
+def test_records_before_a_damaged_byte_are_recovered(
+    records: list[bytes], segment_bytes: int, batch: int, truncated: bool, data: st.DataObject
+) -> None:
+    """Only the rest of the damaged segment is lost: a kill cuts it, and a power cut may leave other bytes."""
+    with _spool(records, segment_bytes, batch) as folder:
+        ends = [after for _, after in read_spool(folder, Position())]
+        assert _read(folder) == (records, 0)
+        start = data.draw(st.integers(0, len(ends) - 1))
+        assert _read(folder, ends[start])[0] == records[start + 1 :]
+        number = data.draw(st.sampled_from(segments(folder)))
+        content = segment_path(folder, number).read_bytes()
+        cut = data.draw(st.integers(0, len(content) - 1))
+        rest = b"" if truncated else bytes([content[cut] ^ 0x55]) + content[cut + 1 :]
+        segment_path(folder, number).write_bytes(content[:cut] + rest)
+        recovered, damaged = _read(folder)
+        kept = (after.segment != number or after.offset <= cut for after in ends)
+        assert recovered == [record for record, whole in zip(records, kept, strict=True) if whole]
+        assert damaged == (not truncated or Position(number, cut) not in {Position(number), *ends})
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=5), st.integers(0, 250))
+def test_state_of_the_writer_survives_a_torn_save(offsets: list[int], cut: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        WriterState.create(folder)
+        state = WriterState()
+        for offset in offsets:
+            before, state.position = (folder / "state").read_bytes(), Position(1, offset)
+            state.save(folder)
+        assert WriterState.load(folder) == state
+        slot = state.saves % 2 * 2**16
+        after = (folder / "state").read_bytes()
+        torn = after[: slot + cut] + before[slot + cut :]
+        (folder / "state").write_bytes(torn)
+        loaded = WriterState.load(folder)
+        assert loaded == state if torn == after else loaded.position.offset in offsets[-2:-1]
