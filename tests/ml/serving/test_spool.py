@@ -49,8 +49,8 @@ def test_records_before_a_damaged_byte_are_recovered(
         rest = b"" if truncated else bytes([content[cut] ^ 0x55]) + content[cut + 1 :]
         segment_path(folder, number).write_bytes(content[:cut] + rest)
         recovered, damaged = _read(folder)
-        kept = (after.segment != number or after.offset <= cut for after in ends)
-        assert recovered == [record for record, whole in zip(records, kept, strict=True) if whole]
+        is_whole = (after.segment != number or after.offset <= cut for after in ends)
+        assert recovered == [record for record, whole in zip(records, is_whole, strict=True) if whole]
         assert damaged == (not truncated or Position(number, cut) not in {Position(number), *ends})
 
 

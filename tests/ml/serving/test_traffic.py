@@ -125,7 +125,7 @@ def test_keys_move_only_from_shares_that_shrink_to_shares_that_grow(steps: list[
 
 @settings(deadline=None)
 @given(st.lists(_splits([1, 2]), max_size=6))
-def test_two_versions_are_dealt_after_a_restart_as_before(steps: list[dict[int, int]]) -> None:
+def test_traffic_split_is_unchanged_by_a_restart(steps: list[dict[int, int]]) -> None:
     slots = None
     for step in steps:
         slots = deal_slots(step, slots)
@@ -134,7 +134,7 @@ def test_two_versions_are_dealt_after_a_restart_as_before(steps: list[dict[int, 
 
 @settings(deadline=None)
 @given(_splits([1, 2, 3, 4]), st.sets(st.integers(1, 4)), st.integers(0, 250), st.integers(1, 250))
-def test_requests_are_shared_as_evenly_as_whole_requests_allow(
+def test_versions_get_their_shares_of_any_number_of_requests(
     percents: dict[int, int], loaded: set[int], before: int, requests: int
 ) -> None:
     table = TrafficTable(None)

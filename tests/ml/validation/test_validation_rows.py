@@ -27,66 +27,45 @@ from airflow_hops.ml.statistics.arrow_lists import as_lists
 pytestmark = pytest.mark.runtime
 
 _NAN, _INF = float("nan"), float("inf")
-_COUNTED = [0, None, [], [1, 2], [1, 2, 3]]
 
-CASES: dict[str, tuple[str, str, list[Any]]] = {
-    "int_domain": ("INT", "int_domain { min: 0 max: 1 }", [0, 1, 2, -1, None, [], [0, 5]]),
-    "int_domain_without_a_maximum": ("INT", "int_domain { min: 0 }", [0, -1, 2**62]),
-    "categorical_integers": ("INT", "int_domain { is_categorical: true min: 0 max: 3 }", [1, 7]),
-    "float_domain": ("FLOAT", "float_domain { min: 0 max: 1 }", [0, 2, -1, _NAN, _INF, None, [0, _NAN], [0.5, 3]]),
-    "bounds_are_of_32_bits": ("FLOAT", "float_domain { min: 0.1 max: 0.7 }", [0.1, 0.7, 0.0999999, 0.7000001]),
-    "bounds_of_numbers_in_strings": ("BYTES", "float_domain { min: 0.1 max: 0.7 }", [b"0.1", b"0.7", b"0.09", b"0.71"]),
-    "no_nan": ("FLOAT", "float_domain { disallow_nan: true }", [0, _NAN, _INF, [1, _NAN]]),
-    "no_infinity": ("FLOAT", "float_domain { disallow_inf: true min: 0 }", [0, _NAN, _INF, -_INF]),
-    "string_domain": (
-        "BYTES", 'string_domain { value: "a" value: "b" }', [b"a", b"c", None, [b"a", b"z"], b"\xff", b"", []]
-    ),
-    "large_strings": (
-        "BYTES", 'string_domain { value: "a" value: "__LARGE_BYTES__" }',
-        [b"a", b"b" * 1024, b"b" * 1025, b"\xff" * 1025, None],
-    ),
-    "domain_of_the_schema": ("BYTES", 'domain: "shared"', [b"a", b"c", "\u00e9".encode()]),
-    "share_outside_of_the_domain": (
-        "BYTES", 'string_domain { value: "a" } distribution_constraints { min_domain_mass: 0.5 }',
-        [b"a", b"c", [b"a", b"z"], [b"a", b"z", b"z"], None, []],
-    ),
-    "any_string": ("BYTES", "", [b"a", b"\xff", None]),
-    "bool_domain_of_strings": (
-        "BYTES", 'bool_domain { true_value: "t" false_value: "f" }', [b"t", b"f", b"x", b"", [b"t", b"x"], None]
-    ),
-    "bool_domain_of_one_string": ("BYTES", 'bool_domain { true_value: "t" }', [b"t", b"f", b""]),
-    "bool_domain_of_floats": ("FLOAT", "bool_domain { }", [0, 1, 0.5, 2, _NAN, None]),
-    "bool_domain_of_integers": ("INT", "bool_domain { }", [0, 1, 2, -1]),
-    "integers_in_strings": (
-        "BYTES", "int_domain { min: 0 max: 5 }",
-        [b"1", b"9", b"x", b"1.5", b" 1", b"1 ", b"", b"-1", b"+1", b"1_0", b"99999999999999999999", b"\xff", None],
-    ),
-    "floats_in_strings": (
-        "BYTES", "float_domain { min: 0 max: 5 disallow_nan: true }",
-        [b"1", b"9", b"x", b"1.5", b"nan", b"inf", b"", b"-1", b"1e0", b" 1", b".5", b"5.", b"1_0", None],
-    ),
-    "value_count": ("INT", "value_count { min: 1 max: 2 }", _COUNTED),
-    "value_count_without_a_maximum": ("INT", "value_count { min: 2 }", _COUNTED),
-    "value_counts_of_one_level": ("INT", "value_counts { value_count { min: 1 max: 1 } }", _COUNTED),
-    "value_counts_of_two_levels": (
-        "INT", "value_counts { value_count { min: 1 max: 1 } value_count { min: 1 max: 1 } }", _COUNTED
-    ),
-    "fixed_shape": ("INT", "shape { dim { size: 2 } }", [0, [], [1, 2], [1, 2, 3]]),
-    "fixed_shape_of_two_dimensions": ("INT", "shape { dim { size: 2 } dim { size: 2 } }", [0, [1, 2, 3, 4]]),
-    "fixed_shape_of_lists_of_lists": (
-        "INT", "shape { dim { size: 2 } }", [[[1, 2]], [[1], [2]], [], [[]], [[1, 2], []], [[1]]]
-    ),
-    "missing_and_not_required": ("INT", "presence { min_fraction: 0.5 min_count: 1 }", [0, None, []]),
-    "integer_for_a_float": ("FLOAT", "", [1, None]),
-    "deprecated": ("INT", "deprecated: true int_domain { min: 0 max: 1 }", [0, 5]),
-    "planned": ("INT", "lifecycle_stage: PLANNED int_domain { min: 0 max: 1 }", [0, 5]),
-    "beta": ("INT", "lifecycle_stage: BETA int_domain { min: 0 max: 1 }", [0, 5]),
-    "of_the_other_environment": ("INT", 'not_in_environment: "SERVING" int_domain { min: 0 max: 1 }', [0, 5, None]),
+VALUES: dict[str, list[Any]] = {
+    "INT": [0, 1, 2, -1, 5, 7, 2**62, None, [], [0, 5], [1, 2], [1, 2, 3], [1, 2, 3, 4]],
+    "FLOAT": [0, 1, 2, -1, 0.5, 0.7, 0.7000001, -0.1, -0.1000001, _NAN, _INF, -_INF, None, [], [0, _NAN], [0.5, 3]],
+    "BYTES": [
+        *b"a b c t f x 0.1 0.7 0.09 0.71 1 9 1.5 -1 +1 1_0 1e0 .5 5. nan inf 99999999999999999999".split(), b"", b" 1",
+        b"1 ", "\u00e9".encode(), b"\xff", b"b" * 1024, b"b" * 1025, b"\xff" * 1025, None, [], [b"a", b"z"],
+        [b"a", b"z", b"z"], [b"t", b"x"],
+    ],
+    "INT TABLE": [[[1, 2]], [[1], [2]], [], [[]], [[1, 2], []], [[1]], None],
+    "INT FOR FLOAT": [1, None],
 }  # fmt: skip
-"""Maps a name to the feature's type, the rest of it in the schema, and values of rows, each one, a list, or None."""
+"""Rows by the kind of the data: a value each, a list of them, or None."""
 
-_TYPES = {"INT": pa.int64(), "FLOAT": pa.float64(), "BYTES": pa.binary()}
-_DATA_TYPES = {"integer_for_a_float": pa.int64()}
+RULES = {
+    "INT": [
+        "int_domain { min: 0 max: 1 }", "int_domain { min: 0 }", "int_domain { is_categorical: true min: 0 max: 3 }",
+        "deprecated: true int_domain { min: 0 }", "lifecycle_stage: PLANNED int_domain { min: 0 }",
+        "lifecycle_stage: BETA int_domain { min: 0 }", 'not_in_environment: "SERVING" int_domain { min: 0 }',
+        "bool_domain { }", "presence { min_fraction: 0.5 min_count: 1 }", "value_count { min: 1 max: 2 }",
+        "value_count { min: 2 }", "value_counts { value_count { min: 1 max: 1 } }", "shape { dim { size: 2 } }",
+        "value_counts { value_count { min: 1 max: 1 } value_count { min: 1 max: 1 } }",
+        "shape { dim { size: 2 } dim { size: 2 } }",
+    ],
+    "INT TABLE": ["shape { dim { size: 2 } }"],
+    "INT FOR FLOAT": [""],
+    "FLOAT": [
+        "bool_domain { }", "float_domain { min: 0 max: 1 }", "float_domain { min: -0.1 max: 0.7 }",
+        "float_domain { disallow_nan: true }", "float_domain { disallow_inf: true min: 0 }",
+    ],
+    "BYTES": [
+        "", 'domain: "shared"', 'bool_domain { true_value: "t" false_value: "f" }', 'bool_domain { true_value: "t" }',
+        'string_domain { value: "a" value: "b" }', 'string_domain { value: "a" value: "__LARGE_BYTES__" }',
+        'string_domain { value: "a" } distribution_constraints { min_domain_mass: 0.5 }',
+        "int_domain { min: 0 max: 5 }", "float_domain { min: 0 max: 5 disallow_nan: true }",
+        "float_domain { min: 0.1 max: 0.7 }",
+    ],
+}  # fmt: skip
+"""Rules of the feature in the schema, beside its type, by the kind of the data."""
 
 
 def _schema(text: str) -> Any:
@@ -95,13 +74,13 @@ def _schema(text: str) -> Any:
     return text_format.Parse(f"{text} {shared} {environments}", schema_pb2.Schema())
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_row_anomalies_match_tfdv(case: str) -> None:
-    kind, rest, values = CASES[case]
-    schema = _schema(f'feature {{ name: "x" type: {kind} {rest} }}')
-    lists = [None if value is None else value if isinstance(value, list) else [value] for value in values]
-    values_type = pa.large_list(_DATA_TYPES.get(case, _TYPES[kind]))
-    column = pa.array(lists, pa.large_list(values_type) if "lists_of_lists" in case else values_type)
+@pytest.mark.parametrize(("kind", "rule"), [(kind, rule) for kind in RULES for rule in RULES[kind]])
+def test_row_anomalies_match_tfdv(kind: str, rule: str) -> None:
+    values, (type_, *_) = VALUES[kind], kind.split()
+    schema = _schema(f'feature {{ name: "x" type: {"FLOAT" if "FLOAT" in kind else type_} {rule} }}')
+    lists = [value if value is None or isinstance(value, list) else [value] for value in values]
+    values_type = pa.large_list({"INT": pa.int64(), "FLOAT": pa.float64(), "BYTES": pa.binary()}[type_])
+    column = pa.array(lists, pa.large_list(values_type) if "TABLE" in kind else values_type)
     batch = pa.RecordBatch.from_arrays([column], ["x"])
     ours: list[list[str]] = [[] for _ in values]
     for broken in RowRules(schema, "SERVING", ["x"]).check(batch):
@@ -109,6 +88,8 @@ def test_row_anomalies_match_tfdv(case: str) -> None:
             ours[row].append(broken.kind)
     options = tfdv.StatsOptions(schema=schema)
     for row, value in enumerate(values):
+        if "shape" in rule and value is None:
+            continue  # of one row alone, TFDV passes over a missing value
         # A slice keeps its offsets, which TFDV trips over in lists of lists.
         (one,) = pa.Table.from_batches([batch]).take([row]).to_batches()
         result = validation_api.validate_instance(one, options, "SERVING")
