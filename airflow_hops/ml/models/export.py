@@ -36,6 +36,11 @@ from airflow_hops.serving.models.model_options import ModelOptions
 from airflow_hops.serving.models.model_signature import TRANSFORM_GRAPH, Head, ModelSignature
 from airflow_hops.serving.models.signature_defs import ProblemOutputs
 
+# Order: the trained model's answers for all rows, alone and together; write in the first format; load it as the server
+# does; compare on held-out rows and on probe rows; add graph and signature; load once more; rename. Only a model that
+# has passed everything gets its final name. With fall_back, a format that cannot be written or differs is followed by
+# the next one.
+
 TOLERANCE = 1e-3
 
 

@@ -30,6 +30,11 @@ from airflow_hops.ml.readers.raw_file import BLOCK_BYTES, RawFile
 from airflow_hops.ml.readers.text_types import NOT_THE_SAME, TEXT, Blame, as_type, join, type_of, why_not, why_text
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, type_named
 
+# How a file is read, in one pass and with a few blocks in memory: RowCutter finds the end of the last whole row in a
+# block, other conventions of quotes are rewritten to doubled quotes, Arrow parses the block as text only, and
+# text_types decides on types. Arrow's own type inference is not used, because it would read 007 as 7 and 1E5 as a
+# number, and would decide on each block separately.
+
 log = logging.getLogger(__name__)
 
 DELIMITERS = ",;\t|"

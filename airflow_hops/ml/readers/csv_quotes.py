@@ -18,6 +18,11 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 
+# The state that must be kept across blocks: the number of lines (for messages), the widths of rows, the first row with
+# an ambiguous quote, and whether a backslash was seen to be plain. A doubt is raised as soon as the rows prove it, or
+# at the end of the file if only the whole file can: a value of several lines is certain only if some row has another
+# width.
+
 _BACKSLASH = "\\"
 _WHEN = {
     ("escape", _BACKSLASH): "if a backslash escapes quotes, as Spark writes them",

@@ -34,6 +34,10 @@ from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 
+# The server is another program, with a link to the model's folder as version 1, free ports, and a file that it writes
+# when it is ready. It is ended however the validation ends. Expected answers come from this process's own load of the
+# same files, so a difference is one between the two programs, not between models.
+
 log = logging.getLogger(__name__)
 
 MODEL_NAME = "candidate"

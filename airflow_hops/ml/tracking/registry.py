@@ -14,6 +14,11 @@ from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_t
 from airflow_hops.ml.tracking.entries import lineage_tags, log_params, metrics_of, params_of
 from airflow_hops.ml.tracking.training_run import TRAINING_TAG
 
+# MLflow has no transaction over run, model, version and alias. Each is therefore found by a tag before it is created,
+# so that a retry continues where a killed task stopped: the run by the training or the model's fingerprint, the version
+# by the fingerprint. Aliases are not trusted; point_aliases() sets them from the store's record after each decision.
+# Callers hold ModelServer.exclusive(), so two tasks do not create the same version.
+
 log = logging.getLogger(__name__)
 
 CHAMPION = "champion"

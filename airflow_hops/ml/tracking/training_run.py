@@ -22,6 +22,9 @@ from airflow_hops.core.contract.run_record import is_recorded, record_key
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 
+# The run is found by its tag, which all tries of a training share; a retry sets it back to RUNNING. After the first
+# error of MLflow nothing more is sent, so that a slow server costs the training one time-out, not one per metric.
+
 TRAINING_TAG = "hops.training"
 """Tag that identifies a training across its tries, so that a retry resumes the run."""
 

@@ -16,6 +16,11 @@ from airflow_hops.serving.models.formats import format_of
 if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable
 
+# When a version is complete cannot be known for certain. A folder that was renamed into place is: a rename changes its
+# ctime but not its mtime. Any other counts as complete after one second without a change; the loader compares the
+# fingerprint before and after the load, and the load fails and is tried again if it differs. Folders of the same number
+# are resolved in the order of their names, so that restarts choose the same.
+
 log = logging.getLogger(__name__)
 
 # ModelSpec has 64 bits for a version.

@@ -27,6 +27,11 @@ from airflow_hops.serving.models.storage import (
     wanted_versions,
 )
 
+# Three sources meet here, under the loader's lock: the config (which models, versions and labels), polls of base paths
+# (which versions exist), and loads (what is in memory). A version is in `versions` as long as any of them needs it.
+# is_coming() decides between NOT_FOUND and UNAVAILABLE for a request: before the first poll of a base path, everything
+# may still come.
+
 log = logging.getLogger(__name__)
 
 NEVER = math.inf

@@ -27,6 +27,9 @@ from airflow_hops.serving.prediction_log import (
     read_prediction_logs,
 )
 
+# A version is published only after its warm-up, so no client waits for it. A recorded request that fails makes the load
+# fail, as in TensorFlow Serving; a generated one is only a guess, and its errors are ignored.
+
 log = logging.getLogger(__name__)
 
 MAX_RECORDS = 1000

@@ -24,6 +24,10 @@ from airflow_hops.serving.monitoring.metrics import REGISTRY
 from airflow_hops.serving.monitoring.stats import EMPTY, RequestCounts, RequestStats, add_counts, add_to, summary
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
+# One thread appends steps to a deque of fixed length; readers copy it. A step holds differences of counts, so nothing
+# is counted twice, and a step that was missed (a busy or suspended machine) is merged into the next one, with its true
+# length.
+
 STEP_S = 10.0
 STEPS = 360
 

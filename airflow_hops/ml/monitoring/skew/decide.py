@@ -20,6 +20,10 @@ from airflow_hops.ml.monitoring.skew.vectors import MEASURE
 from airflow_hops.ml.monitoring.skew.windows import Nearest
 from airflow_hops.ml.monitoring.skew.words import in_words
 
+# False discoveries are controlled over all questions together (Benjamini and Hochberg): `cut` is the uncorrected
+# p-value that just counts, from which the reported threshold is derived, so that score > threshold and significance
+# agree. Swapped columns are looked for last, and only among features that moved, since each pair costs a comparison.
+
 
 @dataclass(frozen=True)
 class Judged:

@@ -21,6 +21,11 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import load_sample
 from airflow_hops.ml.statistics.summary import common_statistics, features_by_name, type_name, vector_width
 
+# Decision for one feature, in this order: a distance per question (values, missing, lengths, …); its p-value by chance,
+# corrected over all questions of all features; if rows depend on time, whether windows of the reference differ as much;
+# then the threshold. It has drifted only if the distance is above the threshold, significant, and unusual. A likely
+# fault of the pipeline needs no threshold, but must be significant.
+
 
 def detect_skew(
     reference: Any, current: Any, *, schema: Any = None, time: str | None = None, **options: Any

@@ -40,6 +40,10 @@ from airflow_hops.ml.stages.performance.versions import (
 )
 from airflow_hops.ml.step.context import StepContext
 
+# What is known at `as_of`: predictions made before it, and labels that became known before it. Without an option,
+# `as_of` is the newest time of the captured rows, which is only known after the join; labels that are newer than it are
+# then dropped, and the join is repeated. A rerun with the same inputs and options gives the same report.
+
 log = logging.getLogger(__name__)
 _DELAYS = (0.5, 0.95)
 

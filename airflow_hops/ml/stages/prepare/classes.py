@@ -19,6 +19,12 @@ from airflow_hops.ml.features.raw_features import check_names
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# The order of reasons is the order of coalesce(): the user's own first, then rules in the order of the options, then
+# missing or unusable columns; a row is counted under its first reason. A duplicate key is decided after them, so that a
+# rejected row never displaces a usable one with its key.
+# The split depends only on the hash of the key (without a key, of the features): the same row is on the same side in
+# each window, and equal rows are never on both sides.
+
 REASON_COLUMN = "reject_reason"
 DUPLICATE_KEY = "duplicate key"
 CLASS_COLUMN = "__class__"

@@ -31,6 +31,10 @@ from airflow_hops.ml.stages.prepare.label import numbers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Files are written twice: Spark's writer puts times and random names into its files, so they are copied by Arrow into
+# files that depend on the rows alone. The copy also turns labels into numbers, which are known only after all rows are
+# written, and integer columns with missing values into floats, in all files if in one.
+
 log = logging.getLogger(__name__)
 
 _CLASSES = ".classes"

@@ -31,6 +31,12 @@ from airflow_hops.ml.stages.prepare.files import count_rows, spark_path, write_c
 from airflow_hops.ml.stages.prepare.label import find_target, read_values
 from airflow_hops.ml.step.context import StepContext, resolve
 
+# Order: plan the user's function (nothing runs yet), classify rows as a column of the same plan, run one Spark job that
+# writes them by class, count from the files' footers, check that rows in = rows out + rejected, find classes from the
+# label column, rewrite the files deterministically with class numbers. Only the one job uses Spark; the rest reads the
+# written files with Arrow.
+# A kill leaves files in an uncommitted folder of the artifact; a retry starts again.
+
 log = logging.getLogger(__name__)
 
 _FILE_ROWS = 250_000

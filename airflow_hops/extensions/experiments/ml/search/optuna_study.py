@@ -34,6 +34,10 @@ from airflow_hops.extensions.experiments.core.search.space import Dimension, Int
 from airflow_hops.extensions.experiments.ml.search.differential_evolution import DifferentialEvolutionSampler
 from airflow_hops.ml.step.context import resolve
 
+# Optuna's study is derived state: the record of trials is the only truth, and a new process adds all of them to a new
+# study. Running trials are added, too, and continue under their numbers (take_up). The sampler's seed depends on the
+# number of trials, so that a resumed search does not propose the same parameters again.
+
 log = logging.getLogger(__name__)
 
 _STATES = {"running": TrialState.RUNNING, "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED}

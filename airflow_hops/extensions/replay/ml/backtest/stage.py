@@ -43,6 +43,10 @@ from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
 from airflow_hops.ml.stages.skew.trained import Trained
 from airflow_hops.ml.step.context import StepContext
 
+# Each period is assessed with what a live monitor would have known at its end: rows up to it, labels that had arrived
+# (for each delay), and rows of earlier periods that were too few for a verdict. Periods are therefore assessed in
+# order, while scoring, which does not depend on time, is done once for all rows in parallel.
+
 log = logging.getLogger(__name__)
 
 _MEASURED_BY = ("window_s", "min_rows", "estimates")

@@ -16,6 +16,11 @@ from airflow_hops.ml.monitoring.skew.rows.report import RowMatches
 from airflow_hops.ml.monitoring.skew.rows.values import hash_rows, kind_of
 from airflow_hops.ml.statistics.formats.feature_types import as_example
 
+# Three passes over the sources, each of which must give the same rows in the same order: the hashes of the serving
+# rows; the training rows, of which those that were served go into a file per stretch of serving rows; the serving rows,
+# compared with the stretch's file in memory. If a column turns out to have a wider type, ReadAnew discards the pass and
+# it starts again. Hashes of 64 bits identify rows; pairs are compared in value, but not in identity.
+
 PAIRS_AT_ONCE = 262_144
 STRETCH_ROWS = 131_072
 """Number of serving rows whose matching training rows are in memory at once."""
