@@ -5,6 +5,10 @@ removed when the task succeeds, and has the error if it fails. Only the worker w
 not affect the task.
 """
 
+# Only the worker of the running try writes the file, and a try after it replaces the file, so no lock is needed. A task
+# that was deferred continues with the reports of the same try. A killed worker leaves the file: pages show its reports
+# until the next try begins.
+
 from __future__ import annotations
 
 import json

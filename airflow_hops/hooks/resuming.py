@@ -1,5 +1,17 @@
 """Runs steps as jobs (:mod:`airflow_hops.core.store.jobs`) that outlive the worker: submits, follows, ends them."""
 
+# States of a job (:func:`state_of`), by its folder on its own machine, by its record elsewhere:
+#   prepared   ``running`` is unlocked and empty: the worker may have been killed before the start
+#   running    ``running`` is locked
+#   succeeded  ``running`` is unlocked, ``result.json`` has no error
+#   ended      ``running`` is unlocked; ``result.json`` has an error, or is missing since the job was killed
+# A try settles the job of the try before: it follows a prepared or running one on this machine if the fingerprint is
+# the same, collects a succeeded one, and ends and discards any other. One process follows a job at a time:
+# 1. The new follower writes its token to ``owner``, and waits for the lock on ``attached``.
+# 2. The old one, if it lives, reads another token, raises Superseded without ending the job, and releases the lock.
+# 3. The new one starts a prepared job, or reads ``output.log`` from the offset in ``shown``, which only the holder of
+#    the lock writes.
+
 from __future__ import annotations
 
 import contextlib

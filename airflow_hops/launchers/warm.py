@@ -1,5 +1,15 @@
 """Forks steps from a warm process that has imported the ML libraries: milliseconds instead of seconds."""
 
+# The dialogue on a connection to the warm process, for one step:
+# 1. The client sends the request, a line of JSON, with the descriptor of the step's output.
+# 2. The warm process forks, and replies with the fork's pid. The fork waits.
+# 3. The client sends GO, and the fork begins. A client that got no reply in time closes the connection instead, and
+#    starts the step in a new process: the fork ends without having begun, so no step runs twice.
+# 4. When the fork has ended, the warm process sends its status, and the connection ends. A connection that ends without
+#    a status means that the warm process was killed, and the kernel has killed its forks with it.
+# The lock on ``<socket>.lock`` is taken by the first client that finds no warm process, and inherited by the one that
+# it starts; the kernel releases it at the end of that process, so there is at most one.
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,13 @@
 """Operator that decides after each comparison whether to request a retraining with an asset event."""
 
+# The order of a decision (files: :mod:`airflow_hops.core.monitoring.retraining`):
+# 1. Read the task's decisions and the newest request of any monitor of the model.
+# 2. Decide, and ask a person if the policy says so; the task leaves its worker until the answer, and starts again at 1.
+# 3. Create the request's file, then the decision's. If either number was taken, start again at 1.
+# 4. Notify people, and return; Airflow then emits the asset event.
+# A kill before 3 leaves nothing. A retry after 3 finds its own decision for the same comparison, and repeats the event
+# instead of making a second request.
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,11 @@
 """Operator that rolls a canary out in steps, and promotes it or rolls it back."""
 
+# The task holds no state between polls. A poll (``airflow_hops.ml.stages.rollout``) reads the model's record, the
+# server's counts and its configuration, and returns the artifact of a decision, or what to wait for. So these are the
+# same: a wait in the worker, in the triggerer (``deferrable``), after a retry, and after a person's answer. A person's
+# answer is a parameter of the next poll only. A decision is recorded in the model's record before the server's
+# configuration is changed; the next poll applies a recorded decision that was not applied.
+
 from __future__ import annotations
 
 import asyncio

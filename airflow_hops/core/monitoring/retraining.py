@@ -6,6 +6,15 @@ never changed. ``<store>/_state/claims/<cause>/<dag>.json`` names the run of a D
 before the decision is written, so that two monitors that decide at the same time do not both request a retraining.
 """
 
+# Files of a request, each created exclusively, so that one of several processes succeeds:
+# 1. ``_state/requested/<asset>/<model>/<number>.json``: the request, by which monitors of one model see each other's.
+# 2. ``_state/<dag>/<task>/decisions/<number>.json``: the decision of one task, with its requests so far. A task whose
+#    number was taken reads the new decisions, and decides again.
+# 3. ``_state/claims/<cause>/<dag>.json``: the run that claimed the request; a second run of that DAG with the same
+#    cause finds it claimed.
+# The asset event follows 2, when the task succeeds. A kill in between leaves a request without an event: a retry of the
+# task repeats its recorded request, and a later run of the monitor repeats it with the same cause.
+
 from __future__ import annotations
 
 import json

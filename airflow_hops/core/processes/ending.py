@@ -1,5 +1,11 @@
 """Ends processes and all their descendants within seconds."""
 
+# Processes are found again and again while they are ended, since a process may fork between the listing of /proc and
+# its signal. A pid alone does not identify a process: once it has been waited for, the kernel may give it to another
+# one. So a process is known by pid and start time, and both are compared directly before each signal. Descendants are
+# found in three ways, as each can fail: the parents in /proc (lost by a process whose parent has ended), the session
+# (left by daemons), and a variable in the environment (absent in a fork that began with another one).
+
 from __future__ import annotations
 
 import contextlib

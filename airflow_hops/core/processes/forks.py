@@ -1,5 +1,14 @@
 """Forks of a process that has imported its libraries, which takes milliseconds instead of seconds."""
 
+# Why a parent of forks has one thread: a fork has only the thread that forked, but all locks as they were; a lock that
+# another thread held would stay locked for ever. So ends of forks are noticed without a thread:
+# 1. SIGCHLD makes Python write a byte to a pipe (``signal.set_wakeup_fd``), on which the selector waits together with
+#    the commands.
+# 2. Several ends may leave one byte, since signals are merged, so each child is asked with WNOHANG.
+# 3. A child that has ended stays a zombie, and keeps its pid, until then: a kill cannot hit another process.
+# A fork of a killed parent is killed by the kernel (``PR_SET_PDEATHSIG``); if the parent has ended before the fork
+# asked for that, the fork sees another parent, and ends itself.
+
 from __future__ import annotations
 
 import contextlib

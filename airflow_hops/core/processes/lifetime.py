@@ -1,5 +1,12 @@
 """Ties the life of a process to that of its parent, or of another process."""
 
+# Three ways in which a process ends with another one; each covers what the one before cannot:
+# 1. ``PR_SET_PDEATHSIG``: the kernel signals a child when the thread that forked it ends. Forks do not inherit it, and
+#    executing a set-user-ID program clears it.
+# 2. ``PR_SET_CHILD_SUBREAPER``: a process adopts descendants whose parent has ended, so that it still finds them when
+#    it ends them all.
+# 3. A thread that polls /proc for the process, known by pid and start time, for processes that are not its children.
+
 from __future__ import annotations
 
 import contextlib

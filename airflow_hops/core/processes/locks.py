@@ -4,6 +4,13 @@ There are two kinds. Locks of :func:`locked` and :func:`lock_folder` belong to t
 A lock of :func:`lock_for_process` belongs to one process, which :func:`lock_holder` returns.
 """
 
+# Two kinds of locks, since each lacks what the other has:
+#   flock(2)        belongs to the open file: forks share it, and it ends when all of them have closed the descriptor.
+#                   It also works for folders, but does not tell who holds it.
+#   fcntl(2) locks  belong to a process: forks do not have them, and F_GETLK returns the pid of the holder. They are
+#                   lost when the holder closes any descriptor of that file.
+# Files of locks are never removed: a process could lock the removed file while another one locks its successor.
+
 from __future__ import annotations
 
 import contextlib

@@ -5,6 +5,14 @@ The next process that makes a folder removes those of killed processes. A step's
 that its worker made for it, and is removed with it, including files that libraries leave behind.
 """
 
+# The order in which a folder is made, and what a kill leaves behind:
+# 1. A folder with a hidden name is made. After a kill it is unlocked, and removed once it is an hour old: a younger one
+#    may be between steps 1 and 2 of another process.
+# 2. The folder is locked. The lock belongs to the open descriptor, which forks inherit: a fork keeps its parent's
+#    folder.
+# 3. It is renamed to a name with the suffix ``.locked``. After a kill it is unlocked, and removed at once.
+# A removal needs the lock, so nobody removes a folder in use.
+
 from __future__ import annotations
 
 import contextlib

@@ -5,6 +5,12 @@ and of its inode, which only the kernel sets. The cache is a small database in t
 next step's process does not read gigabytes again.
 """
 
+# When a checksum may be reused: the kernel sets an inode's change time by a clock that ticks every few milliseconds.
+# Two writes within a tick leave the same times, so a checksum of a file that was changed less than a tick ago is not
+# stored; on file systems with whole seconds the tick is two seconds. The state is compared before and after reading,
+# since the file may change in between. The database is written once, at the end; if it is locked or damaged, files are
+# read again.
+
 from __future__ import annotations
 
 import contextlib

@@ -8,6 +8,17 @@ files that are locked while a process lives, since locks, unlike process ids, ar
 record.
 """
 
+# Who writes what, in the order of a job's life:
+# 1. The worker writes ``spec.json`` and ``job.json``, and Airflow stores the job for retries; then the job starts.
+# 2. The step locks ``running`` until it ends, writes its session into it, and appends to ``output.log``.
+# 3. The job writes its record in the store every ``beat_s`` seconds, and the last time with its result.
+# 4. The step writes ``result.json`` before it ends; a file ``running`` with content, unlocked, and without a result,
+#    means that the step was killed.
+# 5. A worker locks ``attached`` while it follows the job. A kill of the worker only releases this lock, and the job
+#    continues; without a new worker within ``orphan_timeout_s`` it ends.
+# 6. A worker elsewhere writes ``.takeover`` and waits until the record shows the end, or has not changed for
+#    ``silence_s``. A job that could not write its record for ``fence_s``, which is shorter, ends: so no two jobs run.
+
 from __future__ import annotations
 
 import contextlib

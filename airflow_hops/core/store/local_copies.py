@@ -4,6 +4,15 @@ A copy is in use while a process that got it, or a fork, lives: the process hold
 releases. Damaged copies are fetched again.
 """
 
+# The life of a copy; folders with a leading dot are not copies:
+# 1. A process downloads into a hidden folder, which it locks exclusively, and compares all checksums.
+# 2. It renames the folder to the fingerprint. If another process was faster, the rename fails, and its own is removed.
+# 3. A reader takes a shared lock, and then checks that the locked folder still has this name, since it may have been
+#    removed between opening and locking. The descriptor stays open until the process and its forks have ended.
+# 4. Removal needs the exclusive lock, which fails while a reader lives. The folder is renamed before its files are
+#    removed, so a reader that opens the name finds no copy. ``.lock`` lets one process at a time make room.
+# A kill in 1 or 4 leaves a hidden folder without a lock; the next process that makes room removes it.
+
 from __future__ import annotations
 
 import contextlib

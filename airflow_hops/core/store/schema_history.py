@@ -11,6 +11,15 @@ On a local store a lock serializes publishers. On an object store versions are c
 there either; of two published at the same moment, either may stay in force.
 """
 
+# The order of a publication, under the lock of ``history/`` in a local store:
+# 1. The schema in force is recorded, if it was edited by hand since the last record.
+# 2. The new text is written as an artifact below its fingerprint.
+# 3. ``history/<number>.json`` is created exclusively: of two publishers in an object store one gets the number, and the
+#    other one the next.
+# 4. The artifact at the schema's address is replaced.
+# A kill before 3 leaves an artifact that no record names. A kill between 3 and 4 leaves a record that is not in force;
+# a repeated publication finds its text in the last record, and only does 4.
+
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,11 @@
 """Cache of steps: a task takes the artifact of an earlier run with the same code, parameters and inputs."""
 
+# The order on a hit: the task first writes ``uses.json``, and then reads the manifest. A garbage collection hides the
+# manifest before it reads ``uses.json`` a second time. So either the collection sees the use and restores the manifest,
+# or the task finds no manifest, and runs its step. An entry is written after the artifact: a kill in between leaves an
+# artifact without an entry, which costs a later run only time. Entries are replaced atomically, without a lock: of two
+# runs with the same key either entry is right.
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,15 @@
 """Writes artifacts and publishes them."""
 
+# The order of a commit, and what a kill leaves behind:
+# 1. The task writes files into a staging folder, ``<name>.staging-<random>``. Nobody reads such folders. After a kill,
+#    the next try of the task, or a garbage collection, removes it.
+# 2. ``manifest.json`` is written into the staging folder last, with the checksums of all files.
+# 3. In a local store the staging folder is renamed to the address, or exchanged with the folder of an earlier try in
+#    one system call: readers find the old artifact or the new one. If the file system cannot exchange folders, two
+#    renames follow each other, and a kill in between leaves no artifact at the address.
+# 4. In an object store the old manifest is removed first, and the new one is uploaded last. An address without a
+#    manifest is not an artifact, so a kill leaves files that the next try replaces.
+
 from __future__ import annotations
 
 import uuid

@@ -1,5 +1,10 @@
 """Ownership of a study, since two searches that write one record would lose each other's trials."""
 
+# The lease is claimed at the start of a search, and checked when the study's record is written. A job of the same run
+# takes it at once, as a retry replaces its predecessor. A job of another run watches the holder, until a heartbeat
+# proves that it lives (StudyTaken), or its silence that it has died. A suspended holder that wakes finds a greater
+# number in the lease, and fails before it writes.
+
 from __future__ import annotations
 
 import contextlib

@@ -3,6 +3,15 @@
 The program of the pod's container (:mod:`.start`) gets this package from the store, and then calls :func:`main`.
 """
 
+# The order in the pod:
+# 1. Read ``followed``, and wait until it changes: a pod that waited long for a node must not run a step whose worker
+#    has died. Without a change within a minute it exits with an error.
+# 2. Start the step as a process, and watch ``followed`` in a thread: without a change for ``orphan_timeout_s`` the step
+#    is ended. Only changes count, measured by this machine's clock: clocks of nodes differ.
+# 3. On SIGTERM, from a deletion or a drained node, end the step a second before Kubernetes would kill the container.
+# 4. Write the step's result to the store, then exit with its code. A kill before that leaves no result: the worker
+#    reports the reason that Kubernetes gives for the end of the container.
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,11 @@
 """Starts steps as pods, through the connection, pod templates and pod manager of Airflow's Kubernetes provider."""
 
+# Pods are found by labels: DAG, run, task, map index, iteration, and the id of the store, by which two Airflows that
+# share a namespace do not touch each other's pods. The label of the fingerprint covers code, parameters and inputs.
+#   same labels, same fingerprint, not failed or being deleted   this try follows the pod
+#   same labels otherwise                                        the pod is deleted, and a new one is made
+#   other task, ended for longer than ``orphan_timeout``         the pod is deleted: no worker came for its result
+
 from __future__ import annotations
 
 import contextlib

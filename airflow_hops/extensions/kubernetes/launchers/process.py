@@ -1,5 +1,15 @@
 """A step's pod as a process: its output by line, its exit code, its result, and a kill that deletes it."""
 
+# How worker and pod find out about each other's end; the files are in the store (:class:`PodFiles`):
+# 1. A worker writes its token into an annotation of the pod: the last one to do so follows the pod. A follower that
+#    reads another token stops without deleting the pod.
+# 2. It writes ``followed`` every ``beat_s`` seconds, and every half second while the pod starts, with the time of the
+#    last line that it has shown. The next follower reads the log from that time on.
+# 3. The pod writes ``result`` before its container ends. Without it, the error is the reason that Kubernetes gives.
+# 4. A kill deletes the pod, if this worker still follows it, and removes both files.
+# A killed worker leaves all of it. The next try finds the pod by its labels and fingerprint; without one, the pod ends
+# its step after ``orphan_timeout``, as it no longer sees ``followed`` change.
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,15 @@
 """Steps that lead to a fetched data set; a task or command takes one, waits for the daemon, and asks for the next."""
 
+# The order of waits for a data set; each request is a file in the store, which the daemon answers by its transfer's
+# state:
+#   refresh  no known catalogue has the data set; the daemon reads the catalogues again
+#   preview  its preview is not in the store yet
+#   data     the entry and preview were accepted, and the files are not in the store yet
+# A wait ends when its file has appeared, or when the transfer has failed and repeats the request's time: an older
+# failure does not count. After each wait :func:`next_wait` looks at the store again, so a killed task, or another
+# triggerer, continues with the wait that is needed then. The daemon counts as dead when its record has not changed for
+# ``DEAD_BEATS`` beats by the clock of the waiting process.
+
 from __future__ import annotations
 
 import time

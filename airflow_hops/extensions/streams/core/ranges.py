@@ -8,6 +8,11 @@ window: a plan begins where the recorded plan of the window before it ends.
 ``<store>/_state/<dag>/<task>/ranges/<table>-<digest>/<start>_<end>.json`` is a plan, written once and never changed.
 """
 
+# A plan is created exclusively: of two tries that plan at the same moment, one succeeds, and the other one reads its
+# plan. So all tries of a run read the same offsets, even if records arrive in between. A kill before the plan is
+# created leaves nothing, and the next try plans again; a kill after that changes nothing, since the plan is never
+# written again.
+
 from __future__ import annotations
 
 import contextlib
