@@ -156,7 +156,7 @@ def test_invalid_project_name_is_refused(hops: Callable[..., Any], tmp_path: Pat
     ("name", "label", "words"),
     [
         ("rows", "none", "--label is 'none', which is not a column; there are 'x', 'y'"),
-        ("sklearn", "y", "module of the runtime environment"),
+        ("sklearn", "y", "name of a module in the runtime environment"),
     ],
 )
 def test_unusable_file_writes_nothing(
