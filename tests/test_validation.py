@@ -178,9 +178,9 @@ def test_rows_violating_the_schema_are_quarantined(
     [
         ({"on_anomaly": "explode"}, "on_anomaly is 'explode', expected one of 'fail', 'warn'"),
         ({"on_anomaly": {"fatal": "fail"}}, "a key of on_anomaly is 'fatal', expected one of 'error', 'warning'"),
-        ({"on_anomaly": "branch"}, "needs the task ids"),
+        ({"on_anomaly": "branch"}, "needs the ids of the tasks"),
         ({"on_anomaly": "ask", "on_timeout": "approve"}, "on_timeout is 'approve'"),
-        ({"split_anomalous": True}, "needs the rows: examples="),
+        ({"split_anomalous": True}, "needs the rows of the statistics: examples="),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], words: str) -> None:

@@ -50,5 +50,5 @@ def has_unchanged_files(store: ArtifactStore, model: Artifact) -> bool:
         if in_window or any(source.planner for source in sources.values()):
             return False
         return fingerprint_of_sources(with_storage_options(sources)) == manifest.cache_key_parts.get("sources")
-    except HopsError:  # the training itself will say what is wrong with the sources
+    except HopsError:  # the training will report the problem with the sources
         return False

@@ -155,7 +155,7 @@ class RuntimeHook(BaseHook):
         if extra.get("storage_conn_id"):
             storage_options = {**storage_options_of(str(extra["storage_conn_id"])), **storage_options}
         opened = ArtifactStore(store, storage_options=storage_options)
-        # Airflow masks fields of the connection by their names, but reads no JSON nor addresses in them.
+        # Airflow masks fields of a connection by name, but not secrets within JSON or addresses in them.
         secrets = {**opened.storage_options, "tracking_password": without_password(tracking_uri)[1]}
         if any(secrets.values()):
             mask_secret({name: value for name, value in secrets.items() if value})
@@ -344,8 +344,8 @@ class RuntimeHook(BaseHook):
                 (on_line or self._log_line)(line)
             code = process.wait()
         finally:
-            # Also after success: a step owns its descendants, and leaves none behind. Where nobody has killed it, they
-            # may take their time: a JVM removes what Spark has spilled.
+            # Also after success, so that a step leaves no process behind. Without a kill, processes get time to end:
+            # a JVM removes the files that Spark has spilled.
             process.kill(_PATIENCE_S if code >= 0 else GRACE_S)
             self._process = None
         result = StepResult.read(folder / "result.json")

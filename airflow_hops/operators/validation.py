@@ -106,7 +106,7 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     def _check_arguments(self) -> None:
         if "branch" in self.on_anomaly.values() and not (self.follow or self.otherwise):
-            raise ValueError("on_anomaly='branch' needs the task ids to go to: follow=..., otherwise=...")
+            raise ValueError("on_anomaly='branch' needs the ids of the tasks that follow: follow=..., otherwise=...")
         if self.split_anomalous and self.examples is None:
             raise ValueError("split_anomalous=True needs the rows of the statistics: examples=...")
 

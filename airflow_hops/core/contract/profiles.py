@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def cuda_pins(self) -> str:
-        """Name of the file with the pins and those of CUDA's libraries."""
+        """Name of the file that pins CUDA's libraries as well."""
         return self.pins.replace(".txt", "-cuda.txt")
 
 

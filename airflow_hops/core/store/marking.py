@@ -74,7 +74,7 @@ class StoredArtifact(Removal):
 
 @dataclass
 class _Run:
-    """A DAG run, or another folder below a DAG's: ``newest`` is the time of its last artifact or use."""
+    """The folder of a DAG run, or another one of the DAG; ``newest`` is the time of its last artifact or use."""
 
     folder: str
     dag_id: str

@@ -249,7 +249,7 @@ def _open(user: GetUserDep, dag_id: str, hook: RuntimeHook, artifact: Artifact) 
 
 
 def is_of(model: Any, task: Producer) -> tuple[Any, ...]:
-    """Returns the conditions on rows of ``TaskInstance`` or ``XComModel`` that are of a task instance."""
+    """Returns the conditions on rows of ``TaskInstance`` or ``XComModel`` of a task instance."""
     return (
         model.dag_id == task.dag_id,
         model.run_id == task.run_id,

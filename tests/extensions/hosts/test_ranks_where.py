@@ -112,7 +112,7 @@ def test_hosts_besides_spark_are_refused() -> None:
         (HorovodTrainOperator, {"deterministic": True}, "np is 'auto', but deterministic=True"),
         (HorovodTrainOperator, {"strategy": "parameter_server"}, "np is 'auto', but strategy='parameter_server'"),
         (TorchTrainOperator, {}, "np is 'auto', which TorchTrainOperator does not support"),
-        (SearchOperator, {"space": {}, "metric": "auc", "direction": "maximize"}, "which SearchOperator does not support"),
+        (SearchOperator, {"space": {}, "metric": "auc", "direction": "maximize"}, "SearchOperator does not support"),
     ],
 )
 def test_auto_rank_count_needs_horovod(operator: Any, given: Any, message: str) -> None:

@@ -221,7 +221,7 @@ def check_text(value: Any) -> None:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of ``host:port``. Raises ValueError if it is not one."""
+    """Returns host and port of ``host:port``. Raises ValueError for another text."""
     try:
         parts = urlsplit(f"//{address}")
         (parts.hostname or "").encode("idna")  # raises for what no resolver takes
