@@ -17,28 +17,12 @@ from scipy import stats
 from written_tables import table_of, write
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.readers import csv as readers_csv
-from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import row_keys, sample
-from airflow_hops.ml.statistics.formats import arrow, layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import SAMPLE_FILE, RowSample, load_sample, write_sample
 
 pytestmark = pytest.mark.runtime
 FORMATS = ("csv", "csv.gz", "jsonl", "parquet", "one.parquet", "feather", "arrows", "tfrecord")
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has files of some kilobytes read in several parts and batches."""
-    for module in (readers_csv, readers_jsonl, text):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
-    for module in (layout, parquet, arrow):
-        monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
-    for module in (layout, parquet):
-        monkeypatch.setattr(module, "BATCH_ROWS", 200)
-    monkeypatch.setattr(tfrecord, "_DEALT_BYTES", 500)
-    monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)
 
 
 def draw(source: Any, rows: int = 300, **options: Any) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -14,16 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import tensorflow as tf
 import tensorflow_data_validation as tfdv
 from google.protobuf import text_format
-from pyarrow import csv, ipc
 from statistics_equality import compare
 from tensorflow_data_validation.statistics import stats_impl
 from tensorflow_data_validation.utils import quantiles_util
 from tensorflow_metadata.proto.v0 import schema_pb2
+from written_tables import write
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.ending import descendants
@@ -33,36 +30,8 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 pytestmark = pytest.mark.runtime
 
 
-def _write_jsonl(table: pa.Table, path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-
-
-def _write_arrow(table: pa.Table, path: Path) -> None:
-    with ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)
-
-
-def _write_examples(table: pa.Table, path: Path) -> None:
-    def feature(value: Any) -> Any:
-        if isinstance(value, int):
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
-
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for row in table.to_pylist():
-            there = {name: feature(value) for name, value in row.items() if value is not None}
-            writer.write(tf.train.Example(features=tf.train.Features(feature=there)).SerializeToString())
-
-
-WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
-    "parquet": pq.write_table, "csv": csv.write_csv, "jsonl": _write_jsonl, "arrow": _write_arrow,
-    "tfrecord": _write_examples,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("format_", WRITERS)
+@pytest.mark.parametrize("format_", ["parquet", "csv", "jsonl", "arrow", "tfrecord"])
 def test_rows_that_lack_every_feature_are_counted_in_every_format(tmp_path: Path, format_: str) -> None:
-    write = WRITERS[format_]
     write(pa.table({"x": [1, 2], "id": [1, 2]}), tmp_path / f"a.{format_}")
     write(pa.table({"id": range(300)}), tmp_path / f"b.{format_}")
     write(pa.table({"x": [7], "id": [1]}), tmp_path / f"c.{format_}")
@@ -73,8 +42,7 @@ def test_rows_that_lack_every_feature_are_counted_in_every_format(tmp_path: Path
 
 def test_top_values_of_a_late_feature_are_exact(tmp_path: Path) -> None:
     texts = [None] * 300 + [f"hot-{i % 8}" if i % 4 == 0 else f"v{i}" for i in range(30_000)]
-    path = tmp_path / "late.tfrecord"
-    _write_examples(pa.table({"i": range(len(texts)), "late": texts}), path)
+    path = write(pa.table({"i": range(len(texts)), "late": texts}), tmp_path / "late.tfrecord")
     features = {feature.path.step[0]: feature for feature in generate_statistics(path).datasets[0].features}
     top = features["late"].string_stats.top_values[:2]
     assert sorted((value.value, value.frequency) for value in top) == [("hot-0", 3750), ("hot-4", 3750)]
@@ -111,8 +79,8 @@ def test_missing_lists_are_sliced_and_empty_columns_counted(tmp_path: Path, kind
     options = tfdv.StatsOptions(experimental_slice_functions=[by_group])
     rows = 60_000
     group = [f"g{i % 2}" for i in range(rows)]
-    _write_arrow(pa.table({"x": pa.nulls(rows, pa.list_(kind)), "g": group}), tmp_path / "a.arrow")
-    _write_arrow(pa.table({"ghost": pa.array([], pa.list_(kind))}), tmp_path / "b.arrow")
+    write(pa.table({"x": pa.nulls(rows, pa.list_(kind)), "g": group}), tmp_path / "a.arrow")
+    write(pa.table({"ghost": pa.array([], pa.list_(kind))}), tmp_path / "b.arrow")
     whole, *slices = generate_statistics(tmp_path, options=options).datasets
     assert sorted({feature.path.step[0] for feature in whole.features}) == ["g", "ghost", "x"]
     assert [dataset.num_examples for dataset in slices] == [30_000, 30_000]
@@ -217,7 +185,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, source: str) -> Non
     twice = pa.Table.from_arrays([pa.array([1]), pa.array(["a"])], ["x", "x"])
     values: Any = {"table": twice, "batches": twice.to_batches()}.get(source, tmp_path / f"twice.{source}")
     if isinstance(values, Path):
-        WRITERS[source](twice, values)
+        write(twice, values)
     with pytest.raises(BadInput, match="two columns are called 'x'"):
         generate_statistics(values)
 

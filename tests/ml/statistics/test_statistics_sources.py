@@ -21,15 +21,17 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow_data_validation as tfdv
 from statistics_equality import compare, many_strings, nested_table
+from tensorflow_data_validation.statistics.stats_impl import generate_statistics_in_memory
 from tfx_bsl.coders import csv_decoder
-from written_tables import table_of, without_nulls, write, write_examples
+from written_tables import generated_columns, table_of, without_nulls, write, write_examples
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers import csv as readers_csv
 from airflow_hops.ml.readers import jsonl as readers_jsonl
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.ml.statistics.formats import arrow, layout, parquet, text, tfrecord
+from airflow_hops.ml.statistics.arrow_lists import as_lists
+from airflow_hops.ml.statistics.formats import layout, parquet, text, tfrecord
 from airflow_hops.ml.statistics.sources import CorruptFile, Plan, TypesDoNotFit, plan_source
 
 pytestmark = pytest.mark.runtime
@@ -64,15 +66,6 @@ def _plain(value: Any) -> Any:
 
 def _ordered(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("id", "ratio", "text", "whole") if name in row}
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has files of some kilobytes read in several parts and batches."""
-    for module in (readers_csv, readers_jsonl, text):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 4000)
-    for module in (layout, parquet, arrow):
-        monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -420,10 +413,18 @@ def test_statistics_of_csv_equal_tfdvs(tmp_path: Path) -> None:
     assert compare(generate_statistics(path, workers=2), theirs, pa.table({})) == []
 
 
-def test_statistics_of_tfrecords_equal_tfdvs(tmp_path: Path) -> None:
-    path = write(nested_table().select(["numbers", "large", "words"]), tmp_path / "lists.tfrecord")
-    theirs = tfdv.generate_statistics_from_tfrecord(str(path))
-    assert compare(generate_statistics(path, workers=2), theirs, pa.table({})) == []
+@pytest.mark.parametrize(
+    ("format_", "columns"),
+    [(of, columns) for of in FORMATS for columns in ("generated", *["lists"] * ("csv" not in of))],
+)
+def test_statistics_of_every_format_match_tfdv(tmp_path: Path, format_: str, columns: str) -> None:
+    table = generated_columns() if columns == "generated" else nested_table(600).select(["numbers", "large", "words"])
+    (batch,) = table.combine_chunks().to_batches()
+    path = write(table, tmp_path / f"t.{format_}")
+    for settings in ({}, {"weight_feature": "weight", "num_top_values": 3}) if columns == "generated" else ({},):
+        theirs = generate_statistics_in_memory(as_lists(batch), tfdv.StatsOptions(**settings))
+        ours = generate_statistics(path, options=tfdv.StatsOptions(**settings), workers=2)
+        assert compare(ours, theirs, table) == []
 
 
 def test_statistics_of_json_lines_equal_those_of_parquet(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
@@ -31,6 +32,29 @@ def table_of(rows: int, start: int = 0) -> pa.Table:
     )
 
 
+def generated_columns(rows: int = 600) -> pa.Table:
+    """Columns that every format can hold: dense, sparse, constant, unique, long, late, and a weight."""
+    random = np.random.default_rng(8)
+    numbers, missing = random.integers(-50, 50, rows), random.random(rows) < 0.3
+    texts = np.array([f'é,"{int(n)}"' + "\nnext" * (int(n) % 3 == 0) for n in random.exponential(5, rows)])
+    return pa.table(
+        {
+            "integer": pa.array(numbers),
+            "sparse integer": pa.array(numbers, mask=missing),
+            "float": pa.array(numbers / 4 + 0.5, pa.float32()),
+            "sparse float": pa.array(numbers / 4 + 0.5, pa.float32(), mask=missing),
+            "constant": pa.array([7] * rows),
+            "extremes": pa.array([-(2**40), 5, 2**41] * (rows // 3)),
+            "text": pa.array(texts),
+            "sparse text": pa.array(texts, mask=missing),
+            "unique": pa.array([f"u-{i}" for i in range(rows)]),
+            "long": pa.array(["x" * (i % 5 * 250 + 1) for i in range(rows)]),
+            "late": pa.array([None] * (rows - 100) + ["a", "b"] * 50),
+            "weight": pa.array(random.integers(1, 9, rows) / 4, pa.float32()),
+        }
+    )
+
+
 def write(table: pa.Table, path: Path) -> Path:
     """Writes a table in the format of the file's name."""
     name = path.name.removesuffix(".gz")
@@ -43,9 +67,10 @@ def write(table: pa.Table, path: Path) -> Path:
         pq.write_table(table, plain, row_group_size=100)
     elif name.endswith(".feather"):
         pa.feather.write_feather(table, plain, compression="lz4", chunksize=100)
-    elif name.endswith(".arrows"):
-        with pa.ipc.new_stream(plain, table.schema) as stream:
-            stream.write_table(table, max_chunksize=100)
+    elif name.endswith((".arrow", ".arrows")):
+        make = pa.ipc.new_stream if name.endswith("s") else pa.ipc.new_file
+        with make(str(plain), table.schema) as stream:
+            stream.write_table(table, max_chunksize=max(100, table.num_rows // 100))
     else:
         write_examples(plain, RecordBatchToExamples(as_lists(table.combine_chunks().to_batches()[0])))
     if path != plain:
