@@ -196,7 +196,7 @@ def test_impossible_decision_is_refused_and_changes_nothing(pipeline: Pipeline) 
         someone_elses.decide("undeploy", version=None, force=True)
     for function, params, message in (
         ("set_traffic", {"percents": {"1": 90, "2": 20}}, "sum to 110; expected 100"),
-        ("set_traffic", {"percents": {"1": 90, "7": 10}}, "percents name version 7; what can get traffic is version 1"),
+        ("set_traffic", {"percents": {"1": 90, "7": 10}}, "version 7; only these can get traffic: version 1"),
         ("set_traffic", {"percents": {"one": 100}}, "percents name version 'one'; expected a positive integer"),
         ("set_traffic", {"percents": "{'1': 100}"}, "expected a mapping of versions to percents"),
         ("promote", {"version": None}, "has no challenger to promote"),

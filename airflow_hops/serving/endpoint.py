@@ -112,7 +112,7 @@ class Endpoint:
 
         Args:
             controls: Answers requests about config and traffic.
-            routes: REST routes, to which those for inference are added.
+            routes: REST routes; those for inference are added.
         """
         catalog = self._handler.catalog
         flags = self._flags

@@ -1,4 +1,4 @@
-"""Parsers of flag values; an error says which value was expected."""
+"""Parsers of flag values; errors name the expected value."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class ServerPart:
         Args:
             flags: The server's flags.
             catalog: Catalog to fill.
-            config: A ``ModelServerConfig``, without models if there is no ``--model_config_file``.
+            config: A ``ModelServerConfig``; without ``--model_config_file``, it has no models.
 
         Raises:
             StartError, ConfigError: The flags name unusable files.
@@ -134,7 +134,7 @@ class ServerPart:
         return None
 
     def reports(self, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:
-        """Adds REST routes about what the observers did, and returns their metrics; called in the first process.
+        """Adds REST routes for the observers' counts, and returns their metrics; called in the first process.
 
         Args:
             routes: Routes; each new one needs its ``right``.

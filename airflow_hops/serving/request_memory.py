@@ -45,7 +45,7 @@ class Reservation:
         """Adds bytes to the reservation.
 
         Raises:
-            ServingError: RESOURCE_EXHAUSTED: the request exceeds the total, or what other requests leave of it.
+            ServingError: RESOURCE_EXHAUSTED: the request exceeds the total, or the part that other requests leave.
         """
         memory = self._memory
         with memory.lock:

@@ -148,7 +148,7 @@ def exporting() -> Iterator[None]:
 
 
 def _module_of(model: Any, outputs: Mapping[str, OutputSpec]) -> tuple[Any, list[str]]:
-    """Returns a module with all that a model is saved with, and the names of the transform's outputs that it takes."""
+    """Returns the module to save, with model and graph, and the names of the transform's outputs that it takes."""
     import tensorflow as tf
     from tensorflow.python.trackable.resource import TrackableResource
 

@@ -109,7 +109,7 @@ class ModelServer:
             False if the folder already existed with the same model.
 
         Raises:
-            BadInput: there is no model, or the folder holds another model.
+            BadInput: ``model`` is not a model, or the folder holds another model.
         """
         check_model(model, served_by=self.at.kind)
         return self.folders.publish(model, model_name, version, fingerprint)

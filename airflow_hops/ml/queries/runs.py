@@ -45,7 +45,7 @@ def search(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
         in) and ``versions`` (of models: ``name``, ``version``); ``next_page_token``, null on the last page.
 
     Raises:
-        BadInput: MLflow cannot read the filter (the message says where), the order or the token.
+        BadInput: MLflow cannot parse the filter (the message names the position), the order or the token.
         HopsError: MLflow does not answer.
     """
     client = tracking(place)

@@ -46,7 +46,7 @@ def first_types(file: RawFile) -> Types:
     """Returns the header's columns, with types inferred from the first block.
 
     Raises:
-        BadInput: there is no header, it repeats a name, or the text is not in the source's encoding.
+        BadInput: the header is missing or repeats a name, or the text is not in the source's encoding.
     """
     block, _ = next(blocks(file), (b"", 0))
     types = given_types(header_of(block, file), file)
@@ -206,7 +206,7 @@ def header_of(block: bytes, file: RawFile) -> list[str]:
     """Returns the column names in a file's first block.
 
     Raises:
-        BadInput: there is no header, or it repeats a name.
+        BadInput: the header is missing, or repeats a name.
     """
     if not block.strip():
         raise BadInput(f"{file.name}: the file has no header; expected the columns' names in its first row")

@@ -85,7 +85,7 @@ class RowCutter:
         """Checks what remains after the last whole row of a file.
 
         Raises:
-            UncertainQuotes: a quote is open, or a value has several lines of which each may be a row.
+            UncertainQuotes: a quote is open, or the lines of a value may be rows.
         """
         if rest:
             raise self._refused(rest, 0, f"a quote is open at the end, in the row that begins with {_shown(rest)}")

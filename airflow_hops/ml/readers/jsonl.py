@@ -36,10 +36,6 @@ from airflow_hops.ml.readers.text_types import (
 )
 from airflow_hops.ml.readers.types import Types, TypesDoNotFit, batch_of, check_text, type_named
 
-# Two parsers: Arrow first, as it is much faster. A block goes to Python if Arrow refuses it or would lose something: a
-# field of several types, or a number with more digits than float64 holds (_LONG_NUMBER finds candidates in the bytes).
-# Both must give the same types and values, so that results do not depend on where blocks end.
-
 log = logging.getLogger(__name__)
 
 _MOST_LEVELS = 100

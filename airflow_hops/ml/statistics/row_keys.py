@@ -17,7 +17,7 @@ from airflow_hops.ml.readers.types import batch_of
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 _COLUMN = "\0key"
-"""Column in which readers of files pass the keys on, so that they follow the rows into other batches."""
+"""Column for the keys in batches of files' readers, so that they stay with their rows in other batches."""
 _SEED = np.uint64(0x20131231)
 _GAMMA, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -116,7 +116,7 @@ class Capture:
             self._thread.start()
 
     def offer(self, call: CapturedCall) -> bool:
-        """Captures one answered request, or drops it if there is no room; never waits for the disk.
+        """Captures one answered request, or drops it if the spool is full; never waits for the disk.
 
         Returns whether the request is captured, and so survives if this process is killed.
         """

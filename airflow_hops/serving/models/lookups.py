@@ -44,7 +44,7 @@ class LookupFile(JsonFields):
 
 @dataclass(frozen=True)
 class RequestKeys:
-    """The difference between the inputs of a model and what requests hold.
+    """The difference between the inputs of a model and those of its requests.
 
     Attributes:
         filled: Inputs that the server fills.
@@ -96,7 +96,7 @@ def lookups() -> dict[str, Lookup]:
 
 
 def with_lookup(servable: Servable, folder: Path, openers: Mapping[str, OpenLookup]) -> Servable:
-    """Returns a version whose inputs are looked up if its folder says so, else the version itself.
+    """Returns a version with its look-up if its folder has one, else the version itself.
 
     Raises:
         ServingError: The file is damaged, its look-up is not registered, or cannot be used.

@@ -14,7 +14,8 @@ from airflow_hops.core.processes.temporary_folders import make_temporary_folder,
 class ModelCache:
     """Temporary folder of this process for copies of versions; removes the folders that killed servers left behind.
 
-    The process locks the folder while it lives: this tells it from abandoned folders, and keeps systemd-tmpfiles away.
+    The process locks the folder while it lives, which distinguishes it from abandoned folders and keeps
+    systemd-tmpfiles away.
 
     Args:
         root: Parent folder, created on first use; None for the system's temporary folder.

@@ -56,7 +56,7 @@ class WorkerServable(Servable):
         raise ServingError(grpc.StatusCode.INTERNAL, "This process answers no requests")
 
     def current_fingerprint(self) -> Fingerprint:
-        """Returns the fingerprint of the files as they are now."""
+        """Returns the current fingerprint of the files."""
         return VersionFolder(self.version, self.folder).fingerprint()
 
     def check(self) -> None:

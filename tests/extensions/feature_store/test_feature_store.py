@@ -941,7 +941,7 @@ def test_canary_with_other_keys_than_the_champion_is_refused(
     assert deploy(server, dataset, first, **options).properties["mode"] == "champion"
 
     unpublished = feature_model(step, warm_launcher, "distance", "flights", "sky")
-    with pytest.raises(StepFailed, match="the champion 1 looks inputs up, and version 2, which is not in"):
+    with pytest.raises(StepFailed, match="the champion 1 has a look-up, and version 2, which is not in"):
         step.steps(
             "airflow_hops.ml.stages.deploy.traffic:replace_champion",
             params={"model_name": "delays", "model": unpublished.uri, "reason": "it is better", "by": {}},

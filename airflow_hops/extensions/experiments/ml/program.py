@@ -81,7 +81,7 @@ def identity(value: Any, above: tuple[int, ...] = ()) -> str:
 
 
 def _source_and_values(function: Any) -> tuple[str, list[Any]]:
-    """Returns the source and the values that belong to it. Raises OSError or TypeError if there is no source."""
+    """Returns the source and the values that belong to it. Raises OSError or TypeError for an object without source."""
     if isinstance(function, functools.partial):
         return "partial", [function.func, *function.args, *function.keywords, *function.keywords.values()]
     bare = inspect.unwrap(getattr(function, "__func__", function))
@@ -99,7 +99,7 @@ running: list[UserFunction] = []
 
 
 def call(context: TrainContext) -> Any:
-    """Calls the user's function with a trial's parameters; NumPy's numbers in its result become Python's."""
+    """Calls the user's function with a trial's parameters; NumPy's numbers in its result become Python numbers."""
     user, strategy = running[-1], context.strategy
     if strategy is not None:
         import tensorflow as tf

@@ -30,7 +30,7 @@ from airflow_hops.serving.errors import StartError
 
 _NO_ENTITY: Mapping[str, tuple[str, Any]] = {"__dummy_id": ("STRING", "")}
 KEY_TENSORS = {"STRING": tensors.STRING, "INT32": tensors.BY_NAME["int64"], "INT64": tensors.BY_NAME["int64"]}
-"""Types in which requests hold keys, by Feast's."""
+"""Feast's types of keys to the types of tensors that hold them in requests."""
 _KEY_TYPES = {"STRING": 2, "INT32": 3, "INT64": 4}
 _PATIENCE_S = 0.05
 """Time in which a working store answers another look-up, which frees its place."""

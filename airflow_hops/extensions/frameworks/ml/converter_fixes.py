@@ -343,7 +343,7 @@ def prefix_apart(names: Iterable[str]) -> str:
 def correct_spark(graph: Any) -> None:
     """Corrects a graph where the converter's computes differently from Spark.
 
-    Vectors are assembled of floats: the converter leaves integers, and numbers of words, as they are. A logistic
+    Vectors are assembled from floats: the converter does not cast integers and counts of words. A logistic
     regression of more than two classes is multinomial: the converter writes a one-versus-rest model.
     """
     onnx = importlib.import_module("onnx")

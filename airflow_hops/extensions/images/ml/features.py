@@ -116,7 +116,7 @@ def _crop(pixels: Any, height: Any, width: Any, spec: ImageSpec) -> Any:
 
 
 _HEAD_BYTES = 1 << 16
-"""Bytes at the start of a JPEG in which its Exif block must begin."""
+"""Number of bytes at the start of a JPEG that must contain the start of its Exif block."""
 _IFD_BYTES, _MOST_ENTRIES = 4096, 150
 
 

@@ -67,7 +67,7 @@ class PackedFiles:
         storage_options: fsspec options of its store.
 
     Raises:
-        BadInput: there is no index in the folder.
+        BadInput: the folder has no index.
     """
 
     def __init__(self, folder: str | Path, storage_options: Mapping[str, Any] | None = None) -> None:

@@ -157,7 +157,7 @@ class InferenceServices:
         return f"InferenceService {name!r}: {failure or ready.get('message') or ready.get('status') or 'no status yet'}"
 
     def shares(self, name: str) -> dict[int, int]:
-        """Returns version to percent, without those of 0%; empty if there is no such object."""
+        """Returns version to percent, without those of 0%; empty if the object does not exist."""
         item = self._get(name)
         if item is None:
             return {}

@@ -272,7 +272,7 @@ class Transfers:
             log.info("%s: fetched", fetch.dataset.ref)
 
     async def _store(self, fetch: _Fetch, files: list[FileEntry]) -> None:
-        """Copies complete files into the store; those that a previous process has copied are left as they are."""
+        """Copies complete files into the store, except those that a previous process has copied."""
         place, source = self.records.place(fetch.dataset.ref), self.data / fetch.dataset.entry.info_hash / NAME
         there = self.records.store.files.sizes(place)
         for entry in files:

@@ -127,7 +127,7 @@ class Torrent:
         return time.monotonic() - self.seen
 
     def complete_files(self) -> Iterator[FileEntry]:
-        """Yields the files of which all pieces are on disk and verified."""
+        """Yields the files whose pieces are all on disk and verified."""
         self.handle.flush_cache()
         for entry, done in zip(
             self.files, self.handle.file_progress(lt.file_progress_flags_t.piece_granularity), strict=True

@@ -143,7 +143,7 @@ class _AvroTypes:
         types = [self.of(kind, field) for kind in kinds] or [pa.null()]
         if types.count(types[0]) == len(types):
             return types[0]
-        if all(kind in ("int", "float", "double") for kind in kinds):  # a double holds them exactly, but not each long
+        if all(kind in ("int", "float", "double") for kind in kinds):  # a double holds these exactly, but not all longs
             return pa.float64()
         raise BadInput(
             f"the Avro field {field!r} is a union of {', '.join(map(str, types))}, which do not fit one column; have "

@@ -75,7 +75,7 @@ class TorchGroup(RankGroup):
         return bool(raised.item())
 
     def check_weights(self, model: Any) -> str:
-        """Returns the checksum of all that predictions depend on, which must be equal on all ranks.
+        """Returns the checksum of the state that predictions depend on, which must be equal on all ranks.
 
         Before, it averages the running statistics of batch normalizations, which only the last batches make different.
 

@@ -52,7 +52,7 @@ def check_not_silent(
         said: Further details for the message.
 
     Returns:
-        Faults of the server in words, as long as they are allowed.
+        Descriptions of the server's faults, while these are tolerated.
 
     Raises:
         BadInput: the server captures nothing, or the limit of silence has passed.

@@ -14,7 +14,7 @@ _COLOURS = ("#8a94a6", "#d9480f")
 
 
 def draw(report: SkewReport) -> str:
-    """Draws up to twelve drifted features, the most moved first; without drift, a line that says so."""
+    """Draws up to twelve drifted features, the most moved first; without drift, a line of text."""
     names = report.drifted[:_MOST]
     rows = max(1, -(-len(names) // _COLUMNS))
     width, height = _WIDTH * _COLUMNS, 30 + _HEIGHT * rows

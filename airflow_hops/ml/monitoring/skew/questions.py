@@ -51,7 +51,7 @@ def plain_distances(one: Feature, other: Feature) -> dict[str, float]:
 
 
 def _others(one: Distribution, other: Distribution) -> tuple[Numbers, Numbers] | None:
-    """Returns both sides' numbers other than the usual one, or ``None`` where there is no such question."""
+    """Returns both sides' numbers other than the usual one, or None if the question does not apply."""
     before, now = as_numbers(one), as_numbers(other)
     rest = None if before is None or now is None else unusual(before, now)
     return rest if rest and all(rest) else None

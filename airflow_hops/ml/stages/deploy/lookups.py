@@ -82,7 +82,7 @@ def check_published(server: ModelServer, model_name: str, version: int, file: Lo
     """Checks that a version that was published before has the same look-up.
 
     Raises:
-        BadInput: it does not; its folder stays as it is while the server may have loaded it.
+        BadInput: the server does not look them up; the version's folder stays, since the server may have loaded it.
     """
     before = published_lookup(server, model_name, version)
     old, new = ({} if each is None else {"lookup": each.lookup, **each.description} for each in (before, file))

@@ -131,9 +131,9 @@ class Serving:
         if not set(percents) <= serving:
             raise BadInput(
                 f"model {self.model_name!r}: percents name version "
-                f"{', '.join(str(version) for version in sorted(set(percents) - serving))}; what can get traffic is "
-                f"{' and '.join(f'version {version}' for version in sorted(serving))} (champion and challenger): "
-                "deploy or promote the other first"
+                f"{', '.join(str(version) for version in sorted(set(percents) - serving))}; only these can get "
+                f"traffic: {' and '.join(f'version {version}' for version in sorted(serving))} (champion and "
+                "challenger); deploy or promote the other first"
             )
         if not self.server.splits_traffic:
             self.server.set_traffic(self.model_name, percents)  # raises before the record is written
@@ -359,7 +359,7 @@ class Serving:
         """Has the server load a version unless it is available already.
 
         Raises:
-            BadInput: the version was never published, and clients send keys by which the champion looks inputs up.
+            BadInput: the version was never published, and clients send the keys of the champion's look-up.
         """
         server, name, version = self.server, self.model_name, served.version
         configured = server.configured(name)
@@ -371,9 +371,9 @@ class Serving:
                 return False
             if published_lookup(server, name, champion.version) is not None:
                 raise BadInput(
-                    f"model {name!r}: the champion {champion.version} looks inputs up, and version {version}, which "
-                    f"is not in {server.folders.uri(name)}, would not; publish it by DeployModelOperator with lookup "
-                    "(and canary_percent=100 if clients are to send other keys)"
+                    f"model {name!r}: the champion {champion.version} has a look-up, and version {version}, which is "
+                    f"not in {server.folders.uri(name)}, would have none; publish it by DeployModelOperator with "
+                    "lookup (and canary_percent=100 if clients are to send other keys)"
                 )
             return server.publish(model_folder(self.context.store, served.model), name, version, served.fingerprint)
 

@@ -108,8 +108,8 @@ def bless(
        test of non-inferiority at 2.5%), and
     3. on at least one split, it is better by more than ``min_improvement`` (a test of superiority at the same level).
 
-    A metric that is undefined on a split (a single class) cannot decide there; the reasons say so. A metric that is
-    undefined on all splits fails its minimum, which would otherwise check nothing. Metrics and gains over the
+    A metric that is undefined on a split (a single class) cannot decide there, which is among the reasons. A metric
+    that is undefined on all splits fails its minimum, which would otherwise check nothing. Metrics and gains over the
     champion are by split; ``gains`` is None without a champion.
     """
     blessed, reasons = check_minimum(rule, candidate)

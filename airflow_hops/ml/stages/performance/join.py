@@ -141,7 +141,7 @@ def join_labels(
 
 
 def _told(lacking: Mapping[str, int], output: str, inputs: Sequence[str]) -> str:
-    """Formats which columns captured rows lack, with advice."""
+    """Describes the columns that captured rows lack, with advice."""
     said = []
     for column, rows in lacking.items():
         advice = f"keys and time_feature are inputs of the model: {', '.join(inputs)}"

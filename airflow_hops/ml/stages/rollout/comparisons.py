@@ -326,7 +326,7 @@ def welch_greater(first: np.ndarray, second: np.ndarray, ratio: float) -> float:
 def _compare_shares(
     what: str, canary: tuple[int, int], stable: tuple[int, int], limits: Limits, significance: float
 ) -> dict[str, Any]:
-    """Returns the numbers of two shares of requests, each the count of ``what`` and of all.
+    """Formats two shares of requests, each given as the count of ``what`` and the count of all.
 
     The p-value is Fisher's exact test's; without stable requests, that of a binomial test against the limit.
     """

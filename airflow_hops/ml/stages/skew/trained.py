@@ -1,4 +1,4 @@
-"""Training data of a model, which rows are compared with."""
+"""Training data of a model, the reference for comparisons."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class RankGroup(ABC):
 
     @abstractmethod
     def check_weights(self, model: Any) -> str:
-        """Returns the checksum of all that predictions depend on, which must be equal on all ranks.
+        """Returns the checksum of the state that predictions depend on, which must be equal on all ranks.
 
         Args:
             model: The model that the user's function returned on this rank.

@@ -129,7 +129,7 @@ class Member:
         self._values.wait("finished")
 
     def check_weights(self, model: Any, features: Any = None) -> str:
-        """Returns the checksum of all that predictions depend on, which must be equal on all workers.
+        """Returns the checksum of the state that predictions depend on, which must be equal on all workers.
 
         Raises:
             BadInput: it differs, or a weight is NaN or infinite.

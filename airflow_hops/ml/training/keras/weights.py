@@ -151,7 +151,7 @@ def _trained_weights(model: Any) -> list[Any]:
 
 
 def check_weights(model: Any, when: str, features: Any = None) -> str:
-    """Compares all that predictions depend on across ranks, and returns its SHA-256; every rank must call it.
+    """Compares the state that predictions depend on across ranks, and returns its SHA-256; every rank must call it.
 
     Before, it averages the moving statistics of batch normalizations, which a training loop of your own leaves
     different.

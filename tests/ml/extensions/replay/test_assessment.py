@@ -268,7 +268,7 @@ def test_periods_before_the_end_of_the_training_are_left_out(tried: Tried) -> No
         (lambda rows: rows.assign(scheduled_at=0), {}, r"no row in the periods \(before the periods: 1500, after"),
         (lambda rows: rows, {"ticks": TICKS[::-1]}, "expected at least two times of ISO 8601, ascending"),
         (lambda rows: rows, {"delays_s": [-1.0]}, "delays_s has -1.0; expected seconds of at least 0"),
-        (lambda rows: rows, {"history": {"time": None}}, "the history has no column of the time"),
+        (lambda rows: rows, {"history": {"time": None}}, "the history has no time column"),
         (lambda rows: rows, {"history": {"time": "at"}}, "there is no column 'at', which its properties has as int64"),
     ],
 )

@@ -162,7 +162,7 @@ class Ledger:
         """Writes the changes. If the store is unavailable for some seconds, the next call tries again.
 
         Args:
-            final: Whether there is no next call.
+            final: Whether this is the last call.
 
         Raises:
             HopsError: the store is unavailable for longer, or this is the last call.

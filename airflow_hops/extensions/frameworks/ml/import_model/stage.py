@@ -72,7 +72,7 @@ def run(
     ``schema``.
 
     Raises:
-        BadInput: there is no model that can serve, or it does not match the examples.
+        BadInput: the source has no model that can serve, or the model does not match the examples.
         HopsError: the source cannot be read at the moment.
     """
     examples = context.input("examples")

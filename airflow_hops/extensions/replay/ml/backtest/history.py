@@ -122,7 +122,7 @@ def score_history(pool: Pool, files: Sequence[File], plan: ScoringPlan) -> Histo
     """
     if plan.of.time is None:
         raise BadInput(
-            "the history has no column of the time (time= of PrepareOperator): it cannot be cut into periods"
+            "the history has no time column (time= of PrepareOperator), so it cannot be divided into periods"
         )
     summaries = run_parts(pool, score_file, plan, list(enumerate(files)), ScoredFile)
     counts, folder = Counter[str](), plan.folder

@@ -41,7 +41,7 @@ def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTabl
     """Opens a table for the rows in a window; Spark prunes partitions by the time column.
 
     Raises:
-        BadInput: there is no such table, a column is missing, or a key occurs twice.
+        BadInput: the table or a column is missing, or a key occurs twice.
         HopsError: Spark failed, or the table has changed since it was planned.
     """
     frame = _frame(source)
@@ -127,7 +127,7 @@ def _column(name: str) -> Column:
 
 
 def _failing(source: TableSource) -> AbstractContextManager[None]:
-    """Turns errors of Spark into ours; a retry cannot help if there is no such table, column or type."""
+    """Converts errors of Spark to ours; a retry cannot help if the table, a column or a type is missing."""
     return as_spark_failure(source.uri, AnalysisException, PySparkTypeError)
 
 

@@ -29,7 +29,7 @@ def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTabl
     """Opens a table at a version, for the rows in a window.
 
     Raises:
-        BadInput: there is no such table or version, a key occurs twice, or only Spark reads the table's deletes.
+        BadInput: the table or version is missing, a key occurs twice, or only Spark reads the table's deletes.
         HopsError: the storage fails.
     """
     where = f"{source.uri} at version {state}"

@@ -42,7 +42,7 @@ def opened(source: TableSource, window: Window, state: str) -> Iterator[OpenTabl
     """Opens a table at a state, for the rows in a window.
 
     Raises:
-        BadInput: there is no such table, snapshot or schema, a key occurs twice, or the table has equality deletes.
+        BadInput: the table, snapshot or schema is missing, a key occurs twice, or the table has equality deletes.
         HopsError: the catalogue or the storage fails.
     """
     where = f"{source.uri} at snapshot {state}"
@@ -108,7 +108,7 @@ def failing(where: str) -> AbstractContextManager[None]:
 def _metadata_at(table: Table, state: str, source: TableSource) -> TableMetadata:
     """Returns the table's metadata with a state's snapshot and schema as the current ones.
 
-    pyiceberg selects files and rows by the columns of the current schema, and returns those of the snapshot's.
+    pyiceberg selects files and rows by the current schema, and returns the columns of the snapshot's schema.
     """
     snapshot_id, _, schema_id = state.partition("@")
     snapshot = table.snapshot_by_id(int(snapshot_id)) if snapshot_id.isdigit() else None

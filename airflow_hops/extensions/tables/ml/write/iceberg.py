@@ -25,7 +25,7 @@ def opened(table: Table) -> Iterator[TableWriter]:
     """Opens a table.
 
     Raises:
-        BadInput: there is no such catalogue or namespace, or Iceberg has no such type.
+        BadInput: the catalogue or namespace is missing, or Iceberg lacks a type.
         HopsError: the catalogue or the storage fails, or another writer was faster.
     """
     with failing(f"table {table.uri!r}"), warnings.catch_warnings():

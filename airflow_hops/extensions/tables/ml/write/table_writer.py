@@ -26,7 +26,7 @@ class TableWriter(Protocol):
         """Returns the table's word for a type; None if it cannot hold the type's values without loss."""
 
     def columns(self) -> dict[str, str] | None:
-        """Returns the types of the table's columns, by name; None if there is no such table."""
+        """Returns the types of the table's columns, by name; None if the table does not exist."""
 
     def create(self, schema: pa.Schema) -> None:
         """Creates the table, unless writing to it does."""

@@ -78,7 +78,7 @@ class Identifiers:
         self._kinds: dict[str, tuple[str, str]] = {}
 
     def hash(self, batch: pa.RecordBatch, side: str) -> tuple[Any, Any]:
-        """Returns hashes of the rows' identifiers, uint64, and which rows have all of them.
+        """Returns hashes of the rows' identifiers, uint64, and a mask of the rows that have all identifiers.
 
         Raises:
             BadInput: the batch lacks one, or has it with another type than the other side.

@@ -96,7 +96,7 @@ def compare(base: Any, test: Any, rounding: int | None = None) -> Any:
 
 
 def hash_rows(columns: Sequence[Any], rounding: int | None = None) -> tuple[Any, Any]:
-    """Returns 64-bit hashes of rows over several canonical columns, and which rows have a value in every column."""
+    """Returns 64-bit hashes of rows over several canonical columns, and a mask of the rows with a value in each."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     whole = np.ones(len(hashes), bool)
     for column in columns:
