@@ -352,7 +352,7 @@ def test_missing_output_for_a_further_label_is_reported(bench: Bench, parcels: A
 @pytest.mark.parametrize(
     ("output", "theirs", "words"),
     [
-        ("minutes_probability", {"problem": "binary"}, "the model is of the problem 'regression', and the champion"),
+        ("minutes_probability", {"problem": "binary"}, "the model's problem is 'regression', the champion's"),
         (
             "minutes_probabilities",
             SEVERAL,
@@ -426,7 +426,7 @@ def test_condition_on_unknown_label_or_metric_is_refused(
             ("probabilities", SEVERAL),
             ("probability", {}),
             {},
-            "the model is of the problem 'multiclass', and the champion of 'binary'; they cannot be compared: serve",
+            "the model's problem is 'multiclass', the champion's 'binary'; they cannot be compared: serve",
         ),
         (
             SEVERAL,
