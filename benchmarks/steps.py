@@ -64,11 +64,11 @@ def start_warm_process(hook: Any) -> Any:
     """Starts the warm process that the hook's steps are forked from, and waits until it listens."""
     import subprocess
 
-    from airflow_hops.launchers.warm import warm_command, warm_environment
+    from airflow_hops.launchers.warm import warm_command, warm_variables
 
     warm = hook.warm_start()
     warm.path.parent.mkdir(mode=0o700)
-    process = subprocess.Popen(warm_command(warm.python, warm.path), env=warm_environment(), cwd="/")
+    process = subprocess.Popen(warm_command(warm.python, warm.path), env=warm_variables(), cwd="/")
     while not warm.path.exists():
         if process.poll() is not None:
             raise RuntimeError(f"the warm process has ended with {process.returncode}")

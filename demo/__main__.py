@@ -22,7 +22,7 @@ from rich.console import Console
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.store.schema_history import has_schema, request_reset
-from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.local import step_variables
 from demo.airflow_api import AirflowApi
 from demo.follow import follow
 from demo.replay import Replay
@@ -183,7 +183,7 @@ class Demo:
         ]
         answer = subprocess.run(
             [python, "-P", "-m", "demo.compare", str(self.canary_table), *models],
-            env=step_environment(self.stack.runtime, (str(REPOSITORY),)),
+            env=step_variables(self.stack.runtime, (str(REPOSITORY),)),
             capture_output=True,
             text=True,
             check=False,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.local import step_variables
 from demo.airflow_api import AirflowApi
 from demo.services import Service, ServiceFailed, Stack, free_port
 
@@ -157,7 +157,7 @@ class Production(Stack):
         s3 = [str(Path(sys.executable).with_name("moto_server")), "--host", "127.0.0.1", "--port", str(ports["s3"])]
         mlflow = ["server", f"--backend-store-uri=sqlite:///{self.home}/mlflow.db", f"--port={ports['mlflow']}"]
         mlflow += [f"--artifacts-destination={self.home}/mlflow", "--workers=1"]
-        environment = {**step_environment(self.runtime), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        environment = {**step_variables(self.runtime), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         self._launch("postgres", [*user, find_program("postgres"), *postgres], os.environ)
         self._launch("redis-server", [find_program("redis-server"), *redis], os.environ)
         self._launch("s3", s3, os.environ)

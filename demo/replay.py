@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.local import step_variables
 from demo.services import REPOSITORY, ServiceFailed, Stack
 
 END = "2013-10-01"
@@ -39,7 +39,7 @@ class Replay:
         command += ["--grpc", f"127.0.0.1:{stack.grpc_port}", "--rest", f"http://127.0.0.1:{stack.rest_port}"]
         self._process = subprocess.Popen(
             command,
-            env=step_environment(stack.runtime),
+            env=step_variables(stack.runtime),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

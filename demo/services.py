@@ -18,8 +18,8 @@ import httpx
 
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.launchers.local import step_environment
-from airflow_hops.launchers.warm import warm_command, warm_environment
+from airflow_hops.launchers.local import step_variables
+from airflow_hops.launchers.warm import warm_command, warm_variables
 from demo.airflow_api import AirflowApi
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -171,7 +171,7 @@ class Stack:
 
     def server_environment(self) -> dict[str, str]:
         """The model server's environment variables."""
-        return step_environment(self.runtime)
+        return step_variables(self.runtime)
 
     def places(self) -> dict[str, str]:
         """Where artifacts, runs, models and captured requests lie: fields of the connection."""
@@ -262,7 +262,7 @@ class Stack:
         path.unlink(missing_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         command = [*warm_command(self.runtime / "bin" / "python", path), "--idle-timeout-s", "86400"]
-        return self._launch("warm process", command, {**warm_environment(), "HOPS_DEMO_HOME": str(self.home)})
+        return self._launch("warm process", command, {**warm_variables(), "HOPS_DEMO_HOME": str(self.home)})
 
     def _warm_socket(self) -> Path:
         # Importing Airflow takes a second, in which it starts already.

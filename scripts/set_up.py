@@ -32,7 +32,7 @@ from airflow_hops.environments.runtime import (  # noqa: E402
     machine_profile,
     pins_of,
     reason_for_profile,
-    uv_environment,
+    uv_variables,
 )
 from build_ui import BuildFailed, build  # noqa: E402
 
@@ -103,7 +103,7 @@ def make_airflow_environment() -> bool:
     if made or not PACKAGE_STAMP.exists() or PACKAGE_STAMP.read_text() != package:
         target = ["--python", str(AIRFLOW / "bin" / "python")]
         command = [str(uv_program()), "pip", "install", "--quiet", *target, "--no-deps", "--editable", str(ROOT)]
-        if not run(command, uv_environment(os.environ)):
+        if not run(command, uv_variables(os.environ)):
             raise HopsError("the package itself could not be installed; what uv said stands above")
         PACKAGE_STAMP.write_text(package)
         return True
@@ -142,7 +142,7 @@ def add_test_tools() -> bool:
         return False
     target = ["--python", str(RUNTIME / "bin" / "python"), "--constraint", str(pins)]
     command = [str(uv_program()), "pip", "install", "--quiet", *target, "--compile-bytecode", "-r", str(tools)]
-    if not run(command, uv_environment(os.environ)):
+    if not run(command, uv_variables(os.environ)):
         raise HopsError(f"the tools of the tests could not be installed into {RUNTIME}; what uv said stands above")
     stamp.write_text(wanted)
     return True

@@ -212,7 +212,7 @@ def warm_launcher_in(folder: Path, runtime: Path) -> Any:
 
     from airflow_hops.core.processes.locks import locked
     from airflow_hops.launchers.local import LocalLauncher
-    from airflow_hops.launchers.warm import WarmStart, warm_command, warm_environment
+    from airflow_hops.launchers.warm import WarmStart, warm_command, warm_variables
 
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / "socket"
@@ -220,7 +220,7 @@ def warm_launcher_in(folder: Path, runtime: Path) -> Any:
         if not path.exists():
             # Minutes lie between the tests that use it.
             command = [*warm_command(runtime / "bin" / "python", path), "--idle-timeout-s", "3600"]
-            process = subprocess.Popen(command, env={**warm_environment(), "TMPDIR": str(folder)}, cwd="/")
+            process = subprocess.Popen(command, env={**warm_variables(), "TMPDIR": str(folder)}, cwd="/")
             wait_for(lambda: path.exists() or process.poll() is not None, "the warm process is ready", 600)
             assert path.exists(), "the warm process did not start"
             WARM_PROCESSES.append(process)

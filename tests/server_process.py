@@ -23,7 +23,7 @@ READY_TIMEOUT_S = 90.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def runtime_environment() -> dict[str, str]:
+def runtime_variables() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -53,7 +53,7 @@ class ServerProcess:
         command = [str(self.python), *self.program, *arguments]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                command, env=runtime_environment(), stdout=log, stderr=log, start_new_session=True
+                command, env=runtime_variables(), stdout=log, stderr=log, start_new_session=True
             )
         return self
 

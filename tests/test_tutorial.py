@@ -21,7 +21,7 @@ from snippets import BLOCK, REPOSITORY
 from uv import find_uv_bin
 from waiting import wait_for
 
-from airflow_hops.environments.runtime import uv_environment
+from airflow_hops.environments.runtime import uv_variables
 from demo.airflow_api import FINISHED, AirflowApi
 from demo.services import free_port
 
@@ -126,7 +126,7 @@ class Reader:
 def programs(tmp_path: Path, wheel_file: Path) -> Path:
     """Folder of the programs of an environment with the wheel and what else the tutorial installs."""
     environment = tmp_path / "environment"
-    uv, retained = find_uv_bin(), uv_environment(os.environ)
+    uv, retained = find_uv_bin(), uv_variables(os.environ)
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], env=retained, check=True)
     (names,) = re.findall(r"^\$ pip install (.*)$", TUTORIAL, re.MULTILINE)
     packages = [str(wheel_file) if name == "airflow-hops" else name for name in names.split()]

@@ -19,8 +19,8 @@ from waiting import wait_for
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.hooks.runtime import warm_socket
-from airflow_hops.launchers.local import step_environment
-from airflow_hops.launchers.warm import WarmStart, warm_environment
+from airflow_hops.launchers.local import step_variables
+from airflow_hops.launchers.warm import WarmStart, warm_variables
 from airflow_hops.operators.base import HopsOperator
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -50,9 +50,9 @@ def test_folder_writable_by_others_is_not_used(tmp_path, warm_launcher):
 def test_step_waits_for_its_clients_start_signal(tmp_path, runtime, warm_launcher):
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
-    request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_environment(runtime)}
+    request = {"spec": str(spec_path), "cwd": str(tmp_path), "env": step_variables(runtime)}
     # One that has waited long for a step has ended.
-    process = warm_launcher.warm.start(spec_path, step_environment(runtime))
+    process = warm_launcher.warm.start(spec_path, step_variables(runtime))
     list(process.lines())
     assert process.wait(20) == 0
     marker.unlink()
@@ -68,7 +68,7 @@ def test_step_waits_for_its_clients_start_signal(tmp_path, runtime, warm_launche
     os.close(read_end)
     assert not marker.exists()
 
-    process = warm_launcher.warm.start(spec_path, step_environment(runtime))
+    process = warm_launcher.warm.start(spec_path, step_variables(runtime))
     list(process.lines())
     assert process.wait(20) == 0
     assert marker.exists()
@@ -79,7 +79,7 @@ def test_first_step_starts_the_warm_process(tmp_path, runtime):
     marker = tmp_path / "ran"
     spec_path = spec_in(tmp_path, marker)
     warm = WarmStart(tmp_path / "warm" / "socket", runtime / "bin" / "python")
-    environment = step_environment(runtime)
+    environment = step_variables(runtime)
     assert warm.start(spec_path, environment) is None
     assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
     started: list[psutil.Process] = []
@@ -143,7 +143,7 @@ def test_import_time_settings_have_separate_warm_processes(runtime, monkeypatch)
     for name in ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "1")
-            assert warm_environment()[name] == step_environment(runtime)[name] == "1"
+            assert warm_variables()[name] == step_variables(runtime)[name] == "1"
             assert warm_socket(runtime) != plain
 
 

@@ -45,7 +45,7 @@ from airflow_hops.environments.runtime import (
     reason_for_profile,
 )
 from airflow_hops.hooks.runtime import RuntimeHook, Settings
-from airflow_hops.launchers.local import step_environment
+from airflow_hops.launchers.local import step_variables
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID, THIS_MACHINE
 
 Status = Literal["ok", "warn", "fail"]
@@ -219,7 +219,7 @@ def check_libraries(runtime: Path) -> Iterator[Check]:
     command = module_command(runtime / "bin" / "python", "airflow_hops.ml.step.probe")
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _PROBE_TIMEOUT_S}
     try:
-        result = subprocess.run(command, env=step_environment(runtime), cwd="/", **options)
+        result = subprocess.run(command, env=step_variables(runtime), cwd="/", **options)
         said = result.stderr.strip().splitlines()[-1:]
         answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:

@@ -18,7 +18,7 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, local_path, storage_options_of
 from airflow_hops.hooks.model_server import ModelServerHook
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_environment, runtime_python
+from airflow_hops.launchers.local import runtime_python, runtime_variables
 
 _TOKENS = {"serving_token": "control_token_file", "serving_prediction_token": "prediction_token_file"}
 
@@ -32,11 +32,11 @@ def serve(args: Namespace) -> None:
     server = ModelServerHook(args.conn_id)
     hops = RuntimeHook(args.conn_id if server.is_hops else RuntimeHook.default_conn_name)
     python = runtime_python(hops.settings.runtime)
-    environment = runtime_environment(hops.settings.runtime) | storage_variables(server.services, hops.store)
+    env = runtime_variables(hops.settings.runtime) | storage_variables(server.services, hops.store)
     values = args.flags[1:] if args.flags[:1] == ["--"] else args.flags  # some argparse versions keep the "--"
     command = module_command(python, "airflow_hops.serving", *server_flags(server.services, values))
     # Replaces this process, so signals and exit code are the server's own.
-    os.execve(command[0], command, environment)
+    os.execve(command[0], command, env)
 
 
 def server_flags(services: Mapping[str, str], given: Sequence[str] = ()) -> list[str]:

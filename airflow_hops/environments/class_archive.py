@@ -86,7 +86,7 @@ def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
     inherited = {
         n: v for n, v in os.environ.items() if not n.startswith(("AIRFLOW", "PYTHON", "SPARK_", "VIRTUAL_ENV"))
     }
-    environment = {
+    env = {
         **inherited,
         "PATH": f"{runtime / 'bin'}:{inherited.get('PATH', os.defpath)}",
         "JAVA_HOME": str(java.home),
@@ -102,7 +102,7 @@ def _rehearse(runtime: Path, java: Java, archive: Path) -> str:
     try:
         done = subprocess.run(
             [*command, str(program)],
-            env=environment,
+            env=env,
             cwd=archive.parent,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

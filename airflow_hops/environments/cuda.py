@@ -77,13 +77,13 @@ def cuda_of(installed: Mapping[str, str]) -> str | None:
     return None if cuda is None else f"CUDA {cuda}, NCCL {nccl or 'none'}"
 
 
-def toolkit_of_the_machine(environment: Mapping[str, str]) -> Path | None:
+def toolkit_of_the_machine(env: Mapping[str, str]) -> Path | None:
     """Returns the CUDA toolkit of ``CUDA_HOME``, to use instead of the wheels' one; None if it is not set.
 
     Raises:
         BadInput: it is not a complete toolkit.
     """
-    named = environment.get("CUDA_HOME")
+    named = env.get("CUDA_HOME")
     if not named:
         return None
     for file in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):

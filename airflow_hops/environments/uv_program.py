@@ -46,30 +46,30 @@ class HorovodBuild:
     places: Mapping[str, str]
 
 
-def uv_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment for uv: the caller's, without variables that would change the installation."""
+def uv_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variables for uv: the caller's, without those that would change the installation."""
     dropped = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "UV_NO_CONFIG")
-    inherited = {name: value for name, value in environment.items() if name not in dropped}
+    inherited = {name: value for name, value in env.items() if name not in dropped}
     # Under make, Horovod's build would inherit make's flags, and compile on one core.
     # Takes package index, links and certificates from pip's configuration, which uv does not read.
-    home = Path(environment.get("HOME") or "~").expanduser()
-    user_folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    home = Path(env.get("HOME") or "~").expanduser()
+    user_folder = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     settings = configparser.ConfigParser(interpolation=None, strict=False)
     files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user_folder / "pip" / "pip.conf"]
-    if named := environment.get("PIP_CONFIG_FILE"):
+    if named := env.get("PIP_CONFIG_FILE"):
         files.append(Path(named))
     with contextlib.suppress(configparser.Error, UnicodeDecodeError):
         settings.read(files)
-    index = environment.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
-    certificates = environment.get("PIP_CERT") or settings.get("global", "cert", fallback="")
+    index = env.get("PIP_INDEX_URL") or settings.get("global", "index-url", fallback="")
+    certificates = env.get("PIP_CERT") or settings.get("global", "cert", fallback="")
     settings_of_pip = {}
     has_settings = any((folder / "uv" / "uv.toml").exists() for folder in (Path("/etc"), user_folder))
-    if index and not has_settings and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & environment.keys():
+    if index and not has_settings and not {"UV_INDEX_URL", "UV_DEFAULT_INDEX"} & env.keys():
         settings_of_pip["UV_DEFAULT_INDEX"] = index
-    links = environment.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
+    links = env.get("PIP_FIND_LINKS") or settings.get("global", "find-links", fallback="") or ""
     # uv fails if a folder does not exist, where pip only warns.
     found_links = [link for link in links.split() if "://" in link or Path(link).expanduser().exists()]
-    if found_links and "UV_FIND_LINKS" not in environment:
+    if found_links and "UV_FIND_LINKS" not in env:
         settings_of_pip["UV_FIND_LINKS"] = ",".join(found_links)
     if certificates:
         settings_of_pip["SSL_CERT_FILE"] = certificates
@@ -81,7 +81,7 @@ def _toolchain() -> Path:
     return inside if inside.exists() else inside.parent.parent.parent / "requirements" / _TOOLCHAIN
 
 
-def _build_fingerprint(environment: Mapping[str, str]) -> str:
+def _build_fingerprint(env: Mapping[str, str]) -> str:
     """Returns a hash (hex) of inputs of Horovod's build besides its settings: C library, compiler, processor.
 
     uv caches builds by version, Python, dependencies (such as TensorFlow's version) and variables. This hash is one of
@@ -89,13 +89,13 @@ def _build_fingerprint(environment: Mapping[str, str]) -> str:
     """
     said = b""
     with contextlib.suppress(OSError, ValueError):  # no such compiler, which Horovod's build reports
-        compiler = shlex.split(environment.get("CXX") or "g++")
+        compiler = shlex.split(env.get("CXX") or "g++")
         said = subprocess.run([*compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL).stdout
     toolchain = _toolchain().read_text()
     cpu = Path("/proc/cpuinfo")
     flags = re.search(r"^flags\s*:(.*)$", cpu.read_text() if cpu.exists() else "", re.MULTILINE)
     has = sorted(_CPU_FLAGS.intersection(flags[1].split() if flags else ()))
-    flags_set = [f"{name}={environment[name]}" for name in _COMPILER_VARIABLES if environment.get(name)]
+    flags_set = [f"{name}={env[name]}" for name in _COMPILER_VARIABLES if env.get(name)]
     facts = [*platform.libc_ver(), said.decode(errors="replace"), *has, *flags_set, toolchain]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
@@ -108,18 +108,18 @@ def run_uv(command: list[str], settings: Path, say: Say, build: HorovodBuild | N
     Raises:
         HopsError: uv failed.
     """
-    environment = {**uv_environment(os.environ), **(build.places if build else {})}
+    env = {**uv_variables(os.environ), **(build.places if build else {})}
     # uv reads the settings of its working directory, or of a project around it (an installed package is often inside
     # one); --config-file would hide the user's own settings, such as the package index.
     with temporary_folder("uv") as folder:
         if settings.exists():
-            variables = {"HOPS_BUILD": _build_fingerprint(environment), **(build.variables if build else {})}
-            environment.setdefault("CMAKE_TOOLCHAIN_FILE", str(_toolchain()))
+            variables = {"HOPS_BUILD": _build_fingerprint(env), **(build.variables if build else {})}
+            env.setdefault("CMAKE_TOOLCHAIN_FILE", str(_toolchain()))
             added = "".join(f"{name} = {json.dumps(value)}, " for name, value in variables.items())
             (folder / settings.name).write_text(settings.read_text().replace("horovod = { ", "horovod = { " + added))
         process = subprocess.Popen(
             command,
-            env=environment,
+            env=env,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ class Launcher(ABC):
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
             code_paths: Folders of user code for the step's import path.
-            variables: Variables for the step's environment, which must not be written to files.
+            variables: Environment variables for the step, which must not be written to files.
             detached: Id and log of a step that outlives the process that starts it.
 
         Raises:

@@ -35,13 +35,13 @@ class LocalLauncher(Launcher):
             BadInput: the runtime environment does not exist.
         """
         python = runtime_python(self.runtime)
-        environment = {**step_environment(self.runtime, code_paths), **variables}
+        env = {**step_variables(self.runtime, code_paths), **variables}
         if self.warm is not None:
-            process = self.warm.start(spec_path, environment, detached=detached)
+            process = self.warm.start(spec_path, env, detached=detached)
             if process is not None:
                 return process
         command = module_command(python, "airflow_hops.ml", spec_path)
-        return StepProcess.start(command, env=environment, cwd=spec_path.parent, detached=detached)
+        return StepProcess.start(command, env=env, cwd=spec_path.parent, detached=detached)
 
 
 def runtime_python(runtime: Path) -> Path:
@@ -69,35 +69,35 @@ def runtime_python(runtime: Path) -> Path:
     return python
 
 
-def runtime_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
-    """Returns this process's environment for a runtime process, without variables that would mix the two environments.
+def runtime_variables(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
+    """Returns the variables of this process for one of the runtime, without those that would mix the environments.
 
     The runtime's ``bin`` comes first on ``PATH``; the folders of user code come after the package.
     """
     # Steps must not get Airflow's secrets and settings, nor another Python's paths.
     dropped = ("AIRFLOW_", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), environment.get("PATH", os.defpath)])
+    env = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    programs = dict.fromkeys([str(runtime / "bin"), str(base_of(runtime) / "bin"), env.get("PATH", os.defpath)])
     # onnxruntime's telemetry writes to a fixed name in the temporary folder, and follows another user's link.
-    return {"ORT_DISABLE_TELEMETRY": "1", **with_package(environment, code_paths), "PATH": ":".join(programs)}
+    return {"ORT_DISABLE_TELEMETRY": "1", **with_package(env, code_paths), "PATH": ":".join(programs)}
 
 
-def step_environment(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
-    """Returns a step's environment: :func:`runtime_environment`, and settings of its worker, Java and libraries."""
-    environment = runtime_environment(runtime, code_paths)
-    java = find_java(base_of(runtime), environment)
+def step_variables(runtime: Path, code_paths: Sequence[str] = ()) -> dict[str, str]:
+    """Returns a step's variables: :func:`runtime_variables`, and settings of its worker, Java and libraries."""
+    env = runtime_variables(runtime, code_paths)
+    java = find_java(base_of(runtime), env)
     if java is not None:
-        environment["JAVA_HOME"] = str(java.home)
+        env["JAVA_HOME"] = str(java.home)
     return {
-        **environment,
+        **env,
         WORKER_VARIABLE: own_identity(),
         "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": str(runtime / "bin" / "python"),
         "PYSPARK_DRIVER_PYTHON": str(runtime / "bin" / "python"),
         # TensorFlow and Google's clients log alarming but harmless lines at import; real failures raise.
-        "TF_CPP_MIN_LOG_LEVEL": environment.get("TF_CPP_MIN_LOG_LEVEL", "3"),
+        "TF_CPP_MIN_LOG_LEVEL": env.get("TF_CPP_MIN_LOG_LEVEL", "3"),
         "PYTHONWARNINGS": "ignore::FutureWarning",
-        "TF_ENABLE_ONEDNN_OPTS": environment.get("TF_ENABLE_ONEDNN_OPTS", "0"),
+        "TF_ENABLE_ONEDNN_OPTS": env.get("TF_ENABLE_ONEDNN_OPTS", "0"),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "GIT_PYTHON_REFRESH": "quiet",
     }

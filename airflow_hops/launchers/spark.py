@@ -22,7 +22,7 @@ from airflow_hops.environments.class_archive import driver_conf, jvm_options
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.packed import PackedRuntime
 from airflow_hops.launchers.base import Launcher
-from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_environment
+from airflow_hops.launchers.local import LocalLauncher, runtime_python, step_variables
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
@@ -131,16 +131,16 @@ class SparkLauncher(Launcher):
                 log.info("There is no connection %r: Spark runs on this machine (%s)", self.conn_id, master)
             conf |= {**_ON_THIS_MACHINE, **driver_conf(base, jvm_options(base))}
         folder = spec_path.parent
-        environment = {**step_environment(self.runtime, code_paths), **variables}
+        env = {**step_variables(self.runtime, code_paths), **variables}
         runtime_archive = None
         if not is_local:
             conf |= {
-                **{f"spark.executorEnv.{name}": environment[name] for name in _OF_EXECUTORS},
-                "spark.pyspark.driver.python": environment["PYSPARK_PYTHON"],
+                **{f"spark.executorEnv.{name}": env[name] for name in _OF_EXECUTORS},
+                "spark.pyspark.driver.python": env["PYSPARK_PYTHON"],
                 # Spark's own client would use this user, not the one that runs the executors.
                 "spark.executorEnv.HADOOP_USER_NAME": os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
                 # A killed JVM leaves files, which are removed with the step's folder.
-                **driver_conf(base, [*jvm_options(base), f"-Djava.io.tmpdir={environment.get('TMPDIR', '/tmp')}"]),
+                **driver_conf(base, [*jvm_options(base), f"-Djava.io.tmpdir={env.get('TMPDIR', '/tmp')}"]),
             }
             spec = StepSpec.from_json(spec_path.read_text(), dict(variables))
             if runtime_archive := self._runtime_archive(spec):
@@ -153,7 +153,7 @@ class SparkLauncher(Launcher):
             py_files=None if is_local else str(archive),
             archives=f"{runtime_archive}#environment" if runtime_archive else None,
             application_args=[str(spec_path)],
-            env_vars={name: environment[name] for name in ("PATH", "PYSPARK_PYTHON")},
+            env_vars={name: env[name] for name in ("PATH", "PYSPARK_PYTHON")},
         )
         if master == THIS_MACHINE:
             hook._connection["master"] = master  # the hook uses YARN if the connection is missing
@@ -170,7 +170,7 @@ class SparkLauncher(Launcher):
         _zip_sources([Path(path) for path in code_paths], archive)
         driver.parent.mkdir(exist_ok=True)
         driver.write_text(_DRIVER)
-        return StepProcess.start(command, env=environment, cwd=folder, detached=detached)
+        return StepProcess.start(command, env=env, cwd=folder, detached=detached)
 
     def _runtime_archive(self, spec: StepSpec) -> str | None:
         """Returns the address at which Spark fetches the archive that the connection names, if it names one.

@@ -45,14 +45,12 @@ class WarmStart:
     def __init__(self, path: Path, python: Path | None = None) -> None:
         self.path, self.python = path, python
 
-    def start(
-        self, spec_path: Path, environment: dict[str, str], *, detached: Detached | None = None
-    ) -> StepProcess | None:
+    def start(self, spec_path: Path, env: dict[str, str], *, detached: Detached | None = None) -> StepProcess | None:
         """Starts a step in a fork of the warm process.
 
         Args:
             spec_path: The step's ``spec.json``; its folder becomes the working directory.
-            environment: Complete environment of the step; the step's id is added.
+            env: All environment variables of the step; the step's id is added.
             detached: Id and log of the step, if it outlives this process; the warm process then waits for its end.
 
         Returns:
@@ -62,7 +60,7 @@ class WarmStart:
         request = {
             "spec": str(spec_path),
             "cwd": str(spec_path.parent),
-            "env": {**environment, STEP_ID_VARIABLE: step_id},
+            "env": {**env, STEP_ID_VARIABLE: step_id},
         }
         try:
             private_folder(self.path.parent)
@@ -97,7 +95,7 @@ class WarmStart:
             if try_lock(lock):  # else another task is starting it
                 subprocess.Popen(
                     warm_command(self.python, self.path),
-                    env=warm_environment(),
+                    env=warm_variables(),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -114,10 +112,10 @@ def warm_command(python: Path, path: Path) -> list[str]:
     return module_command(python, "airflow_hops.ml.step.warm", "--socket", path)
 
 
-def warm_environment() -> dict[str, str]:
-    """Returns a warm process's environment: some of the worker's paths, and variables that libraries read at import.
+def warm_variables() -> dict[str, str]:
+    """Returns a warm process's environment variables: paths of the worker, and what libraries read at import.
 
-    A step has its own environment, but libraries have been imported by then.
+    A step has its own variables, but libraries have been imported by then.
     """
     return with_package({name: os.environ[name] for name in _PATHS if name in os.environ} | import_settings())
 

@@ -53,7 +53,7 @@ def in_own_process(function: Callable[..., _Result], *arguments: Any) -> _Result
 
 def _run_ranks(where: Mapping[str, Any], spec: str, scratch: Path, job: RankJob, logs: Path) -> list[Any]:
     launcher = rank_launcher(where, StepContext(StepSpec.from_json(spec), scratch))
-    return run_gang(job, 2, logs=logs, launcher=launcher, environment={"CONTRACT_VARIABLE": "set"})
+    return run_gang(job, 2, logs=logs, launcher=launcher, env={"CONTRACT_VARIABLE": "set"})
 
 
 class RankPlaceContract:

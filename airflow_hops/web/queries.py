@@ -30,7 +30,7 @@ from airflow_hops.core.processes.ending import end_process
 from airflow_hops.core.processes.programs import module_command
 from airflow_hops.core.store.newer_profile import written_by_newer
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.launchers.local import runtime_python, step_variables
 
 _START_TIMEOUT_S = 60.0
 _ADDRESS = re.compile(rb"^[^\n]+: (http://\S+?)/?$", re.MULTILINE)
@@ -120,11 +120,11 @@ class RuntimeServers:
 
 def _start(program: ServerProgram) -> _Server:
     python = runtime_python(program.runtime)
-    environment = step_environment(program.runtime)
+    env = step_variables(program.runtime)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             module_command(python, program.module, *program.arguments),
-            env={**environment, **program.secrets},
+            env={**env, **program.secrets},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -155,10 +155,10 @@ def take_streams(*streams: int) -> None:
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
 
 
-def take_environment(environment: Mapping[str, str], folder: str) -> None:
-    """Sets the environment and the working directory that this process would have been started with."""
+def take_variables(env: Mapping[str, str], folder: str) -> None:
+    """Sets the environment variables and the working directory that this process would have been started with."""
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(env)
     time.tzset()
     tempfile.tempdir = None  # an import may have cached it for another TMPDIR
     os.chdir(folder)

@@ -1,4 +1,4 @@
-"""Commands and environments for programs of this package, which import this very package.
+"""Commands and environment variables for programs of this package, which import this very package.
 
 Airflow's libraries are installed beside the package, and those of the runtime environment are others: a process of one
 environment must not find modules of the other. The folder ``path_entry`` in the package holds only a stand-in for the
@@ -20,19 +20,19 @@ PATH_ENTRY = str((Path(airflow_hops.__file__).parent / "path_entry").absolute())
 
 
 def module_command(python: str | Path, module: str, *arguments: str | Path) -> list[str]:
-    """Returns the command line that runs a module of this package in an environment of :func:`with_package`."""
+    """Returns the command line that runs a module of this package with the variables of :func:`with_package`."""
     # -P prevents imports from the working directory, where other users may have put modules.
     return [str(python), "-P", "-m", module, *map(str, arguments)]
 
 
-def with_package(environment: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:
-    """Returns an environment in which Python imports this very package.
+def with_package(env: Mapping[str, str], paths: Iterable[str] = ()) -> dict[str, str]:
+    """Returns environment variables with which Python imports this very package.
 
-    ``paths`` come next, entries of the environment's own ``PYTHONPATH`` last.
+    ``paths`` come next, entries of their own ``PYTHONPATH`` last.
     """
     root = Path(PATH_ENTRY).parents[1]
     of_extensions = [str(root.joinpath(*each.value.split("."))) for each in extensions(IMPORT_PATHS).values()]
-    named = [PATH_ENTRY, *of_extensions, *paths, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    named = [PATH_ENTRY, *of_extensions, *paths, *env.get("PYTHONPATH", "").split(os.pathsep)]
     # An empty entry would be the working directory.
     entries = dict.fromkeys(str(Path(name).absolute()) for name in named if name)
-    return {**environment, "PYTHONPATH": os.pathsep.join(entries)}
+    return {**env, "PYTHONPATH": os.pathsep.join(entries)}

@@ -220,11 +220,9 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
         "--drain_seconds=0",
         f"--ready_file={ready_file}",
     )
-    environment = with_package(os.environ)
+    env = with_package(os.environ)
     with log_file.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
         finally:

@@ -28,7 +28,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.extensions import STAGES, extensions
 from airflow_hops.core.processes.ending import children, send_signal
-from airflow_hops.core.processes.forks import GO, Children, receive_request, take_environment, take_streams
+from airflow_hops.core.processes.forks import GO, Children, receive_request, take_streams, take_variables
 from airflow_hops.core.processes.lifetime import adopt_orphans
 from airflow_hops.core.processes.programs import PATH_ENTRY
 
@@ -163,7 +163,7 @@ def _run_step(request: Mapping[str, Any], output: int, connection: socket.socket
     take_streams(os.open(os.devnull, os.O_RDONLY), output, output)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    take_environment(request["env"], request["cwd"])
+    take_variables(request["env"], request["cwd"])
     if "numpy" in sys.modules:
         # Unlike Python's generator, NumPy's global one is not reseeded in a fork: steps would draw the same numbers.
         sys.modules["numpy"].random.seed()

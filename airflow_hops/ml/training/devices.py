@@ -31,17 +31,17 @@ def get_num_gpus() -> int:
     return len(get_gpus())
 
 
-def get_gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+def get_gpus(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     """Returns the GPUs that this process may use, in the order of the assignment, or of the PCI bus.
 
     A scheduler's assignment (``CUDA_VISIBLE_DEVICES``: Slurm, Kubernetes, Spark, or a rank's own) takes precedence;
     without one, all GPUs that NVML finds are returned. TensorFlow is not asked, because it would reserve them.
 
     Args:
-        environment: Environment variables; pass those of another process to get its GPUs.
+        env: Environment variables; pass those of another process to get its GPUs.
     """
     result = _by_nvml()
-    assigned = environment.get("CUDA_VISIBLE_DEVICES")
+    assigned = env.get("CUDA_VISIBLE_DEVICES")
     if assigned is None:
         return result
     gpus: list[Gpu] = []

@@ -66,7 +66,7 @@ def test_connection_secrets_are_only_in_the_environment_of_jupyterlab(
     home = tmp_path / "home"
     home.mkdir()
     spec = RuntimeHook().complete(StepSpec("notebook", "", producer=Producer("notebook", "now", "notebook")))
-    environment = command._environment({"PATH": "/bin"}, spec, home, Path("/runtime/bin/python"))
+    environment = command._variables({"PATH": "/bin"}, spec, home, Path("/runtime/bin/python"))
     held = json.loads(environment["HOPS_STEP_CONNECTIONS"])
     assert (held["storage_options"]["secret"], held["services"]["serving_token"]) == ("s3cret", "t0ken")
     files = [file.read_text() for file in home.rglob("*") if file.is_file()]

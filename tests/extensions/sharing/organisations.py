@@ -25,7 +25,7 @@ from airflow_hops.extensions.sharing.core.entries import DatasetEntry, DatasetRe
 from airflow_hops.extensions.sharing.core.records import DATA, SharingRecords, Transfer
 from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, SharingFolder, Trusted
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
-from airflow_hops.launchers.local import runtime_environment
+from airflow_hops.launchers.local import runtime_variables
 
 HTTP_PORT, PEER_PORT = 8080, 6881
 ROWS = 2000
@@ -130,7 +130,7 @@ class Organisation:
             )
         )
         before = self.records.daemon()
-        environment = {**runtime_environment(self.runtime), "HOPS_SHARING_ARGUMENTS": str(arguments)}
+        environment = {**runtime_variables(self.runtime), "HOPS_SHARING_ARGUMENTS": str(arguments)}
         if python_path is not None:
             environment["PYTHONPATH"] += f":{python_path}"
         with self.log.open("ab") as log:
@@ -166,7 +166,7 @@ class Organisation:
         python = str(self.runtime / "bin" / "python")
         made = subprocess.run(
             [python, "-c", MAKE_ENTRY, json.dumps(of)],
-            env=runtime_environment(self.runtime),
+            env=runtime_variables(self.runtime),
             stdout=subprocess.PIPE,
             check=True,
         )

@@ -37,7 +37,7 @@ def _run_ranks(
     """Slots that there are for GPUs leased in a folder, and what each rank sees."""
     os.environ |= {"CUDA_VISIBLE_DEVICES": assigned, FOLDER_VARIABLE: str(folder)}
     slots, work = LocalRanks().slots, partial(_look, folder, hold_s)
-    return slots, run_gang(work, ranks, logs=folder / "logs", launcher=LocalRanks(ranks), environment=env)
+    return slots, run_gang(work, ranks, logs=folder / "logs", launcher=LocalRanks(ranks), env=env)
 
 
 @pytest.fixture

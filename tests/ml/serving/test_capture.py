@@ -23,7 +23,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from server_process import ServerProcess, Start, predict_request, runtime_environment, write_models
+from server_process import ServerProcess, Start, predict_request, runtime_variables, write_models
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.serving_api import tensors
@@ -84,7 +84,7 @@ class CaptureProcess:
     def __init__(self, python: Path, environment: dict[str, str], options: dict[str, Any]) -> None:
         self.process = subprocess.Popen(
             [str(python), str(Path(__file__).with_name("capture_process.py")), json.dumps(options)],
-            env={**runtime_environment(), **environment},
+            env={**runtime_variables(), **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

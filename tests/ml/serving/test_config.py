@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_process import runtime_environment
+from server_process import runtime_variables
 
 from airflow_hops.core.serving_api import config, traffic_config
 from airflow_hops.core.serving_api.config import ConfigError
@@ -40,7 +40,7 @@ def test_set_model_changes_only_its_entry_and_returns_the_old_one(tmp_path: Path
 def test_importing_config_and_client_imports_no_tensorflow() -> None:
     modules = "airflow_hops.core.serving_api.client, airflow_hops.core.serving_api.traffic_config"
     program = f"import sys, {modules}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], env=runtime_environment(), capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], env=runtime_variables(), capture_output=True, text=True)
     assert "airflow_hops.core.serving_api.client" in done.stdout.split()
     assert {"tensorflow", "pyarrow", "airflow"}.isdisjoint(done.stdout.split())
 

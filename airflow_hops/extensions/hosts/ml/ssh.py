@@ -101,7 +101,7 @@ class SshRanks(RankLauncher):
         """Finds a slot for each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
         return place(self.hosts, np)
 
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+    def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Starts the agents of all hosts in parallel, and then the ranks.
 
         Raises:
@@ -122,7 +122,7 @@ class SshRanks(RankLauncher):
             for client in clients:
                 client.close()
             raise
-        return RemoteCrew(placements, work, environment, lines)
+        return RemoteCrew(placements, work, env, lines)
 
     def divide(self, gangs: int, ranks: int) -> list[SshRanks]:
         """Gives each gang separate slots; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.divide`."""

@@ -57,7 +57,7 @@ class PodRanks(RankLauncher):
         """Assigns a pod to each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
         return place([Host(f"rank-{number}", 1) for number in range(self._slots)], np)
 
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+    def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Waits until all pods have connected, and starts the ranks.
 
         Raises:
@@ -90,7 +90,7 @@ class PodRanks(RankLauncher):
             for connection in connections.values():
                 connection.close()
 
-        return RemoteCrew(placements, work, environment, lines, on_end=close)
+        return RemoteCrew(placements, work, env, lines, on_end=close)
 
     def _await_pods(self, placements: Sequence[Placement], connections: dict[str, socket.socket]) -> None:
         deadline, hosts = time.monotonic() + _START_S, {placement.host for placement in placements}

@@ -24,7 +24,7 @@ from airflow_hops.environments.named import make_named, named_folder, named_stat
 from airflow_hops.environments.runtime import pins_of
 from airflow_hops.extensions.notebooks.core import kernel_command
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_python, step_environment
+from airflow_hops.launchers.local import runtime_python, step_variables
 
 LAB = "jupyterlab"
 """Name of the package and of its environment."""
@@ -61,8 +61,8 @@ def notebook(args: Namespace) -> None:
     home, lock = make_temporary_folder("notebook", root=socket_root(_SOCKET_LENGTH))
     # JupyterLab inherits the lock; after it has ended, the user's next temporary folder removes this one.
     os.set_inheritable(lock, True)
-    environment = _environment(step_environment(runtime, spec.code_paths), spec, home, python)
-    token = environment["JUPYTER_TOKEN"]
+    env = _variables(step_variables(runtime, spec.code_paths), spec, home, python)
+    token = env["JUPYTER_TOKEN"]
     print(
         f"JupyterLab: http://127.0.0.1:{args.port}/lab?token={token}\n"
         f"  notebooks  {folder}\n  kernel     {python}\n"
@@ -77,10 +77,10 @@ def notebook(args: Namespace) -> None:
     # Unix sockets in a private folder, since other users of the machine could read TCP traffic.
     options += ["--KernelManager.transport=ipc"]
     options += ["--ServerApp.answer_yes=True", "--ServerApp.allow_root=True", "--LabApp.news_url="]
-    os.execve(lab, [str(lab), "-P", "-m", "jupyterlab", *options], environment)
+    os.execve(lab, [str(lab), "-P", "-m", "jupyterlab", *options], env)
 
 
-def _environment(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path) -> dict[str, str]:
+def _variables(inherited: Mapping[str, str], spec: StepSpec, home: Path, python: Path) -> dict[str, str]:
     """Returns the environment variables of JupyterLab and its kernels, which alone hold the connection's secrets."""
     (home / "spec.json").write_text(spec.to_json())
     kernel = home / "kernels" / KERNEL

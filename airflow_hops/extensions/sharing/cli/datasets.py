@@ -32,7 +32,7 @@ from airflow_hops.extensions.sharing.core.settings import SETTINGS_NAME, Sharing
 from airflow_hops.extensions.sharing.core.statements import ENTRY, create_key, load_key, public_text, sign
 from airflow_hops.extensions.sharing.core.waiting import Wait, next_wait, wait_here
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.local import runtime_environment, runtime_python
+from airflow_hops.launchers.local import runtime_python, runtime_variables
 
 _PUBLISH = "airflow_hops.extensions.sharing.ml.publish:run"
 _NEW_SETTINGS = """\
@@ -265,10 +265,10 @@ def serve(args: Namespace) -> None:
     }
     descriptor = os.memfd_create("arguments", 0)  # inherited, so the store's credentials are in no file
     os.write(descriptor, json.dumps(arguments).encode())
-    environment = runtime_environment(hook.settings.runtime)
-    environment["HOPS_SHARING_ARGUMENTS"] = f"/proc/self/fd/{descriptor}"
+    env = runtime_variables(hook.settings.runtime)
+    env["HOPS_SHARING_ARGUMENTS"] = f"/proc/self/fd/{descriptor}"
     command = module_command(python, "airflow_hops.extensions.sharing.ml.daemon")
-    os.execve(command[0], command, environment)
+    os.execve(command[0], command, env)
 
 
 def sharing_folder() -> SharingFolder:

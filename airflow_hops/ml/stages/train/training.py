@@ -151,7 +151,7 @@ def run_ranks(training: Training, entry: str, on_message: OnMessage | None = Non
         training.roles.ranks,
         logs=training.output / "logs",
         launcher=training.launcher,
-        environment=training.options.env,
+        env=training.options.env,
         stall_timeout_s=training.options.stall_timeout_s,
         on_message=on_message,
     )

@@ -39,7 +39,7 @@ from airflow_hops.core.processes.temporary_folders import make_temporary_folder,
 from airflow_hops.ml.training.gang.crew import Placement, RankJob
 from airflow_hops.ml.training.gang.forked import ForkedCrew
 from airflow_hops.ml.training.gang.frames import GREETING, Frames
-from airflow_hops.ml.training.gang.rendezvous import horovod_environment
+from airflow_hops.ml.training.gang.rendezvous import horovod_variables
 from airflow_hops.ml.training.gang.transfer import FileReceiver, FileSender
 
 # Order of a gang on a host: greeting, `hello` → `job`, files, `place` → `ready` (libraries imported) → `go` (once all
@@ -95,7 +95,7 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
             stdin=subprocess.DEVNULL,
             stdout=2,  # standard output may be the stream
             pass_fds={reading, writing},
-            env=_environment(),
+            env=_variables(),
             cwd=scratch,
             start_new_session=True,
         )
@@ -155,7 +155,7 @@ class _Agent:
         self._files = FileSender(frames, self._output)
         with calling_periodically(self._say_alive, ALIVE_INTERVAL_S):  # until ranks are forked
             job = self._receive()
-            os.environ.update(job["environment"])
+            os.environ.update(job["env"])
             import horovod.tensorflow  # noqa: F401
 
             frames.send({"type": "ready"})
@@ -173,8 +173,8 @@ class _Agent:
             ),
             {
                 placement.rank: {
-                    **job["environment"],
-                    **horovod_environment(placement, job["address"], job["port"], interface),
+                    **job["env"],
+                    **horovod_variables(placement, job["address"], job["port"], interface),
                 }
                 for placement in placements
             },
@@ -301,8 +301,8 @@ def own_address(peer: str) -> str:
         raise HopsError(f"{peer} cannot be reached from {socket.gethostname()}: {error}") from error
 
 
-def _environment() -> Mapping[str, str]:
-    """Returns an agent's environment: the host's, with this very package, and without modules of another one."""
+def _variables() -> Mapping[str, str]:
+    """Returns an agent's variables: the host's, with this very package, and without modules of another one."""
     return {
         **with_package(os.environ, sys.path),
         "PYTHONUNBUFFERED": "1",

@@ -222,13 +222,13 @@ class RankLauncher(ABC):
         """
 
     @abstractmethod
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+    def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Starts the ranks.
 
         Args:
             placements: From :meth:`place`.
             work: Work of the ranks. Ranks on other hosts need a :class:`RankJob`.
-            environment: Variables for all ranks; the launcher adds those of Horovod for each rank's place.
+            env: Variables for all ranks; the launcher adds those of Horovod for each rank's place.
 
         Raises:
             BadInput: the work cannot run on other hosts, or a host has other versions or refuses the key.

@@ -28,7 +28,7 @@ from airflow_hops.ml.step.missing_modules import advice_on_missing_module
 from airflow_hops.ml.training.devices import get_gpus, get_num_gpus
 from airflow_hops.ml.training.gang.crew import Channel, Crew, Event, Host, Placement, RankJob, RankLauncher, Work, place
 from airflow_hops.ml.training.gang.leases import GpuLeases
-from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_environment, rendezvous
+from airflow_hops.ml.training.gang.rendezvous import LOOPBACK, horovod_variables, rendezvous
 
 # Order of a fork: check that TensorFlow has not been used (its threads would be missing in the fork), lease the GPUs,
 # create both pipes of a rank, fork, close the write ends here. Later ranks therefore do not inherit the write ends, and
@@ -147,7 +147,7 @@ class ForkedCrew(Crew):
             self._leases.release()
         self._on_end()
 
-    def _fork(self, placement: Placement, work: Work, environment: dict[str, str]) -> None:
+    def _fork(self, placement: Placement, work: Work, env: dict[str, str]) -> None:
         output_read, output_write = os.pipe()
         channel_read, channel_write = os.pipe()
         others = [stream for process in self._processes.values() for stream in process.streams]
@@ -156,7 +156,7 @@ class ForkedCrew(Crew):
             for descriptor in (output_read, channel_read, *others, *self._private):
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
-            return _run_rank(placement, work, environment, output_write, channel_write)
+            return _run_rank(placement, work, env, output_write, channel_write)
 
         pid = fork(run)
         os.close(output_write)
@@ -221,7 +221,7 @@ def check_forkable() -> None:
         )
 
 
-def _run_rank(placement: Placement, work: Work, environment: dict[str, str], output: int, descriptor: int) -> int:
+def _run_rank(placement: Placement, work: Work, env: dict[str, str], output: int, descriptor: int) -> int:
     """Works as a rank in a fork; returns its exit code."""
     channel = Channel(descriptor)
     try:
@@ -231,7 +231,7 @@ def _run_rank(placement: Placement, work: Work, environment: dict[str, str], out
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         # On SIGUSR1, a stalled rank writes its stack to its log.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
-        os.environ.update(environment)
+        os.environ.update(env)
         channel.send("result", value=work(placement, channel))
         return 0
     except BaseException as error:
@@ -264,7 +264,7 @@ class LocalRanks(RankLauncher):
         """Finds a slot for each rank; see :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.place`."""
         return place([Host(socket.gethostname(), self.slots)], np)
 
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+    def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Forks the ranks, and starts Horovod's rendezvous server for them.
 
         Raises:
@@ -273,7 +273,7 @@ class LocalRanks(RankLauncher):
         closing = contextlib.ExitStack()
         port, serve = closing.enter_context(rendezvous(placements))
         environments = {
-            placement.rank: {**environment, **horovod_environment(placement, "127.0.0.1", port, LOOPBACK)}
+            placement.rank: {**env, **horovod_variables(placement, "127.0.0.1", port, LOOPBACK)}
             for placement in placements
         }
         crew = ForkedCrew(placements, work, environments, on_end=closing.close)

@@ -71,7 +71,7 @@ class RemoteCrew(Crew):
     Args:
         placements: Placements of the ranks.
         job: Work of the ranks.
-        environment: Variables for all ranks.
+        env: Variables for all ranks.
         lines: Streams to the agents of all placements. They are closed by :meth:`end`, and on errors.
         on_end: Called by :meth:`end`, when the streams are closed.
 
@@ -84,7 +84,7 @@ class RemoteCrew(Crew):
         self,
         placements: Sequence[Placement],
         job: RankJob,
-        environment: Mapping[str, str],
+        env: Mapping[str, str],
         lines: Sequence[AgentLine],
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
@@ -111,7 +111,7 @@ class RemoteCrew(Crew):
             address = rendezvous_address([line.address for line in lines])
             port, serve = self._closing.enter_context(rendezvous(placements, address))
             serve()
-            self._send_jobs(job, environment, port)
+            self._send_jobs(job, env, port)
             self._wait_for("ready")
             for agent in self._agents:
                 agent.say(type="go")
@@ -176,7 +176,7 @@ class RemoteCrew(Crew):
                         "create', or name its Python"
                     )
 
-    def _send_jobs(self, job: RankJob, environment: Mapping[str, str], port: int) -> None:
+    def _send_jobs(self, job: RankJob, env: Mapping[str, str], port: int) -> None:
         # An agent on this machine uses the loopback address, which ranks on other hosts cannot reach.
         outside = [agent.line.address for agent in self._agents if not agent.line.address.startswith(_LOOPBACK)]
 
@@ -187,9 +187,9 @@ class RemoteCrew(Crew):
                 placements=[asdict(placement) for placement in agent.placements],
                 entry=job.entry,
                 params=dict(job.params),
-                environment={
+                env={
                     **{name: value for name, value in os.environ.items() if _LIBRARY_VARIABLE.fullmatch(name)},
-                    **environment,
+                    **env,
                 },
                 inputs=list(job.inputs),
                 code_paths=len(job.code_paths),

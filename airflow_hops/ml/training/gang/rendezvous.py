@@ -34,7 +34,7 @@ _ANSWER_S = 10.0
 _REQUEST_S = 3.0
 
 
-def horovod_environment(placement: Placement, address: str, port: int, interface: str) -> dict[str, str]:
+def horovod_variables(placement: Placement, address: str, port: int, interface: str) -> dict[str, str]:
     """Returns the variables of Horovod's Gloo controller for a rank.
 
     Args:
@@ -59,7 +59,7 @@ def horovod_environment(placement: Placement, address: str, port: int, interface
     }
 
 
-def stall_environment(stall_timeout_s: float) -> dict[str, str]:
+def stall_variables(stall_timeout_s: float) -> dict[str, str]:
     """Returns variables that make Horovod log which ranks it waits for, long before the gang is ended.
 
     Raises:

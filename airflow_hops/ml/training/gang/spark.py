@@ -68,7 +68,7 @@ class SparkRanks(RankLauncher):
                 raise HopsError(f"{error}; or wait until the cluster has more for this application") from None
             raise
 
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+    def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Starts the barrier job; arguments as :meth:`airflow_hops.ml.training.gang.crew.RankLauncher.start`.
 
         Raises:
@@ -91,7 +91,7 @@ class SparkRanks(RankLauncher):
                 )
                 for placement, task in zip(placements, tasks, strict=True)
             ]
-            return RemoteCrew(placements, work, environment, lines, on_end=job.end)
+            return RemoteCrew(placements, work, env, lines, on_end=job.end)
         except BaseException:
             job.end()
             raise

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.protocol import Line, format_record, parse_line
 from airflow_hops.ml.training.gang.crew import Crew, Placement, RankLauncher, Work
 from airflow_hops.ml.training.gang.forked import LocalRanks
-from airflow_hops.ml.training.gang.rendezvous import stall_environment
+from airflow_hops.ml.training.gang.rendezvous import stall_variables
 
 # States of a rank: running → finished (result received) → ended with code 0; anything else is a failure: an error
 # message, another exit code, a signal, or a lost host.
@@ -102,7 +102,7 @@ def run_gang(
     *,
     logs: Path,
     launcher: RankLauncher | None = None,
-    environment: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
     stall_timeout_s: float = 300.0,
     on_message: OnMessage | None = None,
 ) -> list[Any]:
@@ -116,7 +116,7 @@ def run_gang(
         size: Number of ranks.
         logs: Folder of the log files; it is created.
         launcher: Starts the ranks; on this machine by default.
-        environment: Variables for all ranks.
+        env: Variables for all ranks.
         stall_timeout_s: Seconds without a sign of life from a rank after which the gang is ended.
         on_message: Called with the rank and each of its messages, except signs of life.
 
@@ -126,10 +126,10 @@ def run_gang(
     """
     launcher = launcher or LocalRanks()
     placements = launcher.place(size)
-    own = stall_environment(stall_timeout_s)
+    own = stall_variables(stall_timeout_s)
     logs.mkdir(parents=True, exist_ok=True)
     oom_kills = count_oom_kills()
-    crew = launcher.start(placements, work, {**own, **(environment or {})})
+    crew = launcher.start(placements, work, {**own, **(env or {})})
     supervisor = Supervisor(crew, logs, stall_timeout_s, on_message or (lambda rank, message: None), oom_kills)
     try:
         return supervisor.watch()

@@ -57,9 +57,9 @@ class EndableRanks(RankLauncher):
         """Finds a slot for each rank."""
         return self.launcher.place(np)
 
-    def start(self, placements: Sequence[Placement], work: Work, environment: Mapping[str, str]) -> Crew:
+    def start(self, placements: Sequence[Placement], work: Work, env: Mapping[str, str]) -> Crew:
         """Starts the ranks."""
-        return _EndableCrew(self.launcher.start(placements, work, environment), self.ending)
+        return _EndableCrew(self.launcher.start(placements, work, env), self.ending)
 
 
 class _EndableCrew(Crew):
@@ -203,5 +203,5 @@ def check_program(training: Training, names: Sequence[str] | None, logs: Path) -
         with temporary_folder("code") as folder:
             Program.of_training(options).check_takes(names, list(options.params), folder)
 
-    environment = {**training.options.env, "CUDA_VISIBLE_DEVICES": ""}  # leases no GPU
-    run_gang(check, 1, logs=logs, launcher=LocalRanks(1), environment=environment)
+    env = {**training.options.env, "CUDA_VISIBLE_DEVICES": ""}  # leases no GPU
+    run_gang(check, 1, logs=logs, launcher=LocalRanks(1), env=env)
