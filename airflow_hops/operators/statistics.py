@@ -49,8 +49,8 @@ class StatisticsOperator(SparkOperator):
         options: TFDV's options as JSON, as :func:`airflow_hops.ml.statistics.options.options_from` reads
             them. (templated)
         engine: ``local``, this machine; ``spark``; or ``auto``: Spark if the connection's master is a cluster,
-            ``workers`` is None and a ``source`` is not a local path, else this machine.
-        workers: Processes on this machine; None for one below 8 MB and one per core above.
+            ``processes`` is None and a ``source`` is not a local path, else this machine.
+        processes: Processes on this machine; None for one below 8 MB and one per core above.
         on_corrupt: Action if a file cannot be read: ``fail`` the task, or ``skip`` the file and list it in the property
             ``skipped_files``.
         sample_rows: Maximum rows of each split's sample; 0 for none. Without a sample, drift is judged by the schema's
@@ -80,7 +80,7 @@ class StatisticsOperator(SparkOperator):
         schema: Any = None,
         options: Mapping[str, Any] | None = None,
         engine: Literal["auto", "local", "spark"] = "auto",
-        workers: int | None = None,
+        processes: int | None = None,
         on_corrupt: Literal["fail", "skip"] = "fail",
         sample_rows: int = 20_000,
         **kwargs: Any,
@@ -99,8 +99,10 @@ class StatisticsOperator(SparkOperator):
             raise ValueError("label, key and time describe a source; those of examples are known")
         if self.source is not None and self.splits is not None:
             raise ValueError("splits are those of examples; a source has one, which 'split' names")
-        if self.workers is not None and (self.engine == "spark" or self.workers < 1):
-            raise ValueError(f"workers is {self.workers} with engine={self.engine!r}; expected 1 or more, and 'local'")
+        if self.processes is not None and (self.engine == "spark" or self.processes < 1):
+            raise ValueError(
+                f"processes is {self.processes} with engine={self.engine!r}; expected 1 or more, and 'local'"
+            )
         if self.sample_rows < 0:
             raise ValueError(f"sample_rows is {self.sample_rows}; expected 0 or more")
         if self._is_spark_table() and self.engine != "spark":
@@ -113,7 +115,7 @@ class StatisticsOperator(SparkOperator):
             "source": self._source_fields(),
             "options": self.options,
             "engine": self.engine,
-            "workers": self.workers,
+            "processes": self.processes,
             "on_corrupt": self.on_corrupt,
             "sample_rows": self.sample_rows,
         }
@@ -130,7 +132,7 @@ class StatisticsOperator(SparkOperator):
         if self.engine == "spark":
             return super().launcher(hook)
         launcher = None
-        if self.engine == "auto" and self.workers is None:
+        if self.engine == "auto" and self.processes is None:
             launcher = hook.cluster_launcher(self.spark_conn_id, self.conf)
         if launcher is not None and self.source is not None:
             uri = Source.from_value("source", self.source).uri

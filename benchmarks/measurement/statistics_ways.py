@@ -143,11 +143,11 @@ def profile(path: str) -> Work:
 
     from airflow_hops.ml.statistics import generate_statistics
 
-    generate_statistics(_warm_up_table(path), workers=1)
+    generate_statistics(_warm_up_table(path), processes=1)
 
     def work() -> Mapping[str, Any]:
         profiler = cProfile.Profile(time.process_time)
-        statistics = profiler.runcall(generate_statistics, Path(path), workers=1)
+        statistics = profiler.runcall(generate_statistics, Path(path), processes=1)
         totals = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
         slowest = sorted(totals.items(), key=lambda item: -item[1][3])[:45]
         lines = [

@@ -48,7 +48,7 @@ def fill_statistics(writer: ArtifactWriter, features: int, splits: Mapping[str, 
 
     tables = {split: _table(features, rows, seed) for seed, (split, rows) in enumerate(splits.items())}
     options = comparable_options()
-    found = {split: generate_statistics(table, options=options, workers=1) for split, table in tables.items()}
+    found = {split: generate_statistics(table, options=options, processes=1) for split, table in tables.items()}
     return _commit(writer, found, window=None)
 
 

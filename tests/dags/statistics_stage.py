@@ -17,7 +17,7 @@ with DAG("statistics", schedule=None, render_template_as_native_obj=True):
         options={"slice_by": ["origin"], "label_feature": "late", "num_rank_histogram_buckets": 5},
     )
     SchemaOperator(task_id="schema", statistics=sliced.output)
-    StatisticsOperator(task_id="files", source=SOURCE, key="id", label="late", on_corrupt="skip", workers=1)
+    StatisticsOperator(task_id="files", source=SOURCE, key="id", label="late", on_corrupt="skip", processes=1)
 
     @task.hops_statistics(examples=EXAMPLES, splits=["eval"])
     def by_function(threshold: int):

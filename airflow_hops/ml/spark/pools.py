@@ -171,10 +171,10 @@ def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
 
 
 @contextlib.contextmanager
-def local_pool(workers: int) -> Iterator[Pool]:
+def local_pool(processes: int) -> Iterator[Pool]:
     """Starts processes on this machine: forks of this one, which would lack the threads of a TensorFlow in use."""
     forking = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, forking, initializer=end_with_parent, initargs=(os.getpid(),)) as executor:
+    with ProcessPoolExecutor(processes, forking, initializer=end_with_parent, initargs=(os.getpid(),)) as executor:
         executor.submit(abs, 0).result()  # starts all processes
         try:
             yield Pool(partial(_run_here, executor))

@@ -30,7 +30,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     options_function: Mapping[str, Any] | None = None,
     engine: Literal["auto", "local", "spark"] = "local",
-    workers: int | None = None,
+    processes: int | None = None,
     on_corrupt: Literal["fail", "skip"] = "fail",
     sample_rows: int = SAMPLE_ROWS,
 ) -> Artifact:
@@ -50,7 +50,7 @@ def run(
         options_function: Instead, a shipped function that returns ``tfdv.StatsOptions``; see
             :func:`~airflow_hops.ml.step.function.call_shipped`.
         engine: ``local``; ``spark``; or ``auto``, Spark if the step runs on a cluster.
-        workers: Processes; None for the default of :func:`generate_statistics`.
+        processes: Processes; None for the default of :func:`generate_statistics`.
         on_corrupt: Whether an unreadable file fails the step or is skipped.
         sample_rows: Maximum rows of each split's ``sample.parquet``; 0 for none.
 
@@ -83,7 +83,7 @@ def run(
                 place,
                 options=stats_options,
                 engine=engine,
-                workers=workers,
+                processes=processes,
                 exclude=[facts.key or ""],
                 on_corrupt=on_corrupt,
                 progress=report,

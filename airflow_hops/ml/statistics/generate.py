@@ -56,7 +56,7 @@ def generate_statistics(
     *,
     options: Any = None,
     engine: Engine = "local",
-    workers: int | None = None,
+    processes: int | None = None,
     exclude: Collection[str] = (),
     on_corrupt: OnCorrupt = "fail",
 ) -> Any:
@@ -73,7 +73,7 @@ def generate_statistics(
             ``engine="spark"`` also a Spark DataFrame, or a table as ``spark://database.table``.
         options: ``tensorflow_data_validation.StatsOptions``; None for TFDV's defaults.
         engine: "local" for this machine, "spark" for the executors of the active Spark session.
-        workers: Number of processes of the local engine; None for one per core if the source is large enough.
+        processes: Number of processes of the local engine; None for one per core if the source is large enough.
         exclude: Columns to leave out, such as a key.
         on_corrupt: Action for a file that cannot be read: "fail", or "skip" it with a warning.
 
@@ -89,7 +89,7 @@ def generate_statistics(
         source,
         options=options,
         engine=engine,
-        workers=workers,
+        processes=processes,
         exclude=exclude,
         on_corrupt=on_corrupt,
         sample_rows=0,
@@ -101,7 +101,7 @@ def collect_statistics(
     *,
     options: Any = None,
     engine: Engine = "local",
-    workers: int | None = None,
+    processes: int | None = None,
     exclude: Collection[str] = (),
     on_corrupt: OnCorrupt = "fail",
     progress: Callable[[float], None] | None = None,
@@ -116,7 +116,7 @@ def collect_statistics(
         source: As in :func:`generate_statistics`, like the following arguments.
         options: Options.
         engine: Engine.
-        workers: Number of processes.
+        processes: Number of processes.
         exclude: Columns to leave out.
         on_corrupt: Action for a file that cannot be read.
         progress: Called periodically with the completed share, 0 to 1.
@@ -129,8 +129,8 @@ def collect_statistics(
         raise BadInput(f"engine is {engine!r}, expected 'local' or 'spark'")
     if on_corrupt not in ("fail", "skip"):
         raise BadInput(f"on_corrupt is {on_corrupt!r}, expected 'fail' or 'skip'")
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise BadInput(f"workers is {workers!r}, expected a whole number of at least 1")
+    if processes is not None and (not isinstance(processes, int) or processes < 1):
+        raise BadInput(f"processes is {processes!r}, expected a whole number of at least 1")
     if not isinstance(sample_rows, int) or sample_rows < 0:
         raise BadInput(f"sample_rows is {sample_rows!r}, expected a whole number of at least 0")
     if isinstance(exclude, str):
@@ -160,7 +160,7 @@ def collect_statistics(
     combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan), sample_rows=sample_rows)
     if engine == "spark":
         return _collect(plan, combiners, spark.accumulate, on_corrupt, progress)
-    return _collect(plan, combiners, partial(local.accumulate, workers=workers), on_corrupt, progress)
+    return _collect(plan, combiners, partial(local.accumulate, processes=processes), on_corrupt, progress)
 
 
 def _collect(

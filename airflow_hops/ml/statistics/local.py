@@ -39,7 +39,7 @@ def accumulate(
     plan: Any,
     combiners: Combiners,
     *,
-    workers: int | None = None,
+    processes: int | None = None,
     progress: Progress | None = None,
 ) -> Accumulator:
     """Adds all rows of a source to an accumulator.
@@ -55,8 +55,8 @@ def accumulate(
     # Daemons of multiprocessing cannot have child processes.
     if multiprocessing.current_process().daemon:
         count = 1
-    elif workers:
-        count = workers
+    elif processes:
+        count = processes
     else:
         count = len(os.sched_getaffinity(0)) if sum(part.size for part in plan.parts) >= PARALLEL_SIZE else 1
     shares = share_out(plan.dealt(count), count)
@@ -77,7 +77,7 @@ def accumulate(
 def _in_processes(
     combiners: Combiners, plan: Any, shares: Sequence[Sequence[Any]], report: Callable[[int], None]
 ) -> list[Accumulator]:
-    workers: dict[Any, BaseProcess] = {}
+    processes: dict[Any, BaseProcess] = {}
     accumulators: dict[Any, Accumulator] = {}
     context = multiprocessing.get_context("fork")
     try:
@@ -89,16 +89,16 @@ def _in_processes(
                 worker: BaseProcess = context.Process(target=_accumulate_share, args=inherited)
                 with sending:
                     worker.start()
-                workers[receiving] = worker
-        while len(accumulators) < len(workers):
-            waiting: list[Any] = wait(workers.keys() - accumulators.keys())
+                processes[receiving] = worker
+        while len(accumulators) < len(processes):
+            waiting: list[Any] = wait(processes.keys() - accumulators.keys())
             for ready in waiting:
                 try:
                     message = ready.recv()
                 except (EOFError, OSError):
                     raise HopsError(
                         f"{plan.name}: a process that computed statistics was killed; if memory was short, use "
-                        "fewer workers"
+                        "fewer processes"
                     ) from None
                 if isinstance(message, Exception):
                     raise message
@@ -106,10 +106,10 @@ def _in_processes(
                     accumulators[ready] = message
                 else:
                     report(message)
-        return [accumulators[receiving] for receiving in workers]
+        return [accumulators[receiving] for receiving in processes]
     finally:
         with _uninterrupted():
-            for receiving, process in workers.items():
+            for receiving, process in processes.items():
                 process.kill()
                 process.join()
                 receiving.close()

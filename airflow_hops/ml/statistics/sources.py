@@ -333,9 +333,9 @@ def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     return retained
 
 
-def share_out(parts: Sequence[Any], workers: int) -> list[list[Any]]:
+def share_out(parts: Sequence[Any], processes: int) -> list[list[Any]]:
     """Distributes parts evenly by size, the largest first; each share is in the source's order."""
-    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(workers, len(parts))))]
+    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(processes, len(parts))))]
     loads = [0] * len(shares)
     for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
         lightest = loads.index(min(loads))

@@ -43,7 +43,7 @@ def test_sample_is_equal_for_any_number_of_processes(tmp_path: Path, small_parts
         path = write(table_of(700, 700 * number), folder / f"{number}.{format_}")
         if format_ == "one.parquet":
             pq.write_table(table_of(700, 700 * number), path)
-    one, *others = (written(draw(folder, workers=workers), tmp_path / str(workers)) for workers in (1, 2, 3))
+    one, *others = (written(draw(folder, processes=processes), tmp_path / str(processes)) for processes in (1, 2, 3))
     assert others == [one, one]
     ids = [_single(value) for value in load_sample(tmp_path / "1").column("id").to_pylist()]
     assert len(set(ids)) == 300
@@ -124,7 +124,7 @@ def test_sample_can_be_switched_off(tmp_path: Path) -> None:
 def test_rate_of_the_options_draws_the_same_rows_in_any_number_of_processes(tmp_path: Path, small_parts: None) -> None:
     write(table_of(3000), tmp_path / "t.csv")
     options = tfdv.StatsOptions(sample_rate=0.2)
-    one, two = (collect_statistics(tmp_path, options=options, workers=workers) for workers in (1, 2))
+    one, two = (collect_statistics(tmp_path, options=options, processes=processes) for processes in (1, 2))
     assert one.sampled == two.sampled == one.sample.num_rows
     assert 500 < one.sampled < 700
     assert one.sample == two.sample

@@ -51,8 +51,8 @@ def test_statistics_match_tfdvs_beam_pipeline(expected: dict[str, Any], tmp_path
     for part in range(3):
         rows = table.slice(part * third, third)
         pq.write_table(rows, tmp_path / f"part-{part}.parquet", row_group_size=400 + third // 3)
-    for workers in (1, 2):
-        ours = generate_statistics(tmp_path, options=options(), workers=workers)
+    for processes in (1, 2):
+        ours = generate_statistics(tmp_path, options=options(), processes=processes)
         assert compare(ours, theirs, table) == []
     assert len(theirs.datasets[0].features) >= (2 if case in ("buckets_of_some_features", "many_strings") else 3)
     assert (len(theirs.datasets) > 2) == ("slic" in case)

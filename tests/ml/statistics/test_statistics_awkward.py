@@ -35,7 +35,7 @@ def test_rows_that_lack_every_feature_are_counted_in_every_format(tmp_path: Path
     write(pa.table({"x": [1, 2], "id": [1, 2]}), tmp_path / f"a.{format_}")
     write(pa.table({"id": range(300)}), tmp_path / f"b.{format_}")
     write(pa.table({"x": [7], "id": [1]}), tmp_path / f"c.{format_}")
-    dataset = generate_statistics(tmp_path, exclude=["id"], workers=2).datasets[0]
+    dataset = generate_statistics(tmp_path, exclude=["id"], processes=2).datasets[0]
     (feature,) = dataset.features
     assert (dataset.num_examples, feature.num_stats.common_stats.num_missing) == (303, 300)
 
@@ -92,7 +92,7 @@ def test_row_count_does_not_depend_on_generators(own_process: Callable[..., Any]
 
 def _rows_without_default_generators() -> tuple[int, int]:
     options = tfdv.StatsOptions(add_default_generators=False, enable_semantic_domain_stats=True)
-    statistics = collect_statistics(pa.table({"x": ["a"] * 70_000}), options=options, workers=2)
+    statistics = collect_statistics(pa.table({"x": ["a"] * 70_000}), options=options, processes=2)
     return statistics.rows, statistics.sampled
 
 
@@ -121,7 +121,7 @@ def _by_threads() -> list[tuple[str, int]]:
 
     def work(number: int) -> None:
         table = pa.table({f"x{number}": np.arange(200_000 + number)})
-        dataset = generate_statistics(table, workers=2).datasets[0]
+        dataset = generate_statistics(table, processes=2).datasets[0]
         results[number] = dataset.features[0].path.step[0], int(dataset.num_examples)
 
     running = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -135,7 +135,7 @@ def _by_threads() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("end", "raised", "words"),
     [
-        ("killed", "HopsError", "was killed; if memory was short, use fewer workers"),
+        ("killed", "HopsError", "was killed; if memory was short, use fewer processes"),
         ("interrupting", "KeyboardInterrupt", ""),
         ("raising", "BadInput", "no slices today"),
     ],
@@ -174,7 +174,7 @@ def _end(how: str) -> tuple[str, str, int]:
     function = {"killed": killed, "interrupting": interrupting, "raising": raising}[how]
     options = tfdv.StatsOptions(experimental_slice_functions=[function])
     try:
-        generate_statistics(pa.table({"x": np.arange(200_000)}), options=options, workers=2)
+        generate_statistics(pa.table({"x": np.arange(200_000)}), options=options, processes=2)
     except BaseException as error:
         return type(error).__name__, str(error), len(set(descendants(parent)) - before)
     raise AssertionError("nothing was raised")
@@ -196,7 +196,7 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, source: str) -> Non
         ({"options": {"slice_by": ["x"]}}, "options is a dict, expected tfdv.StatsOptions"),
         ({"options": tfdv.StatsOptions(feature_allowlist=[tfdv.FeaturePath(["x"])])}, "feature_allowlist"),
         ({"exclude": "x"}, "exclude is 'x', expected a list of columns"),
-        ({"workers": "2"}, "workers is '2'"),
+        ({"processes": "2"}, "processes is '2'"),
         ({"options": tfdv.StatsOptions(sample_rate=1e-12)}, "none of 1 rows is in a sample"),
     ],
 )

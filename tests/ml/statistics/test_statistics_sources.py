@@ -410,7 +410,7 @@ def test_statistics_of_csv_equal_tfdvs(tmp_path: Path) -> None:
     path = tmp_path / "mixed.csv"
     path.write_text("id,mixed,carrier,late\n" + "\n".join(lines) + "\n")
     theirs = tfdv.generate_statistics_from_csv(str(path))
-    assert compare(generate_statistics(path, workers=2), theirs, pa.table({})) == []
+    assert compare(generate_statistics(path, processes=2), theirs, pa.table({})) == []
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_statistics_of_every_format_match_tfdv(tmp_path: Path, format_: str, col
     path = write(table, tmp_path / f"t.{format_}")
     for settings in ({}, {"weight_feature": "weight", "num_top_values": 3}) if columns == "generated" else ({},):
         theirs = generate_statistics_in_memory(as_lists(batch), tfdv.StatsOptions(**settings))
-        ours = generate_statistics(path, options=tfdv.StatsOptions(**settings), workers=2)
+        ours = generate_statistics(path, options=tfdv.StatsOptions(**settings), processes=2)
         assert compare(ours, theirs, table) == []
 
 

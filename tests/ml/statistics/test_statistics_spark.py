@@ -45,7 +45,7 @@ def test_both_engines_return_the_same_statistics(spark: Any, tmp_path: Path, cas
     table = make()
     _write_parts(table, tmp_path, 5)
     ours = generate_statistics(tmp_path, options=options(), engine="spark")
-    assert compare(ours, generate_statistics(tmp_path, options=options(), workers=1), table) == []
+    assert compare(ours, generate_statistics(tmp_path, options=options(), processes=1), table) == []
 
 
 def test_executors_read_csv_with_late_wider_types(spark: Any, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_executors_read_csv_with_late_wider_types(spark: Any, tmp_path: Path) ->
     )
     pa.csv.write_csv(table, tmp_path / "wide.csv")
     ours = generate_statistics(tmp_path / "wide.csv", engine="spark")
-    assert compare(ours, generate_statistics(tmp_path / "wide.csv", workers=1), table) == []
+    assert compare(ours, generate_statistics(tmp_path / "wide.csv", processes=1), table) == []
     assert _types(ours) == {"n": 0, "float_late": 1, "text_late": 2, "both": 2}
 
 
@@ -72,7 +72,7 @@ def test_executors_read_compressed_csv_and_json_lines(spark: Any, tmp_path: Path
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
     for name in ("small.csv.gz", "lines.jsonl"):
         ours = generate_statistics(tmp_path / name, engine="spark")
-        assert compare(ours, generate_statistics(tmp_path / name, workers=1), table) == []
+        assert compare(ours, generate_statistics(tmp_path / name, processes=1), table) == []
     assert _types(ours) == {"x": 0, "y": 2, "z": 0}
 
 

@@ -78,12 +78,12 @@ def _with_frequent_values(random: np.random.Generator) -> tuple[list[str], np.nd
     return texts, weights
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_nearly_unique_values_have_exact_top_values_and_weights(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_nearly_unique_values_have_exact_top_values_and_weights(tmp_path: Path, processes: int) -> None:
     texts, weights = _with_frequent_values(np.random.default_rng(3))
     pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet")
     options = tfdv.StatsOptions(weight_feature="w", num_top_values=20)
-    result = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
+    result = generate_statistics(tmp_path, options=options, processes=processes).datasets[0].features[0].string_stats
     expected = Counter(texts).most_common(20)
     assert sorted((v.frequency, v.value) for v in result.top_values) == sorted((n, text) for text, n in expected)
     heaviest: Counter[str] = Counter()
@@ -103,14 +103,14 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("room")
 @pytest.mark.parametrize("rows", [ROWS, ROWS // 2])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_slightly_repeated_values_are_counted(tmp_path: Path, workers: int, rows: int) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_slightly_repeated_values_are_counted(tmp_path: Path, processes: int, rows: int) -> None:
     random = np.random.default_rng(4)
     texts = np.char.add("value-é-", random.integers(0, 30_000, ROWS).astype("U8")).tolist()
     texts[: ROWS // 2 : 50] = ["often"] * len(texts[: ROWS // 2 : 50])
     texts[1::30] = [None] * len(texts[1::30])
     pq.write_table(pa.table({"x": texts, "n": np.arange(ROWS)}), tmp_path / "x.parquet", row_group_size=rows)
-    result = generate_statistics(tmp_path, workers=workers).datasets[0].features[0].string_stats
+    result = generate_statistics(tmp_path, processes=processes).datasets[0].features[0].string_stats
     times = Counter(text for text in texts if text is not None)
     assert (result.top_values[0].value, result.top_values[0].frequency) == times.most_common(1)[0]
     assert all(v.frequency == times[v.value] for v in result.top_values)
@@ -164,14 +164,14 @@ def test_values_just_exceeding_the_sketch_have_exact_top_values(tmp_path: Path) 
         ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_frequent_value_among_early_repeats_is_found(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("processes", [1, 2])
+def test_frequent_value_among_early_repeats_is_found(tmp_path: Path, processes: int) -> None:
     texts = [f"{batch}-{i // 5}" for batch in range(4) for i in range(60_000)]
     weights = np.ones(len(texts))
     texts[7], weights[7] = "heavy", 1e6
     pq.write_table(pa.table({"x": texts, "w": weights}), tmp_path / "x.parquet", row_group_size=60_000)
     options = tfdv.StatsOptions(weight_feature="w")
-    result = generate_statistics(tmp_path, options=options, workers=workers).datasets[0].features[0].string_stats
+    result = generate_statistics(tmp_path, options=options, processes=processes).datasets[0].features[0].string_stats
     top = result.weighted_string_stats.top_values[0]
     assert (top.value, top.frequency) == ("heavy", 1e6)
 
@@ -200,4 +200,4 @@ def test_batches_of_one_row_group_are_shared_out(tmp_path: Path, own_process: Ca
 
 
 def _by_workers(path: Path) -> list[Any]:
-    return [generate_statistics(path, workers=workers).datasets[0] for workers in (1, 2)]
+    return [generate_statistics(path, processes=processes).datasets[0] for processes in (1, 2)]

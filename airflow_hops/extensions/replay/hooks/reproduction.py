@@ -210,7 +210,7 @@ def launcher_of(hook: RuntimeHook, record: RunRecord, spark_conn_id: str = DEFAU
     """Returns the launcher that repeats a step: Spark's if it ran on Spark; None for this machine."""
     params = record.params
     if "conf" not in record.parts and params.get("engine") != "spark":
-        follows = params.get("engine") == "auto" and not params.get("workers") and not params.get("source")
+        follows = params.get("engine") == "auto" and not params.get("processes") and not params.get("source")
         return hook.cluster_launcher(spark_conn_id) if follows else None
     conf = json.loads(record.parts.get("conf", "{}"))
     if secrets := sorted(name for name, value in conf.items() if REDACTED in str(value)):

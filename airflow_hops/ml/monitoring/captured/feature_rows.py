@@ -68,7 +68,7 @@ class FeatureRows:
                 files={file.origin: file for file in self.files},
                 prefix=self.prefix,
             )
-            part = collect_statistics(plan, options=comparable_options(), engine=engine, workers=1)
+            part = collect_statistics(plan, options=comparable_options(), engine=engine, processes=1)
             if statistics is None:
                 statistics = part.statistics
             else:
