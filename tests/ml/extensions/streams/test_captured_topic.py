@@ -87,7 +87,7 @@ def test_rows_of_a_topic_are_compared_like_those_of_files(
     few = detect(services={"serving_capture_path": ""}, inputs={"captured": snapshot}, min_rows=10**6)[1]
     assert few["verdict"] == "insufficient"
     assert few["notes"][0].startswith("Too few rows in the snapshot, which the next run does not compare again")
-    with pytest.raises(BadInput, match=r"no captured rows of model 'flihgts'; its rows are of 'flights', 'other'"):
+    with pytest.raises(BadInput, match=r"no captured rows of model 'flihgts'; it has rows of 'flights', 'other'"):
         requests_of_snapshot(snapshot, detect.folder(snapshot), "flihgts", tmp_path / "scratch")
     (tmp_path / "other" / "t").mkdir(parents=True)
     pq.write_table(other.drop(["row"]), tmp_path / "other" / "t" / "part.parquet")
