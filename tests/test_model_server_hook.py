@@ -29,7 +29,7 @@ from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.sensors.model_version import ModelVersionSensor
 from airflow_hops.triggers.model_version import ModelVersionTrigger
 from airflow_hops.triggers.rollout import RolloutTrigger
-from airflow_hops.web.models.live import QueriedServer
+from airflow_hops.web.models.live import server_of
 
 ROWS = {"carrier": ["UA", "AA"], "distance": [250.0, 750.0], "scheduled_at": [1, 2]}
 OTHERS = ("config_file", "traffic_file", "capture_path", "rest_port")
@@ -278,7 +278,7 @@ def test_gateway_splits_the_traffic_of_a_remote_server(
         assert hook.predict(name, ROWS, api="rest").outputs
         counted = hook.stats()["models"][name]["versions"]["2"]["requests"]
         # What is not a task asks with the connection's tokens, too, and keeps none of them.
-        assert QueriedServer.of("model_server_default").client.stats()["models"].keys() >= {name}
+        assert server_of("model_server_default")[0].stats()["models"].keys() >= {name}
         arguments = {"model_name": name, "model_server_conn_id": "model_server_default", "version": 3}
         sensor = ModelVersionSensor(task_id="ready", deferrable=True, **arguments)
         with pytest.raises(TaskDeferred) as deferred:
