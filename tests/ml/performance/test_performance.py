@@ -432,7 +432,7 @@ def test_options_are_checked() -> None:
         ({"window_s": 0}, "window is 0 seconds; expected more than 0"),
         ({"label_delay_s": -1}, "label_delay is -1 seconds"),
         ({"keys": ()}, r"keys is \(\)"),
-        ({"keys": ("row",)}, r"keys is \['row'\]; a row's number needs 'request_id'"),
+        ({"keys": ("row",)}, r"keys is \['row'\]; the row number 'row' needs 'request_id'"),
         ({"ages_s": (2, 1)}, "ages is .* expected ascending"),
         ({"as_of": "soon"}, "as_of is 'soon'; expected a time in ISO 8601"),
     ):

@@ -188,7 +188,7 @@ def test_folder_belongs_to_one_program_or_task(store: ArtifactStore, monkeypatch
     )
     store.remove_text(store.uri("Experiments", "b.c.d.t", "run.1", "experiment.json"))
     assert claim("b", "c", "d.t").is_new and not claim("b", "c", "d.t").is_new
-    with pytest.raises(BadInput, match=r"\['b', 'c', 'd.t'\], not of \['b', 'c.d', 't'\]"):
+    with pytest.raises(BadInput, match=r"\['b', 'c', 'd.t'\], not to \['b', 'c.d', 't'\]"):
         claim("b", "c.d", "t")
 
 
@@ -335,7 +335,7 @@ def files() -> Any:
         errors.append(str(raised.value))
     with pytest.raises(BadInput, match="recursive"):
         hdfs.delete("copied")
-    with pytest.raises(BadInput, match="whole project"):
+    with pytest.raises(BadInput, match="project's root"):
         hdfs.delete("", recursive=True)
     hdfs.delete("copied", recursive=True)
     return train_data.isna().sum().to_dict(), listed, text, errors, hdfs.exists("copied")

@@ -175,7 +175,7 @@ def test_runs_with_equal_space_share_a_study(searches: Searches) -> None:
     assert [trial.run_id for trial in trials] == ["one"] * 3 + ["two"] * 3 and record.first_trial == 3
     assert len({trial.params["x"] for trial in trials}) == 6
     assert record.best == min(range(6), key=lambda number: trials[number].values[0])
-    with pytest.raises(BadInput, match=r"study 'shared' .* has another space"):
+    with pytest.raises(BadInput, match=r"study 'shared' .* has a different space"):
         searches("by_context", {"x": Uniform(-5, 6)}, trials=3, study="shared", run_id="three")
 
 
