@@ -633,7 +633,7 @@ def test_spark_stream_windows_are_stored_once(step: Any, runtime: Path, tmp_path
 
     step("apply_features", "feature_definitions")
     snapshot = step.steps(
-        f"{STAGES}.ingest.stage:run", kind="snapshot",
+        "airflow_hops.ml.stages.ingest.stage:run", kind="snapshot",
         params={"sources": {"delays": {"uri": f"{tmp_path}/out/*/*/*.parquet"}}},
     )  # fmt: skip
     step("push_features", "feature_push", {"rows": snapshot}, push_source="delays_push", to="online_and_offline")
@@ -734,7 +734,7 @@ def test_audit_finds_planted_faults_and_no_others(step: Any) -> None:
         assert recall >= 0.95, (cause, recall)
     assert set(causes) <= {rows["id"][row] for row in planted}
     sources = {"captured": {"uri": f"{step.repository.parent}/captured/delays/*.parquet"}}
-    snapshot = step.steps(f"{STAGES}.ingest.stage:run", kind="snapshot", params={"sources": sources})
+    snapshot = step.steps("airflow_hops.ml.stages.ingest.stage:run", kind="snapshot", params={"sources": sources})
     inputs = {"dataset": dataset, "captured": snapshot}
     start = (START - 24 * HOUR).isoformat()
     of_snapshot = step("audit_features", "feature_audit", inputs, model_name="delays", window_start=start)
