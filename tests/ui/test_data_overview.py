@@ -35,7 +35,7 @@ def _cell(page: Page, feature: str, heading: str) -> str:
 
 def _statistics(site: Site) -> dict[str, str]:
     """The artifact of each run that has statistics, as the address names it; the newest first."""
-    runs = site.get(f"/hops/api/dags/{DAG}/runs?with=statistics")["runs"]
+    runs = site.get(f"/hops/api/dags/{DAG}/runs?with=statistics")["entries"]
     return {run["run_id"]: f"statistics/{DAG}/{run['artifacts'][0]['task_id']}/-1/{run['run_id']}" for run in runs}
 
 

@@ -69,7 +69,7 @@ def last_pixels_of(page: Page) -> list[int]:
 @pytest.fixture(scope="module")
 def newest(site: Site) -> dict[str, Any]:
     """The newest run's examples, as the web API lists them."""
-    for run in site.get(f"/hops/api/dags/{DAG}/runs?with=examples")["runs"]:
+    for run in site.get(f"/hops/api/dags/{DAG}/runs?with=examples")["entries"]:
         for artifact in run["artifacts"]:
             return dict(artifact)
     raise AssertionError("the demo has made no examples")

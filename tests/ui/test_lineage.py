@@ -20,7 +20,7 @@ DAG = "flights_training"
 @pytest.fixture
 def versions(site: Site) -> list[dict[str, Any]]:
     """The versions that the demo has deployed, the newest first."""
-    result: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/versions")["versions"]
+    result: list[dict[str, Any]] = site.get(f"/hops/api/dags/{DAG}/versions")
     return result
 
 
@@ -123,7 +123,7 @@ def test_foreign_artifact_is_an_unnamed_box(site: Site, open_page: OpenPage) -> 
     if one_dag_auth_manager.USER not in site.passwords:
         pytest.skip("the site has no user who may read one DAG alone")
     watching = one_dag_auth_manager.DAG
-    newest = site.get(f"/hops/api/dags/{watching}/skew?limit=1")["checks"][0]
+    newest = site.get(f"/hops/api/dags/{watching}/skew?limit=1")["entries"][0]
     artifact = quote(
         "/".join(str(newest[name]) for name in ("kind", "dag_id", "task_id", "map_index", "run_id")), safe=""
     )

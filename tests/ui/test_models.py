@@ -110,7 +110,7 @@ def test_model_page_shows_the_serving_version(site: Site, open_page: OpenPage) -
 
 def test_an_evaluation_is_drilled_into_by_version_split_and_slice(site: Site, open_page: OpenPage) -> None:
     newest = max(site.get(API)["deployed"])
-    result = site.get(f"{API}/versions/{newest}/evaluation")
+    result = site.get(f"{API}/versions/{newest}/evaluation")["report"]
     page = open_page(PAGE)
     expect(page.get_by_role("img", name="Requests per second by version", exact=True)).to_be_visible()  # above the rows
     page.get_by_role("table", name="Versions").locator("tbody tr[data-index]").first.click()
@@ -159,7 +159,7 @@ def test_rollout_is_shown_step_by_step_and_the_log_is_filtered(site: Site, open_
         row = compared.get_by_role("row").filter(has=page.get_by_text(finding["text"], exact=True))
         expect(row).to_contain_text(finding["verdict"].replace("_", " "))
     page.get_by_role("tab", name="Performance").click()
-    measured = site.get(f"{API}/performance")["performance"]
+    measured = site.get(f"{API}/performance")["report"]
     expect(page.get_by_role("link", name="flights_monitoring.performance")).to_be_visible()
     (first,) = measured["versions"]
     row = page.get_by_role("row").filter(has=page.get_by_text("v1", exact=True))

@@ -18,7 +18,7 @@ DAG = "flights_training"
 
 
 def _pipeline(site: Site) -> dict[str, Any]:
-    result: dict[str, Any] = site.get(f"/hops/api/pipelines?name={DAG}")["pipelines"][0]
+    result: dict[str, Any] = site.get(f"/hops/api/pipelines?name={DAG}")["entries"][0]
     return result
 
 
@@ -36,7 +36,7 @@ def test_row_shows_the_state_of_a_pipeline(site: Site, open_page: OpenPage) -> N
     expect(row.get_by_role("img", name="11 of 11 stages ended")).to_be_visible()
     expect(row.get_by_role("link", name=f"Skew: {known['skew']['verdict']}")).to_be_visible()
     expect(row).to_contain_text(known["retraining"]["reason"] or known["retraining"]["triggered_by"])
-    traffic = site.get(f"/hops/api/pipelines/activity?dag_id={DAG}")["pipelines"][DAG]["traffic"]
+    traffic = site.get(f"/hops/api/pipelines/activity?dag_id={DAG}")[DAG]["traffic"]
     shares = " · ".join(
         f"v{v['version']} {v['traffic_percent']:g}%" for v in traffic["versions"] if v["traffic_percent"]
     )

@@ -33,7 +33,7 @@ def timeline(site: Site) -> dict[str, Any]:
 @pytest.fixture
 def weeks(timeline: dict[str, Any]) -> list[dict[str, Any]]:
     """The weekly comparisons."""
-    return [check for check in timeline["checks"] if "week-" in check["run_id"]]
+    return [check for check in timeline["entries"] if "week-" in check["run_id"]]
 
 
 def _artifact(check: dict[str, Any]) -> str:
@@ -47,7 +47,7 @@ def _rows(page: Page) -> Locator:
 
 def test_features_are_sorted_by_weight_and_can_be_searched(open_page: OpenPage, timeline: dict[str, Any]) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}")
-    newest = timeline["checks"][-1]
+    newest = timeline["entries"][-1]
     expect(page.get_by_role("heading", level=2)).to_have_text(newest["drifted"][0])
     for place, name in enumerate(newest["drifted"][:3]):
         expect(_rows(page).nth(place)).to_contain_text(name)
@@ -68,15 +68,15 @@ def test_cell_opens_its_comparison_and_decision(
 ) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp", theme="dark")
     strip = page.get_by_role("img", name=re.compile("^temp: drifted in"))
-    stable = timeline["checks"].index(weeks[2])
+    stable = timeline["entries"].index(weeks[2])
     strip.locator("rect").nth(stable).click()
     expect(page).to_have_url(re.compile("week-02"))
     expect(page.get_by_text("No feature has drifted")).to_be_visible()
     expect(page.get_by_text("No retraining: no reason to retrain")).to_be_visible()
     expect(page.get_by_role("link", name="DAG run")).to_have_attribute("href", re.compile("week-02"))
     assert [check["verdict"] for check in weeks[:6]] == ["stable"] * 6
-    drifted = next(index for index, check in enumerate(timeline["checks"]) if "temp" in check["drifted"])
-    assert timeline["checks"][drifted] in weeks[6:]
+    drifted = next(index for index, check in enumerate(timeline["entries"]) if "temp" in check["drifted"])
+    assert timeline["entries"][drifted] in weeks[6:]
     strip.locator("rect").nth(drifted).click()
     expect(page.get_by_text("Retraining requested", exact=True)).to_be_visible()
     expect(page.get_by_text("The values have shifted")).to_be_visible()
@@ -99,7 +99,7 @@ def test_fault_and_too_few_rows_are_explained(open_page: OpenPage, weeks: list[d
 
 def test_measure_and_time_are_in_the_address(open_page: OpenPage, timeline: dict[str, Any]) -> None:
     page = open_page(f"plugin/hops/skew?dag={DAG}&feature=temp")
-    chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['checks'])} comparisons"))
+    chart = page.get_by_role("img", name=re.compile(f"^temp over {len(timeline['entries'])} comparisons"))
     expect(chart.locator("canvas")).to_be_visible()
     page.get_by_label("Measure").select_option("p-value")
     page.get_by_text("Wall time").click()
