@@ -65,9 +65,7 @@ export function useActivity(dagIds: readonly string[]): Record<string, Activity 
       ),
     ),
     combine: (answers) => {
-      const found = answers.map(({ data, error }, part) =>
-        data ? data.pipelines : error ? unknown(parts[part] ?? [], error) : {},
-      );
+      const found = answers.map(({ data, error }, part) => data ?? (error ? unknown(parts[part] ?? [], error) : {}));
       return Object.assign({}, ...found) as Record<string, Activity>;
     },
   });
