@@ -30,7 +30,8 @@ PAGES = [
 ]
 ML_SIDE = re.compile(
     r"^(?:from|import) (?:airflow_hops\.(?:hops|ml|serving|core\.serving_api|extensions\.\w+\.(?:hops|ml|serving))"
-    r"|airflow_hops\.extensions\.(?:notebooks import pipeline|frameworks import scikit_learn)|keras|tensorflow|horovod|pyarrow)\b",
+    r"|airflow_hops\.extensions\.(?:notebooks import pipeline|frameworks import scikit_learn)"
+    r"|keras|tensorflow|horovod|pyarrow)\b",
     re.MULTILINE,
 )
 BLOCK = re.compile(r"^(<!-- fragment -->\n)?( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
