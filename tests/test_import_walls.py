@@ -113,6 +113,18 @@ def test_the_cache_key_covers_all_that_a_step_can_import() -> None:
     assert top_level - {"provider_info"} <= {name.removesuffix(".py") for name in code.ML_SIDE}
 
 
+def test_the_cache_key_covers_single_modules_and_import_paths_of_extensions() -> None:
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["source_modules"] for each in contracts if each["name"] == ML_SIDE)
+    of_steps = {name.rpartition(".")[2] for name in layers if name.startswith(f"{EXTENSIONS}.*.")} | {"path_entry"}
+    expected = {
+        file
+        for file in PACKAGE.glob("extensions/*/**/*.py")
+        if file.relative_to(PACKAGE).with_suffix("").parts[2] in of_steps
+    }
+    assert expected and expected <= set(code.step_sources())
+
+
 def test_a_forbidden_import_breaks_a_contract(tmp_path: Path) -> None:
     forbidden = [
         ("operators.base", "import tensorflow", AIRFLOW_SIDE),

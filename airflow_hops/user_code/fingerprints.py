@@ -11,8 +11,17 @@ from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.run_record import UserCode
 from airflow_hops.core.store.run_records import MAX_CODE_BYTES, MAX_CODE_FILES
 
-ML_SIDE = ("core", "hops", "ml", "serving")
-"""The folders of this package, and of each extension in it, that run in a step."""
+ML_SIDE = ("core", "hops", "ml", "path_entry", "serving")
+"""The folders or modules of this package, and of each extension in it, that run in a step."""
+
+
+def step_sources() -> list[Path]:
+    """Returns the files of the modules that a step can import."""
+    package = Path(airflow_hops.__file__).parent
+    layers = [root / name for root in (package, *package.glob("extensions/*")) for name in ML_SIDE]
+    return sorted(
+        file for layer in layers for file in (layer.with_suffix(".py"), *layer.rglob("*.py")) if file.is_file()
+    )
 
 
 @functools.cache
@@ -20,12 +29,7 @@ def package_fingerprint() -> str:
     """Returns the SHA-256 (hex) of the sources that can run in a step."""
     package = Path(airflow_hops.__file__).parent
     digest = hashlib.sha256()
-    for source in sorted(
-        source
-        for pattern in ("", "extensions/*/")
-        for name in ML_SIDE
-        for source in package.glob(f"{pattern}{name}/**/*.py")
-    ):
+    for source in step_sources():
         digest.update(f"{source.relative_to(package)}\0".encode())
         digest.update(source.read_bytes())
     return digest.hexdigest()

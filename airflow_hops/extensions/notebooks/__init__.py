@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_hops.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_hops.extensions.notebooks import pipeline
+    from airflow_hops.extensions.notebooks.hops import pipeline
     from airflow_hops.extensions.notebooks.operators import NotebookOperator
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "airflow_hops.extensions.notebooks": "pipeline",
+        ".hops": "pipeline",
         ".operators": "NotebookOperator",
     },
 )

@@ -19,7 +19,7 @@ class NotebookOperator(HopsOperator):
     Text output appears in the task's log as it is written. The artifact ``notebook`` holds the executed
     ``notebook.ipynb`` and ``notebook.html``. It is also published if a cell fails, which fails the task. The task is
     never cached, since the data that a notebook reads is unknown. A value passed to
-    :func:`airflow_hops.extensions.notebooks.pipeline.result` becomes the task's XCom ``result``.
+    :func:`airflow_hops.extensions.notebooks.hops.pipeline.result` becomes the task's XCom ``result``.
 
     Args:
         notebook: Path of the Python ``.ipynb``, relative to the DAG's folder. The kernel's working directory is the
@@ -29,7 +29,7 @@ class NotebookOperator(HopsOperator):
             the task: a DAG run's ``conf`` overrides their values. Templates are rendered in these values, but not in
             ``conf``.
         inputs: Upstream artifacts by role, which the notebook reads with
-            :mod:`~airflow_hops.extensions.notebooks.pipeline`. (templated)
+            :mod:`~airflow_hops.extensions.notebooks.hops.pipeline`. (templated)
         env: Environment variables of the kernel. (templated)
         cell_timeout_s: Seconds that each cell may take; None for no limit.
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.

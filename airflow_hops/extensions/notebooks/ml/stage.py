@@ -37,7 +37,7 @@ def run(
     """Executes a notebook; publishes it with its outputs, and as HTML, even if a cell fails.
 
     Parameters are those of ``NotebookOperator``. The notebook gets the step's inputs from
-    :mod:`airflow_hops.extensions.notebooks.pipeline`.
+    :mod:`airflow_hops.extensions.notebooks.hops.pipeline`.
 
     Raises:
         BadInput: the notebook is missing or unusable, has no such parameter, or a cell raised ``BadInput``.

@@ -1,0 +1,1 @@
+"""Names for user code in notebooks."""
