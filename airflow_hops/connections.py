@@ -7,6 +7,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseHook
@@ -18,9 +19,6 @@ from airflow_hops.core.contract.protocol import json_object
 from airflow_hops.core.contract.sources import AnySource
 from airflow_hops.provider_info import provider_info
 
-_INFO = provider_info()
-_TYPES = {each["connection-type"]: each for each in _INFO["connection-types"]}
-_OPTIONS = _INFO["config"]["hops"]["options"]
 _OPTION_PREFIX = "AIRFLOW__HOPS__"
 _VARIABLE = "AIRFLOW_CONN_"
 _DEFAULT_NAMES = ("hops_default", "model_server_default", "spark_default")
@@ -29,6 +27,12 @@ _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 S = TypeVar("S", bound=AnySource)
 
 _in_command = False
+
+
+@cache
+def _types() -> dict[str, dict[str, Any]]:
+    """Returns the provider information of each connection type of this distribution."""
+    return {each["connection-type"]: each for each in provider_info()["connection-types"]}
 
 
 @contextmanager
@@ -90,7 +94,7 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
     """
     # Airflow itself treats an extra that does not parse as empty.
     extra = json_object(connection.extra, f"connection {conn_id!r}: field 'extra'")
-    unused = _TYPES[connection.conn_type]["ui-field-behaviour"]["hidden-fields"]
+    unused = _types()[connection.conn_type]["ui-field-behaviour"]["hidden-fields"]
     known = field_names(connection.conn_type)
     for name, value in [*extra.items(), *((name, getattr(connection, name)) for name in unused)]:
         if value not in (None, "") and name not in known:
@@ -103,12 +107,12 @@ def read_extra(conn_id: str, connection: Any) -> dict[str, Any]:
 
 def has_own_fields(conn_type: str) -> bool:
     """Returns whether this distribution defines a connection type, and so the fields that its extra may have."""
-    return conn_type in _TYPES
+    return conn_type in _types()
 
 
 def field_names(conn_type: str) -> list[str]:
     """Returns the names of the fields that a connection's extra may have, by the connection's type."""
-    names = dict.fromkeys(_TYPES[conn_type]["conn-fields"])
+    names = dict.fromkeys(_types()[conn_type]["conn-fields"])
     if conn_type == "hops":  # a connection that also names a model server, with address and token
         server = [*field_names("model_server"), "host", "port", "token"]
         names |= dict.fromkeys(f"serving_{name}" for name in server)
@@ -207,13 +211,14 @@ def check_options() -> None:
     """
     in_file = conf.options("hops") if conf.has_section("hops") else []
     in_environment = [name for name in os.environ if name.startswith(_OPTION_PREFIX)]
+    known = provider_info()["config"]["hops"]["options"]
     for name in [*in_environment, *in_file]:
         option = name.removeprefix(_OPTION_PREFIX).lower()
-        if option not in _OPTIONS:
+        if option not in known:
             where = name if name in in_environment else f"[hops] {name} in Airflow's configuration"
             raise BadInput(
                 f"{where}: there is no option {option!r}"
-                + (suggestion(option, _OPTIONS) or f"; the options of [hops] are {', '.join(_OPTIONS)}")
+                + (suggestion(option, known) or f"; the options of [hops] are {', '.join(known)}")
             )
 
 

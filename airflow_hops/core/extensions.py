@@ -71,8 +71,13 @@ class Extension:
             ) from error
 
 
-def extensions(group: str) -> dict[str, Extension]:
+def extensions(group: str) -> Mapping[str, Extension]:
     """Returns the implementations of a group by name. Raises BadInput if two distributions register the same name."""
+    return _extensions(group, tuple(sys.path))
+
+
+@cache
+def _extensions(group: str, _path: tuple[str, ...]) -> Mapping[str, Extension]:
     results = {name: Extension(group, name, value, OWN) for name, value in _own(group).items()}
     for point in entry_points(group=group):
         distribution = point.dist.name if point.dist else "unknown"
@@ -85,7 +90,6 @@ def extensions(group: str) -> dict[str, Extension]:
     return results
 
 
-@cache
 def _own(group: str) -> Mapping[str, str]:
     """Returns what this package registers: the trunk first, then its extensions by name."""
     package, results = files("airflow_hops"), dict[str, str]()
@@ -116,6 +120,19 @@ def load_extension(group: str, name: str) -> Any:
         BadInput: the name is not registered, or the implementation cannot be imported.
     """
     return find_extension(group, name).load()
+
+
+def load_class(group: str, name: str, base: type[_Kind]) -> type[_Kind]:
+    """Imports a class by name.
+
+    Raises:
+        BadInput: it is not registered, cannot be imported, or is not a subclass of ``base``.
+    """
+    extension = find_extension(group, name)
+    kind = extension.load()
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise BadInput(f"{extension} is {kind!r}; expected a subclass of {base.__name__}")
+    return kind
 
 
 def load_all(group: str, kind: type[_Kind]) -> Mapping[str, _Kind]:

@@ -7,14 +7,13 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import AnySource, RowSource, Source, scheme_of
-from airflow_hops.core.extensions import SOURCES, extensions
+from airflow_hops.core.extensions import SOURCES, extensions, load_class
 
 
 def source_class(uri: Any) -> type[AnySource]:
     """Returns the class of the sources with a URI's scheme; that of files if none is registered."""
     scheme = scheme_of(uri)
-    registered = extensions(SOURCES).get(scheme) if scheme else None
-    return registered.load() if registered else Source  # type: ignore[no-any-return]
+    return load_class(SOURCES, scheme, AnySource) if scheme in extensions(SOURCES) else Source
 
 
 def row_source(name: str, value: RowSource | str | Mapping[str, Any]) -> RowSource:

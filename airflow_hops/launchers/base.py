@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import LAUNCHERS, extensions, load_extension
+from airflow_hops.core.extensions import LAUNCHERS, load_class
 from airflow_hops.launchers.process import Detached, StepProcess
 from airflow_hops.launchers.warm import WarmStart
 
@@ -62,7 +61,4 @@ def find_launcher(name: str) -> type[Launcher]:
     Raises:
         BadInput: it is not registered, cannot be imported, or is not a subclass of :class:`Launcher`.
     """
-    kind = load_extension(LAUNCHERS, name)
-    if not (isinstance(kind, type) and issubclass(kind, Launcher)):
-        raise BadInput(f"{extensions(LAUNCHERS)[name]} is {kind!r}; expected a subclass of {Launcher.__qualname__}")
-    return kind
+    return load_class(LAUNCHERS, name, Launcher)  # type: ignore[type-abstract]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import secrets
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.extensions import FILE_SYSTEMS, Extension, extensions
+from airflow_hops.core.extensions import FILE_SYSTEMS, extensions
 
 # Stores with atomic writes; elsewhere a file is renamed into place, unless the class says ``writes_atomically``.
 _ATOMIC = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
@@ -33,7 +32,7 @@ def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tupl
     """
     import fsspec  # the only import outside of the standard library here
 
-    for protocol, each in _file_systems().items():
+    for protocol, each in extensions(FILE_SYSTEMS).items():
         fsspec.register_implementation(
             protocol,
             each.value.replace(":", "."),
@@ -42,12 +41,6 @@ def open_url(url: str, storage_options: Mapping[str, Any] | None = None) -> tupl
         )
     fs, path = fsspec.url_to_fs(url, **(storage_options or {}))
     return fs, str(path)
-
-
-@functools.cache
-def _file_systems() -> Mapping[str, Extension]:
-    """Returns the registered file systems by protocol."""
-    return extensions(FILE_SYSTEMS)
 
 
 def without_markers(listed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

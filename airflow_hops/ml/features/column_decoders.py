@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import COLUMN_DECODERS, load_extension
+from airflow_hops.core.extensions import COLUMN_DECODERS, load_class
 from airflow_hops.ml.features.feature_specs import Encoding
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def column_decoder(encoding: Encoding) -> ColumnDecoder:
     Raises:
         BadInput: The name is unknown, or the decoder does not take the options.
     """
-    decoder = load_extension(COLUMN_DECODERS, encoding.decoder)
+    decoder = load_class(COLUMN_DECODERS, encoding.decoder, ColumnDecoder)  # type: ignore[type-abstract]
     try:
-        return decoder(**encoding.options)  # type: ignore[no-any-return]
+        return decoder(**encoding.options)
     except TypeError as error:
         raise BadInput(f"column decoder {encoding.decoder!r}: {error}; prepare the examples again") from error
 

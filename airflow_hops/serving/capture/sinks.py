@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import CAPTURE_SINKS, load_extension
+from airflow_hops.core.extensions import CAPTURE_SINKS, load_class
 from airflow_hops.serving.capture.batch import Part
 
 
@@ -55,8 +55,7 @@ def open_sink(url: str, sender: str) -> CaptureSink:
     if not separator:
         raise ValueError(f"{url!r} is not a URL")
     try:
-        kind = load_extension(CAPTURE_SINKS, scheme)
+        kind = load_class(CAPTURE_SINKS, scheme, CaptureSink)  # type: ignore[type-abstract]
     except BadInput as error:
         raise ValueError(str(error)) from error
-    sink: CaptureSink = kind(url, sender)
-    return sink
+    return kind(url, sender)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.extensions import STRATEGIES, extensions, load_extension
+from airflow_hops.core.extensions import STRATEGIES, load_class
 from airflow_hops.ml.training.gang import Channel, Placement
 
 
@@ -59,7 +58,4 @@ def rank_group(strategy: str) -> type[RankGroup]:
     Raises:
         BadInput: it is not registered, cannot be imported, or is not a subclass of :class:`RankGroup`.
     """
-    group = load_extension(STRATEGIES, strategy)
-    if not (isinstance(group, type) and issubclass(group, RankGroup)):
-        raise BadInput(f"{extensions(STRATEGIES)[strategy]} is {group!r}; expected a subclass of {RankGroup.__name__}")
-    return group
+    return load_class(STRATEGIES, strategy, RankGroup)  # type: ignore[type-abstract]
