@@ -21,7 +21,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     for removed in [*([each] for each in EXTENSIONS), EXTENSIONS]:
         name = removed[0] if len(removed) == 1 else "all"
         package = tmp_path_factory.mktemp(f"without_{name}") / "airflow_hops"
-        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "static"))
+        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("static"))
         for each in removed:
             shutil.rmtree(package / "extensions" / each)
         package.with_name("requirements").symlink_to(REPOSITORY / "requirements")

@@ -337,6 +337,6 @@ def test_bulk_numbers_are_rounded_and_single_rows_exact(api: Api, placed: str) -
     assert (answer.status_code, answer.json()["detail"]) == (422, "row is 40, expected 0 to 39, as 40 are sampled")
 
 
-def test_whole_vector_is_not_a_column(api: Api, placed: str) -> None:
+def test_column_name_of_a_whole_vector_is_refused(api: Api, placed: str) -> None:
     answer = api.get(f"{placed}/rows?split=train&column=numeric")
     assert (answer.status_code, "column 'numeric' is not in split 'train'" in answer.json()["detail"]) == (422, True)
