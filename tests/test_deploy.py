@@ -385,7 +385,7 @@ def test_artifact_without_saved_model_and_folder_of_another_model_are_refused(pi
     empty = pipeline.saved_models.parent / f"empty-{pipeline.name}"
     empty.mkdir()
     pipeline.saved_models, real = pipeline.saved_models.parent, pipeline.saved_models
-    with pytest.raises(StepFailed, match=r"no model \(none of saved_model\.pb"):
+    with pytest.raises(StepFailed, match=r"no model; expected one of saved_model\.pb"):
         pipeline.deploy(pipeline.model(empty.name))
     pipeline.saved_models = real
     folder = pipeline.server.base_path / pipeline.name / "1"

@@ -58,7 +58,7 @@ def s3_store(s3_endpoint: str, tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(f"s3://{bucket}/hops", storage_options=options, local_cache=str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["local", "s3", pytest.param("hdfs", marks=pytest.mark.spark)])
+@pytest.fixture(params=["local", "s3"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
     """A store of each kind."""
     if request.param != "local":

@@ -43,6 +43,7 @@ class HopsDecoratedOperator(DecoratedOperator, HopsOperator):
 
     custom_operator_name = "@task.hops"
     entry: ClassVar[str] = "airflow_hops.ml.step.function:run"
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *HopsOperator.template_fields)
     cacheable: ClassVar[bool] = False
 
     def __init__(
@@ -175,6 +176,7 @@ class StatisticsDecoratedOperator(StageDecoratedOperator, StatisticsOperator):
 
     custom_operator_name = "@task.hops_statistics"
     entry: ClassVar[str] = StatisticsOperator.entry
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *StatisticsOperator.template_fields)
     replaces = ("options",)
     function_param = "options_function"
 
@@ -196,6 +198,7 @@ class SchemaDecoratedOperator(StageDecoratedOperator, SchemaOperator):
 
     custom_operator_name = "@task.hops_schema"
     entry: ClassVar[str] = SchemaOperator.entry
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *SchemaOperator.template_fields)
     replaces = ("schema",)
     function_param = "curate"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.decorators.hops import HopsDecoratedOperator, StageDecoratedOperator, decorator
@@ -51,6 +51,7 @@ class TrainDecoratedOperator(TrainingDecoratedOperator, TrainOperator):
     """
 
     custom_operator_name = "@task.train"
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *TrainOperator.template_fields)
 
 
 class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
@@ -61,6 +62,7 @@ class HorovodDecoratedOperator(TrainingDecoratedOperator, HorovodTrainOperator):
     """
 
     custom_operator_name = "@task.horovod"
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *HorovodTrainOperator.template_fields)
 
 
 train_task = decorator(TrainDecoratedOperator)

@@ -293,7 +293,7 @@ class RuntimeHook(BaseHook):
         """The launcher of steps on this machine."""
         return self.make_launcher("local")
 
-    def cluster_launcher(self, conn_id: str, conf: Mapping[str, str] | None = None) -> Launcher | None:
+    def cluster_launcher(self, conn_id: str, conf: Mapping[str, Any] | None = None) -> Launcher | None:
         """Returns Spark's launcher if the master of a Spark connection is a cluster; None if it is this machine."""
         from airflow_hops.launchers.spark import SparkLauncher
 

@@ -55,54 +55,40 @@ _KINDS = {kind for kinds in _INPUT_KINDS.values() for kind in kinds}
 
 
 class HopsTask(BaseOperator):
-    """Operator whose arguments are attributes; ``input_arguments`` and ``templated`` name the templated ones.
+    """Base of all operators; ``input_arguments`` names those that take artifacts.
 
     Attributes:
         hook: The hook of the last execution.
         made: The artifact that it made, or took from an earlier run.
         approved: The frozen schema that a person approved in it.
         decision: The decision of its retraining policy.
-        given: Names of the arguments that the DAG gives.
+        given: Those of ``input_arguments`` that the DAG gives.
     """
 
     input_arguments: ClassVar[Sequence[str]] = ()
-    templated: ClassVar[Sequence[str]] = ()
     ui_color = "#dbe9f6"
     hook: RuntimeHook | None = None
     made: Artifact | None = None
     approved: Artifact | None = None
     decision: RetrainingDecision | None = None
     given: frozenset[str] = frozenset()
+    hops_conn_id: str
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        of_bases = (name for base in cls.__mro__ for name in vars(base).get("template_fields", ()))
-        cls.template_fields = tuple(dict.fromkeys([*of_bases, *cls.input_arguments, *cls.templated]))
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Declares the attributes that :meth:`store_arguments` sets."""
-
-    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Checks each argument, and sets it as an attribute of the same name, as Airflow expects of templated fields.
+    def check_arguments(self, operator: type[HopsTask], **others: Any) -> None:
+        """Checks the arguments that an operator's constructor has set as attributes, by its annotations.
 
         Args:
-            arguments: The ``locals()`` of the subclass's ``__init__``. ``params`` and names of Airflow's own properties
-                (``label``) are not set.
+            operator: The class of the constructor.
+            others: Its arguments that are not attributes of the same name.
 
         Raises:
-            BadArgument: a literal does not fit the annotation of the argument.
+            BadArgument: a literal has another type or value.
         """
-        if (cls := arguments.get("__class__")) is not None:  # the constructor's class, for super()
-            try:
-                check_arguments(cls.__init__, arguments, self.template_fields)
-            except BadArgument as error:
-                raise BadArgument(f"{type(self).__name__} {self.task_id!r}: {error}") from None
-        for name in arguments.keys() - {"self", "params", "kwargs", "__class__"}:
-            if not isinstance(getattr(type(self), name, None), property):
-                setattr(self, name, arguments[name])
-        self.given |= frozenset(name for name, value in arguments.items() if value is not None)
+        try:
+            check_arguments(operator.__init__, {**vars(self), **others}, self.template_fields)
+        except BadArgument as error:
+            raise BadArgument(f"{type(self).__name__} {self.task_id!r}: {error}") from None
+        self.given |= {name for name in self.input_arguments if vars(self).get(name) is not None}
 
     def step_inputs(self) -> Mapping[str, Any]:
         """Returns the upstream artifacts by role; a value is an artifact's dict or a list of them."""
@@ -120,9 +106,8 @@ class HopsTask(BaseOperator):
 class HopsOperator(HopsTask):
     """Arguments of all operators.
 
-    A subclass sets ``entry`` and ``output_kind``, calls :meth:`store_arguments`, and lists the step's parameters and
-    inputs in ``param_arguments`` and ``input_arguments``, or overrides :meth:`step_params` and :meth:`step_inputs`.
-    Inputs and the arguments listed in ``templated`` are templated.
+    A subclass sets ``entry``, ``output_kind`` and ``template_fields``, and lists the step's parameters and inputs in
+    ``param_arguments`` and ``input_arguments``, or overrides :meth:`step_params` and :meth:`step_inputs`.
 
     Args:
         hops_conn_id: Connection of type ``hops``. (templated)
@@ -141,7 +126,7 @@ class HopsOperator(HopsTask):
     entry: ClassVar[str]
     output_kind: ClassVar[str | None] = None
     param_arguments: ClassVar[Sequence[str]] = ()
-    templated: ClassVar[Sequence[str]] = ("hops_conn_id", "runtime")
+    template_fields: Sequence[str] = ("hops_conn_id", "runtime")
     operator_extra_links: Collection[BaseOperatorLink] = (LineageLink(),)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -161,7 +146,13 @@ class HopsOperator(HopsTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.hops_conn_id = hops_conn_id
+        self.runtime = runtime
+        self.cache = cache
+        self.launcher_name = launcher_name
+        self.launcher_options = launcher_options
+        self.partition_by_window = partition_by_window
+        self.check_arguments(HopsOperator)
         if launcher_name is not None and launcher_name not in (known := extensions(LAUNCHERS)):
             end = suggestion(launcher_name, known) or f"; expected one of {', '.join(known)}"
             raise BadInput(f"{type(self).__name__} {self.task_id!r}: launcher_name is {launcher_name!r}{end}")

@@ -39,8 +39,16 @@ class BatchPredictOperator(SparkOperator):
     output_kind = "predictions"
     param_arguments = ("model_name", "version", "signature", "splits", "columns", "batch_rows")
     input_arguments = ("examples", "model")
+    template_fields: Sequence[str] = (
+        *SparkOperator.template_fields,
+        "examples",
+        "model",
+        "model_name",
+        "version",
+        "splits",
+        "columns",
+    )
     operator_extra_links = (DataLink(), LineageLink())
-    templated = ("model_name", "version", "splits", "columns")
 
     def __init__(
         self,
@@ -56,7 +64,15 @@ class BatchPredictOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.examples = examples
+        self.model = model
+        self.model_name = model_name
+        self.version = version
+        self.signature = signature
+        self.splits = splits
+        self.columns = columns
+        self.batch_rows = batch_rows
+        self.check_arguments(BatchPredictOperator)
         self._check_model()
 
     def step_params(self, context: Context) -> dict[str, Any]:

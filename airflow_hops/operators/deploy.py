@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset
@@ -61,9 +61,17 @@ class DeployModelOperator(HopsOperator):
         "lookup_options",
     )  # fmt: skip
     input_arguments = ("model", "evaluation", "infra_blessing", "lookup")
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "model",
+        "evaluation",
+        "infra_blessing",
+        "lookup",
+        "model_name",
+        "model_server_conn_id",
+    )
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
-    templated = ("model_name", "model_server_conn_id")
 
     def __init__(
         self,
@@ -83,7 +91,19 @@ class DeployModelOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model = model
+        self.model_name = model_name
+        self.evaluation = evaluation
+        self.infra_blessing = infra_blessing
+        self.canary_percent = canary_percent
+        self.available_timeout_s = available_timeout_s
+        self.allow_older = allow_older
+        self.allow_rolled_back = allow_rolled_back
+        self.takes_over = takes_over
+        self.lookup = lookup
+        self.lookup_options = lookup_options
+        self.model_server_conn_id = model_server_conn_id
+        self.check_arguments(DeployModelOperator)
         # A template is rendered only in a run.
         if isinstance(model_name, str) and MODEL_NAME.fullmatch(model_name):
             self.outlets = [*self.outlets, model_asset(model_name)]

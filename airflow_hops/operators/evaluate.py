@@ -51,8 +51,15 @@ class EvaluateOperator(HopsOperator):
         "model_name", "splits", "slices", "metric", "minimum", "max_regression", "min_improvement", "metrics",
     )  # fmt: skip
     input_arguments = ("model", "examples")
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "model",
+        "examples",
+        "model_name",
+        "splits",
+        "slices",
+    )
     operator_extra_links = (ModelsLink(), LineageLink())
-    templated = ("model_name", "splits", "slices")
 
     def __init__(
         self,
@@ -70,7 +77,17 @@ class EvaluateOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model = model
+        self.examples = examples
+        self.model_name = model_name
+        self.splits = splits
+        self.slices = slices
+        self.metric = metric
+        self.minimum = minimum
+        self.max_regression = max_regression
+        self.min_improvement = min_improvement
+        self.metrics = metrics
+        self.check_arguments(EvaluateOperator)
         known = {*(name for names in METRICS.values() for name in names), *(metrics or ())}
         of_labels = (name if name in known else name.rpartition("/")[2] for name in minimum or ())
         for name in [*([metric] if metric is not None else []), *of_labels]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_hops.arguments import Count, Positive
@@ -28,8 +29,8 @@ class InfraValidateOperator(HopsOperator):
     output_kind = "infra_blessing"
     param_arguments = ("requests", "split", "start_timeout_s")
     input_arguments = ("model", "examples")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model", "examples", "split")
     operator_extra_links = (ModelsLink(), LineageLink())
-    templated = ("split",)
 
     def __init__(
         self,
@@ -42,4 +43,9 @@ class InfraValidateOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model = model
+        self.examples = examples
+        self.requests = requests
+        self.split = split
+        self.start_timeout_s = start_timeout_s
+        self.check_arguments(InfraValidateOperator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -70,7 +70,7 @@ class IngestOperator(SparkOperator):
 
     entry = "airflow_hops.ml.stages.ingest:run"
     output_kind: ClassVar[str | None] = "snapshot"
-    templated = ("sources", "window_start", "window_end")
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, "sources", "window_start", "window_end")
 
     def __init__(
         self,
@@ -82,7 +82,10 @@ class IngestOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.window_start = window_start
+        self.window_end = window_end
+        self.deferrable = deferrable
+        self.check_arguments(IngestOperator, sources=sources)
         if not sources:
             raise BadInput("sources is empty; expected at least one table")
         if REJECTED_FOLDER in sources:
@@ -121,8 +124,8 @@ class IngestOperator(SparkOperator):
         start, end = requested_window(context.get("triggering_asset_events"))
         if end:
             self.log.info("The triggering asset event asks for the window %s to %s", start or self.window_start, end)
-        start, end = start or self.window_start, end or self.window_end
-        return str(start) if start else None, str(end) if end else None
+        first, last = start or self.window_start, end or self.window_end
+        return str(first) if first else None, str(last) if last else None
 
     def _plan(self, hook: RuntimeHook, context: Context) -> None:
         """Plans the rows of sources with a planner; as parameters of the step, plans are part of the cache key."""

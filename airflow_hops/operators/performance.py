@@ -72,7 +72,14 @@ class PerformanceOperator(HopsOperator):
     output_kind = "performance"
     operator_extra_links = (ModelsLink(), LineageLink())
     input_arguments = ("captured", "labels")
-    templated = ("model_name", "table", "as_of")
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "captured",
+        "labels",
+        "model_name",
+        "table",
+        "as_of",
+    )
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(
@@ -97,7 +104,23 @@ class PerformanceOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model_name = model_name
+        self.labels = labels
+        self.captured = captured
+        self.table = table
+        self.of_label = of_label
+        self.label_column = label_column
+        self.keys = keys
+        self.label_time = label_time
+        self.time_feature = time_feature
+        self.as_of = as_of
+        self.window = window
+        self.period = period
+        self.label_delay = label_delay
+        self.ages = ages
+        self.min_rows = min_rows
+        self.estimates = estimates
+        self.check_arguments(PerformanceOperator)
         # An output of another task is an artifact or an address; only its value shows which.
         is_final = labels is None or isinstance(labels, XComArg) or _is_artifact(labels)
         if captured is not None and labels is None:

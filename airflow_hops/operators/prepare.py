@@ -67,8 +67,8 @@ class PrepareOperator(SparkOperator):
     entry = "airflow_hops.ml.stages.prepare:run"
     output_kind: ClassVar[str | None] = "examples"
     input_arguments = ("tables",)
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, "tables", "prepare")
     operator_extra_links = (DataLink(), LineageLink())
-    templated = ("prepare",)
 
     def __init__(
         self,
@@ -90,7 +90,20 @@ class PrepareOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.prepare = prepare
+        self.tables = tables
+        self.key = key
+        self.time = time
+        self.eval_percent = eval_percent
+        self.newest = newest
+        self.table = table
+        self.reject = reject
+        self.max_rejected = max_rejected
+        self.problem = problem
+        self.classes = classes
+        self.weight = weight
+        self.more_labels = more_labels
+        self.check_arguments(PrepareOperator, label=label)
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label
         self.key_column = key

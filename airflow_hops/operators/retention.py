@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_hops.arguments import NotNegative, WholeNumber
 from airflow_hops.core.contract.artifacts import HopsError
@@ -35,7 +35,7 @@ class CollectGarbageOperator(HopsTask):
         **kwargs: Arguments of ``BaseOperator``.
     """
 
-    templated: ClassVar[Sequence[str]] = ("hops_conn_id",)
+    template_fields: Sequence[str] = ("hops_conn_id",)
 
     def __init__(
         self,
@@ -49,7 +49,13 @@ class CollectGarbageOperator(HopsTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.delete = delete
+        self.keep_days = keep_days
+        self.keep_runs = keep_runs
+        self.keep_versions = keep_versions
+        self.unknown_runs = unknown_runs
+        self.hops_conn_id = hops_conn_id
+        self.check_arguments(CollectGarbageOperator)
         self.rule = RetentionRule(keep_days, keep_runs, keep_versions, unknown_runs)
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class RequestRetrainingOperator(HopsTask):
     """
 
     input_arguments = ("skew", "performance")
-    templated = ("hops_conn_id",)
+    template_fields: Sequence[str] = ("skew", "performance", "hops_conn_id")
     operator_extra_links = (SkewLink(), LineageLink())
 
     def __init__(
@@ -123,7 +123,18 @@ class RequestRetrainingOperator(HopsTask):
             policy = RetrainingPolicy(cooldown=cooldown or timedelta(days=1), champion_ends_cooldown=True)
         elif cooldown is not None:
             raise BadInput(f"{self.task_id}: cooldown cannot be combined with policy, which has its own")
-        self.store_arguments(locals())
+        self.skew = skew
+        self.asset = asset
+        self.performance = performance
+        self.policy = policy
+        self.cooldown = cooldown
+        self.on_drift = on_drift
+        self.on_request = on_request
+        self.on_stop = on_stop
+        self.answer_within = answer_within
+        self.partition_by_window = partition_by_window
+        self.hops_conn_id = hops_conn_id
+        self.check_arguments(RequestRetrainingOperator)
         self._compares = [task.task_id for task, _ in XComArg.iter_xcom_references(skew)]
         self._measures = performance is not None  # the output of a failed task is None
         self._answer: Answer | None = None

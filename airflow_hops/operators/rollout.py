@@ -94,9 +94,9 @@ class RolloutOperator(HopsOperator):
     entry: ClassVar[str] = "airflow_hops.ml.stages.rollout:poll"
     output_kind = "rollout"
     input_arguments = ("deployment",)
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "deployment", "model_server_conn_id")
     operator_extra_links = (ModelsLink(), LineageLink())
     cacheable: ClassVar[bool] = False
-    templated = ("model_server_conn_id",)
 
     def __init__(
         self,
@@ -128,7 +128,31 @@ class RolloutOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.deployment = deployment
+        self.steps = steps
+        self.bake_time = bake_time
+        self.min_requests = min_requests
+        self.timeout = timeout
+        self.on_timeout = on_timeout
+        self.approval = approval
+        self.approval_timeout = approval_timeout
+        self.on_approval_timeout = on_approval_timeout
+        self.assigned_users = assigned_users
+        self.max_error_increase = max_error_increase
+        self.significance = significance
+        self.max_latency_ratio = max_latency_ratio
+        self.latency_tolerance_ms = latency_tolerance_ms
+        self.max_prediction_distance = max_prediction_distance
+        self.max_loss_increase = max_loss_increase
+        self.min_labels = min_labels
+        self.keep_versions = keep_versions
+        self.poll_interval = poll_interval
+        self.longest_wait = longest_wait
+        self.deferrable = deferrable
+        self.on_promoted = on_promoted
+        self.on_rolled_back = on_rolled_back
+        self.model_server_conn_id = model_server_conn_id
+        self.check_arguments(RolloutOperator)
         self._plan()
         self.limits = Limits(**{each.name: getattr(self, each.name) for each in fields(Limits)})
         self._answer: dict[str, Any] | None = None

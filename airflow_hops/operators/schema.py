@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -64,8 +64,8 @@ class SchemaOperator(HopsOperator):
     entry = "airflow_hops.ml.stages.schema:run"
     output_kind = "schema"
     input_arguments = ("statistics",)
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "statistics", "schema", "name")
     operator_extra_links = (SchemaLink(), LineageLink())
-    templated = ("schema", "name")
 
     def __init__(
         self,
@@ -82,7 +82,16 @@ class SchemaOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.statistics = statistics
+        self.schema = schema
+        self.name = name
+        self.freeze_at = freeze_at
+        self.distance = distance
+        self.comparators = comparators
+        self.environments = environments
+        self.max_domain_values = max_domain_values
+        self.presence_tolerance = presence_tolerance
+        self.check_arguments(SchemaOperator)
         if statistics is None and schema is None:
             raise ValueError("SchemaOperator: expected statistics to infer the schema from, or a schema's path")
         without_effect = [*self._inference(), *(["freeze_at"] if freeze_at != "first_run" else [])]

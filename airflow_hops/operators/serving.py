@@ -32,14 +32,17 @@ class ServingOperator(HopsOperator):
 
     cacheable: ClassVar[bool] = False
     param_arguments: ClassVar[Sequence[str]] = ("model_name",)
-    templated: ClassVar[Sequence[str]] = ("model_name", "reason", "model_server_conn_id")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "model_name", "reason", "model_server_conn_id")
     operator_extra_links = (ModelsLink(), LineageLink())
 
     def __init__(
         self, *, model_name: ModelName, reason: str = "", model_server_conn_id: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model_name = model_name
+        self.reason = reason
+        self.model_server_conn_id = model_server_conn_id
+        self.check_arguments(ServingOperator)
 
     def execute(self, context: Context) -> Any:
         """Runs the step, and stores the cards of the affected versions."""
@@ -64,11 +67,12 @@ class SetTrafficOperator(ServingOperator):
     """
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:set_traffic"
-    templated: ClassVar[Sequence[str]] = ("percents",)
+    template_fields: Sequence[str] = (*ServingOperator.template_fields, "percents")
 
     def __init__(self, *, percents: Mapping[Version, WholeNumber], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.percents = percents
+        self.check_arguments(SetTrafficOperator)
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the keyword arguments of the entry function."""
@@ -90,7 +94,9 @@ class LoadingOperator(ServingOperator):
 
     def __init__(self, *, keep_versions: Count = 2, available_timeout_s: Positive = 120.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.keep_versions = keep_versions
+        self.available_timeout_s = available_timeout_s
+        self.check_arguments(LoadingOperator)
 
 
 class PromoteModelOperator(LoadingOperator):
@@ -104,11 +110,13 @@ class PromoteModelOperator(LoadingOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:promote"
     param_arguments = (*LoadingOperator.param_arguments, "version", "allow_rolled_back")
-    templated: ClassVar[Sequence[str]] = ("version",)
+    template_fields: Sequence[str] = (*LoadingOperator.template_fields, "version")
 
     def __init__(self, *, version: Version | None = None, allow_rolled_back: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.version = version
+        self.allow_rolled_back = allow_rolled_back
+        self.check_arguments(PromoteModelOperator)
 
 
 class RollbackModelOperator(LoadingOperator):
@@ -122,11 +130,12 @@ class RollbackModelOperator(LoadingOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:roll_back"
     param_arguments = (*LoadingOperator.param_arguments, "to_version")
-    templated: ClassVar[Sequence[str]] = ("to_version",)
+    template_fields: Sequence[str] = (*LoadingOperator.template_fields, "to_version")
 
     def __init__(self, *, to_version: Version | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.to_version = to_version
+        self.check_arguments(RollbackModelOperator)
 
 
 class UndeployModelOperator(ServingOperator):
@@ -140,11 +149,13 @@ class UndeployModelOperator(ServingOperator):
 
     entry: ClassVar[str] = "airflow_hops.ml.stages.deploy.traffic:undeploy"
     param_arguments = ("model_name", "version", "force")
-    templated: ClassVar[Sequence[str]] = ("version",)
+    template_fields: Sequence[str] = (*ServingOperator.template_fields, "version")
 
     def __init__(self, *, version: Version | None = None, force: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.version = version
+        self.force = force
+        self.check_arguments(UndeployModelOperator)
 
 
 def _version(name: str, value: Any) -> int | None:

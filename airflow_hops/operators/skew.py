@@ -82,8 +82,16 @@ class SkewOperator(SparkOperator):
     entry = "airflow_hops.ml.stages.skew:run"
     output_kind = "skew"
     input_arguments = ("captured", "reference", "current", "schema", "examples")
+    template_fields: Sequence[str] = (
+        *SparkOperator.template_fields,
+        "captured",
+        "reference",
+        "current",
+        "schema",
+        "examples",
+        "model_name",
+    )
     operator_extra_links = (SkewLink(), LineageLink())
-    templated = ("model_name",)
     cacheable: ClassVar[bool] = False  # captured rows are not among the inputs
 
     def __init__(
@@ -110,7 +118,25 @@ class SkewOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model_name = model_name
+        self.captured = captured
+        self.reference = reference
+        self.current = current
+        self.schema = schema
+        self.split = split
+        self.alpha = alpha
+        self.min_rows = min_rows
+        self.thresholds = thresholds
+        self.time_feature = time_feature
+        self.own_windows = own_windows
+        self.predictions = predictions
+        self.attribute = attribute
+        self.identifiers = identifiers
+        self.examples = examples
+        self.float_rounding = float_rounding
+        self.silent_after = silent_after
+        self.down_after = down_after
+        self.check_arguments(SkewOperator)
         spans = [value is not None for value in (reference, current)]
         if (model_name is not None) == any(spans) or any(spans) != all(spans):
             raise ValueError(f"{self.task_id}: expected either model_name, or both reference and current")

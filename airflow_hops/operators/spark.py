@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow_hops.core.contract.redaction import masked
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -22,13 +22,15 @@ class SparkOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    templated: ClassVar[Sequence[str]] = ("spark_conn_id", "conf")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "spark_conn_id", "conf")
 
     def __init__(
         self, *, spark_conn_id: str = "spark_default", conf: Mapping[str, str | float] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.spark_conn_id = spark_conn_id
+        self.conf = conf
+        self.check_arguments(SparkOperator)
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the Spark properties, some of which change results (``spark.sql.ansi.enabled``)."""

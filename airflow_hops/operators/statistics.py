@@ -64,8 +64,15 @@ class StatisticsOperator(SparkOperator):
     entry = "airflow_hops.ml.stages.statistics:run"
     output_kind: ClassVar[str | None] = "statistics"
     input_arguments = ("examples", "schema")
+    template_fields: Sequence[str] = (
+        *SparkOperator.template_fields,
+        "examples",
+        "schema",
+        "source",
+        "splits",
+        "options",
+    )
     operator_extra_links = (DataLink(), LineageLink())
-    templated = ("source", "splits", "options")
 
     def __init__(
         self,
@@ -86,7 +93,19 @@ class StatisticsOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.examples = examples
+        self.source = source
+        self.splits = splits
+        self.split = split
+        self.key = key
+        self.time = time
+        self.schema = schema
+        self.options = options
+        self.engine = engine
+        self.processes = processes
+        self.on_corrupt = on_corrupt
+        self.sample_rows = sample_rows
+        self.check_arguments(StatisticsOperator, label=label)
         self.source = source.to_dict() if isinstance(source, Source) else source
         # Airflow's operators already have a ``label``, which the UI shows.
         self.label_column = label

@@ -112,7 +112,7 @@ class TrainingOperator(DurableOperator):
     entry = "airflow_hops.ml.stages.train:run"
     output_kind = "model"
     input_arguments: ClassVar[Sequence[str]] = ("examples",)
-    templated: ClassVar[Sequence[str]] = ("train", "env")
+    template_fields: Sequence[str] = (*DurableOperator.template_fields, "examples", "train", "env")
     operator_extra_links = (RunsLink(), TensorBoardLink(), LineageLink())
 
     def __init__(
@@ -129,9 +129,14 @@ class TrainingOperator(DurableOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
-        self.store_arguments(locals())
-        self.hyperparameters = own_params(params or {})
+        self.train = train
+        self.examples = examples
         self.env = dict(env or {})
+        self.seed = seed
+        self.stall_timeout_s = stall_timeout_s
+        self.tensorboard = tensorboard
+        self.check_arguments(TrainingOperator, params=params, env=env)
+        self.hyperparameters = own_params(params or {})
 
     def _check_program(self, **programs: Any) -> None:
         """Raises BadInput unless exactly one program is named; a decorated function is one, too."""
@@ -185,7 +190,8 @@ class TrainOperator(TrainingOperator):
     """
 
     input_arguments: ClassVar[Sequence[str]] = ("examples", "statistics", "schema")
-    np: int | str = 1
+    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "statistics", "schema")
+    np: int | Literal["auto"] = 1
     strategy = SINGLE
 
     def __init__(
@@ -199,7 +205,11 @@ class TrainOperator(TrainingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(stall_timeout_s=stall_timeout_s, **kwargs)
-        self.store_arguments(locals())
+        self.statistics = statistics
+        self.schema = schema
+        self.tolerance = tolerance
+        self.fall_back = fall_back
+        self.check_arguments(TrainOperator)
         self._check_program(train=self.train)
 
 
@@ -216,7 +226,7 @@ class RanksTrainOperator(TrainingOperator):
         kwargs: Arguments of :class:`TrainingOperator`.
     """
 
-    templated: ClassVar[Sequence[str]] = ("hosts", "ranks_conn_id", "conf")
+    template_fields: Sequence[str] = (*TrainingOperator.template_fields, "hosts", "ranks_conn_id", "conf")
 
     def __init__(
         self,
@@ -234,7 +244,11 @@ class RanksTrainOperator(TrainingOperator):
         super().__init__(**kwargs)
         if np == AUTO and not isinstance(self, HorovodTrainOperator):
             raise BadInput(f"np is {AUTO!r}, which {type(self).__name__} does not support; give it a number of ranks")
-        self.store_arguments(locals())
+        self.np = np
+        self.hosts = hosts
+        self.ranks_conn_id = ranks_conn_id
+        self.conf = conf
+        self.check_arguments(RanksTrainOperator)
 
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the launcher of the cluster that the ranks run on, if they run on one."""
@@ -294,7 +308,7 @@ class HorovodTrainOperator(RanksTrainOperator):
             each take less.
     """
 
-    templated: ClassVar[Sequence[str]] = ("script", "script_args")
+    template_fields: Sequence[str] = (*RanksTrainOperator.template_fields, "script", "script_args")
 
     def __init__(
         self,
@@ -319,7 +333,15 @@ class HorovodTrainOperator(RanksTrainOperator):
             raise BadInput(
                 f"np is {AUTO!r}, but {result}: its number of ranks cannot be left to a measurement; give one"
             )
-        self.store_arguments(locals())
+        self.script = script
+        self.script_args = script_args
+        self.deterministic = deterministic
+        self.checkpoint_every_steps = checkpoint_every_steps
+        self.guard_every_steps = guard_every_steps
+        self.strategy = strategy
+        self.parameter_servers = parameter_servers
+        self.timeline = timeline
+        self.check_arguments(HorovodTrainOperator)
         self._check_program(train=self.train, script=script)
         if (strategy == PARAMETER_SERVER) != (parameter_servers > 0):
             expected = "1 or more" if strategy == PARAMETER_SERVER else f"0, as the strategy is {strategy!r}"

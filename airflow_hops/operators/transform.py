@@ -30,8 +30,15 @@ class TransformOperator(SparkOperator):
     output_kind = "transformed_examples"
     param_arguments = ("preprocess", "extra_inputs")
     input_arguments = ("examples", "statistics", "schema")
+    template_fields: Sequence[str] = (
+        *SparkOperator.template_fields,
+        "examples",
+        "statistics",
+        "schema",
+        "preprocess",
+        "extra_inputs",
+    )
     operator_extra_links = (DataLink(), LineageLink())
-    templated = ("preprocess", "extra_inputs")
 
     def __init__(
         self,
@@ -44,4 +51,9 @@ class TransformOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.preprocess = preprocess
+        self.examples = examples
+        self.statistics = statistics
+        self.schema = schema
+        self.extra_inputs = extra_inputs
+        self.check_arguments(TransformOperator)

@@ -73,8 +73,17 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
 
     entry = "airflow_hops.ml.stages.validation:run"
     output_kind = "anomalies"
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "statistics",
+        "schema",
+        "previous",
+        "model_name",
+        "examples",
+        "splits",
+        "environment",
+    )
     operator_extra_links = (SchemaLink(), LineageLink())
-    templated = ("statistics", "schema", "previous", "model_name", "examples", "splits", "environment")
 
     def __init__(
         self,
@@ -96,15 +105,23 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
-        named: Mapping[Severity, Action] = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
-        self.on_anomaly: dict[Severity, Action] = {"error": "fail", "warning": "warn", **named}
+        self.statistics = statistics
+        self.schema = schema
+        self.previous = previous
+        self.model_name = model_name
+        self.examples = examples
+        self.splits = splits
+        self.environment = environment
         self.follow = _task_ids(follow)
         self.otherwise = _task_ids(otherwise)
+        self.split_anomalous = split_anomalous
+        self.ask_timeout = ask_timeout
+        self.on_timeout = on_timeout
+        self.assigned_users = assigned_users
+        self.check_arguments(ValidateExamplesOperator, on_anomaly=on_anomaly, follow=follow, otherwise=otherwise)
+        named: Mapping[Severity, Action] = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
+        self.on_anomaly: dict[Severity, Action] = {"error": "fail", "warning": "warn", **named}
         self._schema_in_use: Artifact | None = None
-        self._check_arguments()
-
-    def _check_arguments(self) -> None:
         if "branch" in self.on_anomaly.values() and not (self.follow or self.otherwise):
             raise ValueError("on_anomaly='branch' needs the ids of the tasks that follow: follow=..., otherwise=...")
         if self.split_anomalous and self.examples is None:

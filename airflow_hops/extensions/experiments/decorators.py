@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.decorators.hops import decorator
@@ -34,6 +34,7 @@ class SearchDecoratedOperator(TrainingDecoratedOperator, SearchOperator):
 
     custom_operator_name = "@task.search"
     entry: ClassVar[str] = SearchOperator.entry
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *SearchOperator.template_fields)
 
     def __init__(self, *, python_callable: Callable[..., Any], space: Space | str, **kwargs: Any) -> None:
         python_callable = _copy(python_callable)  # another task of the function may have another space

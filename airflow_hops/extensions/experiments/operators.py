@@ -61,6 +61,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
     """
 
     entry = "airflow_hops.extensions.experiments.ml.search.stage:run"
+    template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "ranks_conn_id", "conf")
 
     def __init__(
         self,
@@ -84,7 +85,21 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
     ) -> None:
         super().__init__(np=np, **kwargs)
         strategy = strategy or ("single" if np == 1 else "horovod")
-        self.store_arguments(locals())
+        self.space = space
+        self.metric = metric
+        self.direction = direction
+        self.choose = choose
+        self.trials = trials
+        self.parallel = parallel
+        self.sampler = sampler
+        self.pruner = pruner
+        self.timeout = timeout
+        self.max_failures = max_failures
+        self.study = study
+        self.refit = refit
+        self.refit_np = refit_np
+        self.strategy = strategy
+        self.check_arguments(SearchOperator)
         known = (SINGLE, HOROVOD, *extensions(STRATEGIES))
         if strategy not in known:
             raise BadInput(f"strategy is {strategy!r}, expected one of {', '.join(known)}{suggestion(strategy, known)}")

@@ -35,12 +35,14 @@ class FeatureStoreOperator(HopsOperator):
         **kwargs: As :class:`~airflow_hops.operators.base.HopsOperator`.
     """
 
-    templated: ClassVar[Sequence[str]] = ("repository",)
     param_arguments: ClassVar[Sequence[str]] = ("repository",)
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "repository")
 
     def __init__(self, *, repository: str, runtime: str = "features", **kwargs: Any) -> None:
         super().__init__(runtime=runtime, **kwargs)
-        self.store_arguments(locals())
+        self.repository = repository
+        self.runtime = runtime
+        self.check_arguments(FeatureStoreOperator)
 
 
 class ApplyFeaturesOperator(FeatureStoreOperator):
@@ -66,7 +68,8 @@ class ApplyFeaturesOperator(FeatureStoreOperator):
 
     def __init__(self, *, allow_deletes: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.allow_deletes = allow_deletes
+        self.check_arguments(ApplyFeaturesOperator)
 
 
 class MaterializeOperator(FeatureStoreOperator):
@@ -87,8 +90,14 @@ class MaterializeOperator(FeatureStoreOperator):
     entry = "airflow_hops.extensions.feature_store.ml.stages.materialize:run"
     output_kind = "materialization"
     input_arguments = ("definitions",)
-    templated: ClassVar[Sequence[str]] = ("window_start", "window_end", "views")
     param_arguments = ("repository", "window_start", "window_end", "views", "statistics")
+    template_fields: Sequence[str] = (
+        *FeatureStoreOperator.template_fields,
+        "definitions",
+        "window_start",
+        "window_end",
+        "views",
+    )
     cacheable = False
 
     def __init__(
@@ -102,8 +111,12 @@ class MaterializeOperator(FeatureStoreOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
-        self.window_start, self.window_end = map(_as_text, (window_start, window_end))
+        self.definitions = definitions
+        self.window_start = _as_text(window_start)
+        self.window_end = _as_text(window_end)
+        self.views = views
+        self.statistics = statistics
+        self.check_arguments(MaterializeOperator, window_start=window_start, window_end=window_end)
 
 
 class TrainingDatasetOperator(FeatureStoreOperator):
@@ -135,8 +148,8 @@ class TrainingDatasetOperator(FeatureStoreOperator):
     entry = "airflow_hops.extensions.feature_store.ml.stages.training_dataset:run"
     output_kind = "examples"
     input_arguments = ("examples", "definitions")
-    templated = ("features",)
     param_arguments = ("repository", "features", "full_names", "as_created", "drop_keys")
+    template_fields: Sequence[str] = (*FeatureStoreOperator.template_fields, "examples", "definitions", "features")
     operator_extra_links = (DataLink(), LineageLink())
     cacheable = False
 
@@ -152,7 +165,13 @@ class TrainingDatasetOperator(FeatureStoreOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.examples = examples
+        self.features = features
+        self.definitions = definitions
+        self.full_names = full_names
+        self.as_created = as_created
+        self.drop_keys = drop_keys
+        self.check_arguments(TrainingDatasetOperator)
 
 
 class AuditFeaturesOperator(FeatureStoreOperator):
@@ -183,7 +202,15 @@ class AuditFeaturesOperator(FeatureStoreOperator):
     entry = "airflow_hops.extensions.feature_store.ml.stages.audit_features:run"
     output_kind = "feature_audit"
     input_arguments = ("dataset", "captured", "definitions")
-    templated = ("model_name", "window_start", "window_end")
+    template_fields: Sequence[str] = (
+        *FeatureStoreOperator.template_fields,
+        "dataset",
+        "captured",
+        "definitions",
+        "model_name",
+        "window_start",
+        "window_end",
+    )
     cacheable = False
 
     def __init__(
@@ -203,7 +230,18 @@ class AuditFeaturesOperator(FeatureStoreOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.dataset = dataset
+        self.model_name = model_name
+        self.captured = captured
+        self.definitions = definitions
+        self.window_start = window_start
+        self.window_end = window_end
+        self.delay = delay
+        self.max_differing = max_differing
+        self.alpha = alpha
+        self.max_rows = max_rows
+        self.fail = fail
+        self.check_arguments(AuditFeaturesOperator)
         if captured is not None and model_name is None:
             raise ValueError(f"{self.task_id}: captured requires model_name")
         self.window_start, self.window_end = map(_as_text, (window_start, window_end))
@@ -238,8 +276,8 @@ class PushFeaturesOperator(FeatureStoreOperator):
     entry = "airflow_hops.extensions.feature_store.ml.stages.push_features:run"
     output_kind = "feature_push"
     input_arguments = ("rows", "definitions")
-    templated = ("push_source",)
     param_arguments = ("repository", "push_source", "table", "to")
+    template_fields: Sequence[str] = (*FeatureStoreOperator.template_fields, "rows", "definitions", "push_source")
     cacheable = False
 
     def __init__(
@@ -253,7 +291,12 @@ class PushFeaturesOperator(FeatureStoreOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.rows = rows
+        self.push_source = push_source
+        self.definitions = definitions
+        self.table = table
+        self.to = to
+        self.check_arguments(PushFeaturesOperator)
 
 
 def _as_text(time: datetime | str | None) -> str | None:

@@ -34,9 +34,16 @@ class ImportModelOperator(HopsOperator):
     output_kind = "model"
     param_arguments = ("source", "features", "prediction", "framework", "split", "rows")
     input_arguments = ("examples", "statistics", "schema")
+    template_fields: Sequence[str] = (
+        *HopsOperator.template_fields,
+        "examples",
+        "statistics",
+        "schema",
+        "source",
+        "split",
+    )
     operator_extra_links = (LineageLink(),)
     cacheable = False  # the same name may later refer to another model
-    templated = ("source", "split")
 
     def __init__(
         self,
@@ -53,4 +60,13 @@ class ImportModelOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.source = source
+        self.examples = examples
+        self.statistics = statistics
+        self.schema = schema
+        self.features = features
+        self.prediction = prediction
+        self.framework = framework
+        self.split = split
+        self.rows = rows
+        self.check_arguments(ImportModelOperator)

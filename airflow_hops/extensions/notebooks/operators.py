@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_hops.arguments import Positive
@@ -37,8 +37,8 @@ class NotebookOperator(HopsOperator):
 
     entry = "airflow_hops.extensions.notebooks.ml.stage:run"
     output_kind = "notebook"
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "notebook", "values", "inputs", "env")
     cacheable = False
-    templated = ("notebook", "values", "inputs", "env")
 
     def __init__(
         self,
@@ -52,11 +52,13 @@ class NotebookOperator(HopsOperator):
     ) -> None:
         values = dict(params or {})
         super().__init__(params=values, **kwargs)
-        self.store_arguments(locals())
-        self.values = {name: values[name] for name in own_params(params or {})}
-        self._defaults = dict(self.values)
+        self.notebook = notebook
         self.inputs = dict(inputs or {})
         self.env = dict(env or {})
+        self.cell_timeout_s = cell_timeout_s
+        self.check_arguments(NotebookOperator, params=params, inputs=inputs, env=env)
+        self.values = {name: values[name] for name in own_params(params or {})}
+        self._defaults = dict(self.values)
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the notebook, its parameters and its environment."""

@@ -54,7 +54,8 @@ class BacktestOperator(HopsTask):
         **kwargs: As ``BaseOperator``.
     """
 
-    templated = ("model_name", "start", "end", "price", "hops_conn_id", "spark_conn_id")
+    template_fields: Sequence[str] = ("model_name", "start", "end", "price", "hops_conn_id", "spark_conn_id")
+
     operator_extra_links = (ModelsLink(),)
 
     def __init__(
@@ -74,7 +75,18 @@ class BacktestOperator(HopsTask):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.model_name = model_name
+        self.start = start
+        self.end = end
+        self.policies = policies
+        self.every = every
+        self.first = first
+        self.label_delays = label_delays
+        self.price = price
+        self.jobs = jobs
+        self.hops_conn_id = hops_conn_id
+        self.spark_conn_id = spark_conn_id
+        self.check_arguments(BacktestOperator)
         self._running: Candidates | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class WriteTableOperator(HopsOperator):
     output_kind = "table_write"
     param_arguments = ("table", "folders", "batch")
     input_arguments = ("rows",)
-    templated = ("table", "folders", "batch")
+    template_fields: Sequence[str] = (*HopsOperator.template_fields, "rows", "table", "folders", "batch")
     cacheable = False
 
     def __init__(
@@ -53,5 +53,8 @@ class WriteTableOperator(HopsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
-        self.table: dict[str, Any] = Table.from_value(table).to_dict()
+        self.rows = rows
+        self.folders = folders
+        self.batch = batch
+        self.check_arguments(WriteTableOperator, table=table)
+        self.table = Table.from_value(table).to_dict()

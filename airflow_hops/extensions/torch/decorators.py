@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_hops.decorators.hops import decorator
 from airflow_hops.decorators.train import TrainingDecoratedOperator
 from airflow_hops.extensions.torch.operators import TorchTrainOperator
@@ -22,6 +24,7 @@ class TorchDecoratedOperator(TrainingDecoratedOperator, TorchTrainOperator):
     """
 
     custom_operator_name = "@task.torch"
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *TorchTrainOperator.template_fields)
 
 
 torch_task = decorator(TorchDecoratedOperator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_hops.arguments import Count, Positive
@@ -23,6 +23,8 @@ class TorchTrainOperator(RanksTrainOperator, TrainOperator):
         kwargs: Arguments of :class:`~airflow_hops.operators.train.RanksTrainOperator` and
             :class:`~airflow_hops.operators.train.TrainOperator`.
     """
+
+    template_fields: Sequence[str] = (*TrainOperator.template_fields, "hosts", "ranks_conn_id", "conf")
 
     strategy = "torch"
 

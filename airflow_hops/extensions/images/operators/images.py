@@ -62,8 +62,8 @@ class PrepareImagesOperator(SparkOperator):
 
     entry = "airflow_hops.extensions.images.ml.stage:run"
     output_kind = "transformed_examples"
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, "sources")
     operator_extra_links = (DataLink(), LineageLink())
-    templated = ("sources",)
 
     def __init__(
         self,
@@ -84,8 +84,19 @@ class PrepareImagesOperator(SparkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
-        self.sources: dict[str, Any] = {
+        self.height = height
+        self.width = width
+        self.channels = channels
+        self.fit = fit
+        self.mean = mean
+        self.scale = scale
+        self.classes = classes
+        self.eval_percent = eval_percent
+        self.encoding = encoding
+        self.jpeg_quality = jpeg_quality
+        self.max_rejected = max_rejected
+        self.check_arguments(PrepareImagesOperator, sources=sources, label=label)
+        self.sources = {
             split: ImageSource.from_value(split, {"uri": value} if isinstance(value, XComArg) else value).to_dict()
             for split, value in sources.items()
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_hops.arguments import Count
@@ -37,13 +37,14 @@ class PackOperator(SparkOperator):
 
     entry = "airflow_hops.extensions.images.ml.pack:run"
     output_kind = "packed_files"
-    templated = ("source",)
     param_arguments = ("source", "shard_mb")
+    template_fields: Sequence[str] = (*SparkOperator.template_fields, "source")
 
     def __init__(self, *, source: FileSource | str | Mapping[str, Any], shard_mb: Count = 256, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.store_arguments(locals())
-        self.source: dict[str, Any] = FileSource.from_value("source", source).to_dict()
+        self.shard_mb = shard_mb
+        self.check_arguments(PackOperator, source=source)
+        self.source = FileSource.from_value("source", source).to_dict()
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the state of the files, so that changed files are packed again."""
