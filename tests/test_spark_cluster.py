@@ -222,7 +222,8 @@ class Stages:
     def run(self, where: str, stage: str, kind: str, *roles: str, when: Condition | None = None, **of: Any) -> Artifact:
         """Runs a stage; ``when`` says when to kill an executor meanwhile."""
         inputs = {**{role: self.made[role] for role in roles}, **of.pop("inputs", {})}
-        entry, launcher = f"airflow_hops.ml.stages.{stage}:run", self.launchers[where]
+        entry = stage if ":" in stage else f"airflow_hops.ml.stages.{stage}:run"
+        launcher = self.launchers[where]
         with killing_an_executor(self.runner, when) if when else contextlib.nullcontext():
             result: Artifact = self.runner(entry, kind=kind, launcher=launcher, code_paths=DAGS, inputs=inputs, **of)
         assert not [uri for uri in self.stored() if ".staging-" in uri]
@@ -411,7 +412,8 @@ def test_images_and_statistics_on_a_cluster_match_local_ones(stages: Stages, tmp
     pictures = {"uri": f"{folder}/images", "labels": f"{folder}/labels", **options}
     params: dict[str, Any] = {"sources": {"train": pictures}, "height": 8, "width": 8, "channels": 1}
     here, there = (
-        stages.run(where, "images.stage", "transformed_examples", params=params) for where in ("here", "cluster")
+        stages.run(where, "airflow_hops.extensions.images.ml.stage:run", "transformed_examples", params=params)
+        for where in ("here", "cluster")
     )
     assert checksums(stages.runner, here, ".parquet") == checksums(stages.runner, there, ".parquet")
     assert checksums(stages.runner, here, ".tfrecord") == checksums(stages.runner, there, ".tfrecord")
@@ -457,7 +459,14 @@ def test_skew_and_assessments_on_a_cluster_match_local_ones(stages: Stages, tmp_
     }  # fmt: skip
     roles = ("model", "statistics", "schema", "examples")
     here, there = (
-        stages.run(where, "backtest", "assessment", *roles, params=params, inputs={"history": history})
+        stages.run(
+            where,
+            "airflow_hops.extensions.replay.ml.backtest.stage:run",
+            "assessment",
+            *roles,
+            params=params,
+            inputs={"history": history},
+        )
         for where in ("process", "cluster")
     )
     assert [period["compared"] >= 500 for period in stages.figures(here, "assessment.json")["periods"]] == [True] * 3

@@ -366,7 +366,7 @@ def test_missing_rights_are_reported(runner: Runner, tmp_path: Path, monkeypatch
     path.write_text(yaml.safe_dump(config))
     extra = {"kube_config_path": str(path), "namespace": runner.pods.namespace}
     monkeypatch.setenv("AIRFLOW_CONN_GUEST", json.dumps({"conn_type": "kubernetes", "extra": extra}))
-    with pytest.raises(BadInput, match=r'Kubernetes denies it \(.*User "guest" cannot list .*\); docs/howto'):
+    with pytest.raises(BadInput, match=r'Kubernetes denies it \(.*User "guest" cannot list .*\); docs/extensions'):
         runner.run(runner.spec("where"), conn_id="guest")
 
 
