@@ -36,6 +36,7 @@ def validate(
     def run(model: Artifact, **params: Any) -> Artifact:
         inputs = {"model": model, "examples": flights_prepared}
         run_id = f"infra-validate-{next(numbers)}"
+        before = psutil.Process().children(recursive=True)  # such as the servers of fixtures
         try:
             artifact: Artifact = run_shared_stage(
                 infra_validate.run, kind="infra_blessing", inputs=inputs, run_id=run_id, **params
@@ -45,8 +46,8 @@ def validate(
             assert not shared_store.exists(shared_store.address(producer, "infra_blessing"))
             raise
         finally:
-            processes = psutil.Process().children(recursive=True)
-            assert not [each for each in processes if "airflow_hops.serving" in each.cmdline()]
+            started = set(psutil.Process().children(recursive=True)) - set(before)
+            assert not [each for each in started if "airflow_hops.serving" in each.cmdline()]
         return artifact
 
     numbers = count()
