@@ -49,9 +49,6 @@ RIGHTS: Mapping[str, Right] = {
     "/tensorflow.serving.ModelService/HandleReloadConfigRequest": Right.CONTROL,
     "/hops.serving.TrafficService/GetTraffic": Right.CONTROL,
     "/hops.serving.TrafficService/SetTraffic": Right.CONTROL,
-    "/tensorflow.ProfilerService/Profile": Right.CONTROL,
-    "/tensorflow.ProfilerService/Terminate": Right.CONTROL,
-    "/tensorflow.ProfilerService/Monitor": Right.CONTROL,
     "GET /v1/models/MODEL:traffic": Right.CONTROL,
     "POST /v1/models/MODEL:traffic": Right.CONTROL,
     "GET /v1/config": Right.CONTROL,
@@ -220,8 +217,8 @@ def warnings_of(host: str, access: Access, plain_ports: Iterable[str]) -> Iterat
         return
     needs = {
         Right.PREDICT: "predict (--prediction_token_file)",
-        Right.CONTROL: "change config and traffic, read logs, config and counts, give feedback, have captured requests "
-        "written, and take profiles where those are enabled (--control_token_file)",
+        Right.CONTROL: "change config and traffic, read logs, config and counts, give feedback, and have captured "
+        "requests written (--control_token_file)",
     }
     may = [text for right, text in needs.items() if not access.asks_for(right)]
     if may:

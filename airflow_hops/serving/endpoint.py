@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import fields
-from pathlib import Path
 
 from airflow_hops.serving.access import Access, TokenFile
 from airflow_hops.serving.api import rest
 from airflow_hops.serving.api.control import Controls
 from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.api.http_server import HttpServer
-from airflow_hops.serving.api.profiler import ProfilerService
 from airflow_hops.serving.capture.capture import Capture
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.routes import add_feedback_route
@@ -116,8 +114,7 @@ class Endpoint:
         """
         catalog = self._handler.catalog
         flags = self._flags
-        profiler = [ProfilerService(Path(flags.profiler_log_dir)).handlers()] if flags.enable_profiler else []
-        self._grpc.add_services(self._handler, controls, self._lifecycle, profiler)
+        self._grpc.add_services(self._handler, controls, self._lifecycle)
         rest.add_routes(routes, self._handler)
         add_feedback_route(routes, self.capture, lambda model: model in catalog.views or catalog.discover(model))
         if self._listener is not None:

@@ -17,6 +17,7 @@ from airflow_hops.serving.parts import ServerPart, server_parts
 # TensorFlow Serving's flags that have no effect here, and the reason for the user.
 _WITHOUT_EFFECT = {
     "enable_grpc_healthcheck_service": "the health service is always there",
+    "enable_profiler": "profile a model in a process of your own, with tf.profiler.experimental",
     "mixed_precision": "this pass does not exist",
     "num_tflite_interpreters_per_pool": "each request thread has its own interpreter",
     "num_tflite_pools": "each request thread has its own interpreter",
@@ -144,12 +145,6 @@ def _check(parser: argparse.ArgumentParser, flags: Flags, parts: Collection[Serv
         parser.error(
             "server_options.batching_parameters_file is set without setting server_options.enable_batching to true."
         )
-    if flags.enable_profiler and not flags.profiler_log_dir:
-        parser.error("--enable_profiler is set without --profiler_log_dir; expected the folder to write profiles below")
-    if flags.enable_profiler and flags.models_flag:
-        parser.error(
-            f"--enable_profiler is set with --{flags.models_flag}; there is no model in this process to profile"
-        )
     for name in ("prediction_token_file", "feedback_token_file"):
         if getattr(flags, name) and not flags.control_token_file:
             parser.error(f"--{name} is set without --control_token_file; everything else would be open to everyone")
@@ -169,9 +164,5 @@ def _check_workers(parser: argparse.ArgumentParser, flags: Flags) -> None:
         return
     if flags.models_flag:
         parser.error(f"--workers={flags.workers} and --{flags.models_flag} are both given; start several servers")
-    for name, why in {
-        "grpc_socket_path": "only ports can be shared",
-        "enable_profiler": "a profile is of one process",
-    }.items():
-        if getattr(flags, name):
-            parser.error(f"--workers={flags.workers} and --{name} are both given; {why}")
+    if flags.grpc_socket_path:
+        parser.error(f"--workers={flags.workers} and --grpc_socket_path are both given; only ports can be shared")

@@ -47,7 +47,6 @@ class PortFlags:
         0, "maximum number of concurrent REST requests (default as for gRPC)", flag_values.count
     )
     version: bool = flag(False, "print the versions and exit")
-    enable_profiler: bool = flag(False, "gRPC service for TensorBoard's profiler; needs --profiler_log_dir")
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,6 @@ class ControlFlags:
         "", "file of tokens; predictions require one of them, or one of --control_token_file"
     )
     feedback_token_file: str = flag("", "file of tokens that only allow feedback; requires --control_token_file")
-    profiler_log_dir: str = flag("", "folder for the profiles of --enable_profiler")
     log_file: str = flag("", "also write the log to this file")
     request_log: str = flag("", "log of requests, as JSON Lines")
     request_log_sampling_percent: float = flag(

@@ -88,8 +88,6 @@ def formats_server(
         "prefer_tflite_model": "true",
         "trusted_skops_types": "_operator.neg",
         "max_num_load_retries": 0,
-        "enable_profiler": "true",
-        "profiler_log_dir": folder / "profiles",
     }
     server = ServerProcess(runtime_python, folder, {"model_config_file": config, **flags}).start().wait_until_ready()
     yield server

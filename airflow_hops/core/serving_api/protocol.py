@@ -34,7 +34,6 @@ GET_MODEL_METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 GET_MODEL_STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
 RELOAD_CONFIG = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 HEALTH_SERVICE = "grpc.health.v1.Health"
-PROFILER_SERVICE = "tensorflow.ProfilerService"
 TRAFFIC_SERVICE = "hops.serving.TrafficService"
 
 

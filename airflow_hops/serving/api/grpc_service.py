@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -44,14 +44,12 @@ class GrpcServer:
         """Starts to accept requests."""
         self._calls.start()
 
-    def add_services(
-        self, handler: RequestHandler, control: Controls, lifecycle: Lifecycle, others: Sequence[Any] = ()
-    ) -> None:
+    def add_services(self, handler: RequestHandler, control: Controls, lifecycle: Lifecycle) -> None:
         """Adds all services."""
         for method in Method:
             self._calls.add(_inference(method, handler, self._access))
         self.server.add_generic_rpc_handlers(
-            (*_services(handler.catalog, control), traffic_service(control), health_service(lifecycle), *others)
+            (*_services(handler.catalog, control), traffic_service(control), health_service(lifecycle))
         )
 
 

@@ -61,8 +61,6 @@ def guarded(runtime_python: Path, saved_models: Path, folder: Path) -> Iterator[
         "rest_api_enable_ssl": "true",
         "monitoring_config_file": folder / "monitoring.config",
         "capture_base_path": folder / "captured",
-        "enable_profiler": "true",
-        "profiler_log_dir": folder / "profiles",
         **{f"{name}_token_file": folder / name for name in ("control", "prediction", "feedback")},
     }
     server = ServerProcess(runtime_python, folder, flags).start().wait_until_ready()

@@ -105,7 +105,7 @@ def test_declared_messages_match_tensorflow_serving() -> None:
 
     # No package of the environment brings these.
     elsewhere = {"BatchingParameters", "HealthCheckRequest", "HealthCheckResponse", "MonitoringConfig", "SSLConfig"}
-    elsewhere |= {"ProfileOptions", "ProfileRequest", "ProfileResponse", "PrometheusConfig", "TerminateRequest"}
+    elsewhere |= {"PrometheusConfig"}
     elsewhere |= {"SetTrafficRequest", "GetTrafficRequest", "TrafficResponse", "TrafficShare", "CapturedRequest"}
     different = []
     for name, made in protocol.MESSAGES.items():

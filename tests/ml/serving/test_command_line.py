@@ -63,7 +63,6 @@ def test_port_in_use_is_one_line_with_flag_and_port(
         (["--port=70000", "--model_base_path=/m"], "value is '70000'; expected a port from 0 to 65535"),
         (["--file_system_poll_wait_seconds=nan", "--model_base_path=/m"], "value is 'nan'; expected seconds"),
         (["--capture_mode=some", "--model_base_path=/m"], "--capture_mode: invalid choice: 'some'"),
-        (["--enable_profiler", "--model_base_path=/m"], "--enable_profiler is set without --profiler_log_dir"),
         (["--capture_sampling_percent=101", "--model_base_path=/m"], "expected a percent from 0 to 100"),
         (
             ["--model_base_path=/m", "--prediction_token_file=/t"],
@@ -76,10 +75,6 @@ def test_port_in_use_is_one_line_with_flag_and_port(
         (
             ["--workers=2", "--model_base_path=/m", "--grpc_socket_path=s"],
             "--workers=2 and --grpc_socket_path are both",
-        ),
-        (
-            ["--workers=2", "--model_base_path=/m", "--profiler_log_dir=p", "--enable_profiler=true"],
-            "--workers=2 and --enable_profiler are both given",
         ),
     ],
 )

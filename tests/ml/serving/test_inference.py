@@ -1,11 +1,9 @@
-"""Classify, Regress, MultiInference and Profile, asked with TensorFlow's own stubs and clients, and over REST."""
+"""Classify, Regress and MultiInference, asked with TensorFlow's own stubs and clients, and over REST."""
 
 from __future__ import annotations
 
 import base64
 import math
-import threading
-from pathlib import Path
 
 import grpc
 import pytest
@@ -13,7 +11,6 @@ import tensorflow as tf
 from server_process import ServerProcess
 from tensorflow_serving.apis import classification_pb2, inference_pb2, prediction_service_pb2_grpc, regression_pb2
 
-from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.client import ModelServerClient
 
 from .test_predict import refusal, with_spec
@@ -239,63 +236,3 @@ def test_the_client_classifies_and_regresses(formats_server: ServerProcess) -> N
         regressed = client.regress("examples", rows, signature="value", version=1, context={"bias": 1.0})
     assert classified.classes == [[("up", 3.0), ("down", -3.0)], [("up", 1.0), ("down", -1.0)]]
     assert (classified.version, regressed.values, regressed.version) == (1, [4.0, 2.0], 1)
-
-
-def test_tensorflows_profiler_client_captures_a_profile(formats_server: ServerProcess) -> None:
-    """As TensorBoard's "capture profile" does."""
-    folder = formats_server.ready_file.parent / "profiles"
-
-    stop = threading.Event()
-
-    def ask():
-        with ModelServerClient(formats_server.address) as client:
-            while not stop.is_set():
-                client.predict("keras", {"keras_tensor": [[1.0, 2.0, 3.0]]})
-
-    def refused(method, message):
-        try:
-            return channel.unary_unary(f"/tensorflow.ProfilerService/{method}")(message)
-        except grpc.RpcError as error:
-            return [error.code().name, error.details()]
-
-    channel = grpc.insecure_channel(formats_server.address)
-    asking = threading.Thread(target=ask)
-    asking.start()
-    tf.profiler.experimental.client.trace(f"grpc://{formats_server.address}", str(folder), 500)
-    stop.set()
-    asking.join()
-    outcome = [refused("Monitor", b""), refused("Profile", b"")[0], refused("Terminate", b"").decode()]
-    assert outcome == [["UNIMPLEMENTED", "unimplemented."], "INVALID_ARGUMENT", ""]
-    (profile,) = [path for path in folder.rglob("*") if path.is_file()]
-    assert profile.name == f"{formats_server.address.replace(':', '_')}.xplane.pb"
-    assert profile.parent.parent == folder / "plugins" / "profile"
-    assert b"/host:CPU" in profile.read_bytes()
-
-
-def test_profiles_are_written_below_the_operators_folder_alone(
-    formats_server: ServerProcess, shared_server: ServerProcess, tmp_path: Path
-) -> None:
-    log_dir = formats_server.ready_file.parent / "profiles"
-    log_dir.mkdir(exist_ok=True)
-    (log_dir / "link").symlink_to(tmp_path)
-
-    def profile(server: ServerProcess, root: object, session: str = "s") -> grpc.RpcError:
-        request = protocol.ProfileRequest(
-            duration_ms=1, repository_root=str(root), session_id=session, host_name="h"
-        ).SerializeToString()
-        with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
-            channel.unary_unary(f"/{protocol.PROFILER_SERVICE}/Profile")(request, timeout=60)
-        return refused.value
-
-    elsewhere = [(tmp_path, "s"), (log_dir / "..", "s"), (f"{log_dir}-not", "s"), (log_dir / "link", "s"),
-                 (log_dir, "link"), (log_dir, ".."), (f"{log_dir}/\0", "s")]  # fmt: skip
-    for root, session in elsewhere:
-        error = profile(formats_server, root, session)
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, (root, session)
-    assert profile(formats_server, tmp_path).details() == (
-        f"repository_root '{tmp_path}', session_id 's': this is {tmp_path}/s; expected a folder below "
-        f"--profiler_log_dir={log_dir}"
-    )
-    assert list(tmp_path.iterdir()) == []
-    # A server that was not asked for it has no profiler.
-    assert profile(shared_server, log_dir).code() is grpc.StatusCode.UNIMPLEMENTED
