@@ -88,6 +88,10 @@ AIRFLOW_INTERNALS = {
 """Modules outside ``airflow.sdk`` and the providers, and their names that the package uses."""
 
 
+OF_FRAMEWORKS = {"make_format_models.py", "test_server_kinds.py"}
+"""Tests of the model server that still serve an extension's models."""
+
+
 def test_every_package_belongs_to_one_side() -> None:
     contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     sides = {each["name"]: each["source_modules"] for each in contracts if "source_modules" in each}
@@ -125,6 +129,14 @@ def test_the_cache_key_covers_single_modules_and_import_paths_of_extensions() ->
     assert expected and expected <= set(code.step_sources())
 
 
+def test_tests_of_the_trunk_import_no_extension() -> None:
+    imported = re.compile(
+        r"^\s*(?:from|import) (?:airflow_hops|tests|tests\.ml)\.extensions(?:\.| import)", re.MULTILINE
+    )
+    files = {path for path in (REPOSITORY / "tests").rglob("*.py") if "extensions" not in path.parts}
+    assert {path.name for path in files if imported.search(path.read_text())} == OF_FRAMEWORKS
+
+
 def test_a_forbidden_import_breaks_a_contract(tmp_path: Path) -> None:
     forbidden = [
         ("operators.base", "import tensorflow", AIRFLOW_SIDE),
@@ -143,7 +155,7 @@ def test_a_forbidden_import_breaks_a_contract(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
     # After the summary, each contract's name is underlined, and followed by what breaks it.
-    _, *parts = re.split(r"^(.+)\n-{10,}$", result.stdout, flags=re.MULTILINE)
+    _, *parts = re.split(r"^(.+)\n-{10,}$", result.stdout, flags=re.M)
     report = {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
     for module, line, broken in forbidden:
         assert f"airflow_hops.{module} -> {line.removeprefix('import ')} (l." in report[broken], (module, line)

@@ -21,6 +21,7 @@ def test_version_carries_lineage_and_its_run_the_parameters_and_metrics(pipeline
         "hops.schema": model.properties["schema"],
         "hops.dag_id": "tests",
         "hops.run_id": "run-1",
+        "hops.task_id": "deploy",
     }
     assert version["version"] == 1
     assert version["source"] == model.uri

@@ -83,7 +83,7 @@ def run_step(
 ) -> Iterator[StepRunner]:
     """Runs steps in a store on S3 or HDFS, which the cluster's hosts reach."""
     if request.param == "hdfs":
-        from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
+        from hdfs_cluster import HdfsCluster
 
         with HdfsCluster(tmp_path_factory.mktemp("hdfs"), cluster.address) as hdfs:
             runner = StepRunner(f"{hdfs.url}/hops", runtime)
@@ -539,7 +539,7 @@ def test_store_unreachable_from_executors_is_named(
         message = refused(StepRunner("s3://cluster/hops", runtime, options), launchers["cluster"])
     assert re.search(r"Spark's executor on spark[01] cannot use the store s3://cluster/hops \(", message)
     assert options["endpoint_url"] in message
-    from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
+    from hdfs_cluster import HdfsCluster
 
     with HdfsCluster(tmp_path) as hdfs:
         message = refused(StepRunner(f"{hdfs.url}/hops", runtime), launchers["cluster"])
@@ -594,7 +594,7 @@ def test_executors_unpack_an_archive_of_the_runtime_environment(
         if kind == "s3":
             options = stack.enter_context(s3_options(cluster.address))
         else:
-            from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
+            from hdfs_cluster import HdfsCluster
 
             root = stack.enter_context(HdfsCluster(tmp_path, cluster.address)).url
         archive, store = f"{root}/runtime.tar.gz", {"store": f"{root}/hops", "storage_options": options}

@@ -134,7 +134,7 @@ def _serve(connections: Sequence[Connection], placement: Any, channel: Any) -> N
 
 
 def forkserver() -> Any:
-    """Forks processes in which TensorFlow, Horovod and the search are imported, but TensorFlow has not begun."""
+    """Forks processes in which TensorFlow and Horovod are imported, but TensorFlow has not begun."""
     forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(["horovod.tensorflow", "skl2onnx", "airflow_hops.extensions.experiments.ml.search"])
+    forking.set_forkserver_preload(["horovod.tensorflow", "skl2onnx"])
     return forking

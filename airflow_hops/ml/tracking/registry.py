@@ -67,7 +67,8 @@ class ModelRegistry:
         result = self.find(model.fingerprint)
         if result is not None:
             return result
-        tags = {**lineage_tags(model), "hops.dag_id": producer.dag_id, "hops.run_id": producer.run_id}
+        tags = {f"hops.{name}": getattr(producer, name) for name in ("dag_id", "run_id", "task_id")}
+        tags |= lineage_tags(model)
         with mlflow_errors(self.client):
             run_id = self._run(model, producer, tags, training or {}, evaluation)
             from mlflow.exceptions import MlflowException

@@ -16,6 +16,7 @@ from airflow_hops.extensions.experiments import SearchOperator, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
 
 STEPS = (str(Path(__file__).parents[2] / "steps"),)
+DAGS = "tests/extensions/experiments/dags"
 SEARCH: dict[str, Any] = {"task_id": "search", "train": "model:train", "metric": "auc", "direction": "maximize"}
 
 
@@ -82,7 +83,7 @@ def test_searches_of_a_dag(
     store = shared_run_step.store
     extra = {"store": store.root, "tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": extra}))
-    run = run_dag("search", {"examples": examples.to_dict()})
+    run = run_dag("search", {"examples": examples.to_dict()}, DAGS)
     assert str(run.state) == "success"
     returned = {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
     model = Artifact.from_dict(returned["trees"])
@@ -115,22 +116,10 @@ def test_trials_are_tasks_of_a_spark_application(
     folder = study_folder(shared_run_step.store, "search_spark", "search", "shared")
     stopping = threading.Thread(target=stop_first, args=(folder,))
     stopping.start()
-    run = run_dag("search_spark", {})
+    run = run_dag("search_spark", {}, DAGS)
     stopping.join()
     assert str(run.state) == "success"
     assert run.get_task_instance("search").xcom_pull(task_ids="search")["params"] == {"k": 1}
     trials = folder.trials()
     assert [trial.state for trial in trials] == ["stopped", "complete", "failed"]
     assert "ValueError: 30 is far from 0" in trials[2].reason
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"direction": "max"}, "direction is 'max', expected one of 'minimize', 'maximize'"),
-        ({"direction": "maximize", "parallel": "2"}, "parallel is '2', expected a whole number, 1 or more"),
-    ],
-)
-def test_wrong_literal_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
-        SearchOperator(task_id="t", train="m:f", space={}, metric="auc", **arguments)

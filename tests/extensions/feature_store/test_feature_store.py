@@ -22,11 +22,9 @@ import pytest
 from served_models import ConnectedServer, Gateway, Upstream
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.environments.java import find_java
 from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_file
-from airflow_hops.extensions.feature_store import MaterializeOperator
 from airflow_hops.extensions.feature_store.core.stored_features import STATISTICS_NAME, StoredFeatures, WindowStatistics
 from airflow_hops.extensions.feature_store.ml.audit import CAUSES, DEFAULT_USED, EXPIRED, LATE, OTHER_CODE, TIME_TRAVEL
 from airflow_hops.extensions.feature_store.serving.online_store import Lookup, entity_key, open_online_store
@@ -1002,8 +1000,3 @@ def test_gateway_passes_keys_to_servers_with_lookups(
         deploy(gateway, dataset)
     assert not it.value.retryable
     assert gateway.available("delays") == []
-
-
-def test_wrong_literal_is_refused_by_name() -> None:
-    with pytest.raises(BadInput, match="views is 'v', expected a list"):
-        MaterializeOperator(task_id="t", repository="r", views="v")

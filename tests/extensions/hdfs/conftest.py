@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hdfs_cluster import HdfsCluster
 
 from airflow_hops.core.store import ArtifactStore
-from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
 
 
 @pytest.fixture(scope="session")

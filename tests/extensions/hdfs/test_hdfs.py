@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 from test_store import PRODUCER, names_in, write
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -25,7 +26,6 @@ from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.source_files import fingerprint_of_sources, list_files
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.testing.file_systems import FileSystemContract
-from tests.extensions.hdfs.hdfs_cluster import HAS_WEBHDFS, HdfsCluster, run_as
 
 pytestmark = pytest.mark.spark
 

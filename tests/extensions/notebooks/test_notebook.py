@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.artifacts import Artifact, Producer
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.processes.temporary_folders import socket_root
-from airflow_hops.extensions.notebooks import NotebookOperator
 from airflow_hops.extensions.notebooks.cli import notebook as command
 from airflow_hops.extensions.notebooks.core import NotebookProperties
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.runtime
 def test_notebook_task_renders_parameters_except_conf_and_keeps_failed_notebook(
     run_dag: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_dag("notebook", {"rows": "{{ 1 + 1 }}"})
+    run = run_dag("notebook", {"rows": "{{ 1 + 1 }}"}, "tests/extensions/notebooks/dags")
     states = {ti.task_id: ti for ti in run.get_task_instances()}
     assert states["report"].state == "success" and states["failing"].state == "failed"
     left = {"day": run.run_id, "rows": "{{ 1 + 1 }}"}
@@ -73,8 +72,3 @@ def test_connection_secrets_are_only_in_the_environment_of_jupyterlab(
     assert len(files) == 2 and not any(secret in text for text in files for secret in ("s3cret", "t0ken"))
     kernel = json.loads((home / "kernels" / "airflow-hops" / "kernel.json").read_text())
     assert kernel["argv"][0] == "/runtime/bin/python" and environment["JUPYTER_PATH"] == str(home)
-
-
-def test_wrong_literal_is_refused_by_name() -> None:
-    with pytest.raises(BadInput, match="cell_timeout_s is 0, expected"):
-        NotebookOperator(task_id="t", notebook="n", cell_timeout_s=0)

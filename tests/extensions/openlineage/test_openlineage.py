@@ -247,7 +247,7 @@ def test_written_table_is_an_output(
 ) -> None:
     captured = CaptureFolder(tmp_path / "captured")
     captured.add(flights_examples.months(flights_raw, 1, 1).head(9))
-    run_dag("write_table", {"captured": str(captured.path / "flights")})
+    run_dag("write_table", {"captured": str(captured.path / "flights")}, "tests/extensions/tables/dags")
     names = [name for _, name, *_ in sqlite.execute("PRAGMA table_info(requests)")]
     assert names[:3] == ["request_id", "row", "model"] and names[-2:] == ["hops_batch", "hops_folder"]
     assert sqlite.execute("SELECT count(*), min(model), max(hops_folder) FROM requests").fetchone() == (

@@ -36,7 +36,7 @@ def test_offsets_are_planned_once_and_named_by_the_artifact(
     hops = {"store": str(tmp_path / "store"), "runtime": str(runtime)}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_STREAMS", json.dumps({"conn_type": "hops", "extra": hops}))
     mock_kafka.send("events", [(n % 4, as_json(id=n)) for n in range(40)])
-    run = run_dag("streams", {"hops_conn_id": "hops_streams"})
+    run = run_dag("streams", {"hops_conn_id": "hops_streams"}, "tests/extensions/streams/dags")
     (task,) = run.get_task_instances()
     assert task.state == "success"
     artifact = Artifact.from_dict({k: v for k, v in task.xcom_pull("ingest").items() if k != "seconds"})

@@ -28,7 +28,7 @@ def test_topic_starts_dags_of_all_assets_also_after_triggerer_kill(
     subprocess.run(command, env=real_airflow.airflow_environment(real_airflow.port), check=True, capture_output=True)
     end = 1
     mock_kafka.send("events", [(0, b"before the watch")])
-    shutil.copy(Path(__file__).parents[2] / "dags" / "watched_topic.py", real_airflow.home / "dags")
+    shutil.copy(Path(__file__).parent / "dags" / "watched_topic.py", real_airflow.home / "dags")
     for name in NAMES:
         real_airflow.api.wait_for_dag(f"watched_{name}")
 

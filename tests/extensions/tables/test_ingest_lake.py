@@ -25,6 +25,7 @@ from airflow_hops.testing.sources import SourceContract
 
 pytestmark = pytest.mark.runtime
 
+DAGS = "tests/extensions/tables/dags"
 RUN, STATES = "airflow_hops.ml.stages.ingest:run", "airflow_hops.extensions.tables.ml.read.tables:states_of"
 SCRIPT = Path(__file__).with_name("make_lake.py")
 
@@ -169,7 +170,7 @@ def test_iceberg_schema_matches_the_table(source: Any, change: Any, run_step: An
 
 def test_each_run_reads_the_newest_version(run_dag: Any, change: Any, tmp_path: Path) -> None:
     def states() -> dict[str, str]:
-        (task,) = run_dag("ingest_lake", {"table": str(tmp_path / "delta")}).get_task_instances()
+        (task,) = run_dag("ingest_lake", {"table": str(tmp_path / "delta")}, DAGS).get_task_instances()
         return dict(task.xcom_pull(task_ids="ingest")["properties"]["plans"])
 
     assert states() == {"rows": "1"}

@@ -252,7 +252,7 @@ def test_snapshot_is_cached_only_with_a_version(sqlite: Any, run_dag: Any) -> No
     sqlite.execute("CREATE TABLE many AS SELECT 7 AS changed")
 
     def run() -> dict[str, Any]:
-        dag_run = run_dag("ingest_queries", {"table": "many"})
+        dag_run = run_dag("ingest_queries", {"table": "many"}, "tests/extensions/tables/dags")
         return {each.task_id: each.xcom_pull(task_ids=each.task_id) for each in dag_run.get_task_instances()}
 
     first, second = run(), run()

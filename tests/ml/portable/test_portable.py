@@ -9,16 +9,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from write_portable import ROWS, predict
+from write_portable import ROWS, assert_same_outputs
 
 from airflow_hops.core.contract.profiles import PROFILES
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.constants import Constants
 from airflow_hops.ml.features.raw_features import read_rows
-from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.schemas.validation import find_anomalies
@@ -26,7 +24,7 @@ from airflow_hops.ml.statistics import generate_statistics
 
 pytestmark = pytest.mark.runtime
 HERE = Path(__file__).parent
-MODELS = ("flights", "keras", "onnx", "skops")
+MODELS = ("flights", "keras", "onnx")
 
 
 @pytest.fixture(params=[profile.name for profile in PROFILES])
@@ -78,13 +76,7 @@ def test_statistics_of_examples_equal_those_that_were_written(written: Path, pla
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_predicts_the_same(written: Path, name: str) -> None:
     answers = json.loads((written / "answers.json").read_text())[name]
-    outputs = predict(LoadedModel(written / "models" / name, "serving_default"), answers["inputs"])
-    assert outputs.keys() == answers["outputs"].keys()
-    for output, expected in answers["outputs"].items():
-        if isinstance(expected[0], str):
-            assert outputs[output] == expected
-        else:
-            assert np.abs(np.subtract(outputs[output], expected)).max() <= 1e-6
+    assert_same_outputs(written / "models" / name, answers)
 
 
 def test_captured_rows_are_read(written: Path, tmp_path: Path) -> None:
@@ -93,12 +85,3 @@ def test_captured_rows_are_read(written: Path, tmp_path: Path) -> None:
     table: Any = pd.read_parquet(file.path)
     assert len(table) == ROWS
     assert table["request_id"].eq("request-0").all() and table["input.distance"].gt(100).all()
-
-
-def test_a_search_is_read(written: Path) -> None:
-    from airflow_hops.extensions.experiments.core.studies import study_folder
-
-    store = ArtifactStore(str(written / "store"))
-    folder = study_folder(store, "portable", "search", "study")
-    record = folder.read()
-    assert record is not None and record.trials == len(folder.trials()) == 8

@@ -16,21 +16,16 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
-from sklearn.compose import ColumnTransformer
-from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.linear_model import LogisticRegression
 
 from airflow_hops.core.contract.profiles import own_profile
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.extensions.frameworks import scikit_learn
 from airflow_hops.ml.features.serving_export import export_serving_model
 from airflow_hops.ml.models.export import export_model
 from airflow_hops.ml.models.loaded_models import LoadedModel
 from airflow_hops.ml.stages import schema, statistics
 from tests import captured_flights, flights_examples
-from tests.extensions.experiments import written_studies
 from tests.ml.conftest import stage_runner
 from tests.ml.flights_models import FlightsModels
 
@@ -75,14 +70,13 @@ def write(folder: Path) -> None:
         file.write_text(file.read_text().replace(store.root, "file:///store"))
     (folder / "artifacts.json").write_text(json.dumps(places, indent=1))
     captured_flights.CaptureFolder(folder / "captured").add(splits["eval"].head(ROWS))
-    written_studies.write_study(store, "portable", "study", trials=8)
     rows = splits["eval"].head(ROWS)
     answers = {each.name: answer(each, rows) for each in sorted((folder / "models").iterdir())}
     (folder / "answers.json").write_text(json.dumps(answers))
 
 
 def write_estimators(folder: Path) -> None:
-    """Writes an ONNX graph and an estimator in skops' format."""
+    """Writes an ONNX graph of an estimator."""
     numbers = np.stack([np.linspace(0, 1, 60), np.tile([0.0, 1.0], 30)], axis=1).astype(np.float32)
     classes = (numbers[:, 0] * 3).astype(int).clip(0, 2)
     wine = LogisticRegression(max_iter=1000).fit(numbers, classes)
@@ -90,11 +84,6 @@ def write_estimators(folder: Path) -> None:
     export_model(wine, folder / "wine", framework="sklearn", sample=numbers, order=["alcohol", "hue"], target=target)
     (folder / "wine" / "onnx").rename(folder / "onnx")
     (folder / "wine").rmdir()
-    table = pd.DataFrame({"carrier": ["UA", "AA", "B6"] * 20, "distance": np.linspace(100.0, 2500.0, 60)})
-    encoder = ColumnTransformer(
-        [("carrier", OneHotEncoder(handle_unknown="ignore"), ["carrier"])], remainder="passthrough"
-    )
-    scikit_learn.save(make_pipeline(encoder, LinearRegression()).fit(table, table.distance), folder / "skops", table)
 
 
 def answer(folder: Path, rows: pd.DataFrame) -> dict[str, Any]:
@@ -121,6 +110,17 @@ def predict(model: LoadedModel, inputs: dict[str, list[Any]]) -> dict[str, list[
         name: [each.decode() if isinstance(each, bytes) else each for each in values.tolist()]
         for name, values in outputs.items()
     }
+
+
+def assert_same_outputs(folder: Path, answer: dict[str, Any]) -> None:
+    """Asserts that a model predicts what it predicted when it was written."""
+    outputs = predict(LoadedModel(folder, "serving_default"), answer["inputs"])
+    assert outputs.keys() == answer["outputs"].keys()
+    for output, expected in answer["outputs"].items():
+        if isinstance(expected[0], str):
+            assert outputs[output] == expected
+        else:
+            assert np.abs(np.subtract(outputs[output], expected)).max() <= 1e-6
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import ask_mlflow
 import pytest
 from mlflow.tracking import MlflowClient
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
 from airflow_hops.ml.tracking import ModelRegistry, log_evaluation
 from tests.ml.train.trainings import Trainings, read_events
 
@@ -165,30 +165,3 @@ def test_training_continues_without_mlflow_with_a_warning(trainings: Trainings, 
     assert model.kind == "model"
     (warning,) = [line for line in trainings.lines if "no longer tracked" in line]
     assert "MLflow at http://127.0.0.1:9 does not open" in warning
-
-
-def test_logged_model_is_imported_by_name(tracked: dict[str, Any], tmp_path: Any, make_context: Any) -> None:
-    from airflow_hops.extensions.frameworks.ml.import_model import fetch_source, find_model
-
-    logged = tmp_path / "logged"
-    logged.mkdir()
-    (logged / "model.onnx").write_bytes(b"a graph")
-    MlflowClient(tracked["tracking_uri"]).log_artifacts(tracked["finished"]["id"], str(logged), "model")
-    context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
-    source = fetch_source(f"runs:/{tracked['finished']['id']}/model", context, tmp_path / "fetched")
-    assert find_model(source, "there").file.read_bytes() == b"a graph"
-    with pytest.raises(HopsError, match="none-such"):
-        fetch_source("models:/none-such/3", context, tmp_path / "missing")
-
-
-def test_run_and_version_lead_to_their_model(tracked: dict[str, Any], make_context: Any) -> None:
-    from airflow_hops.extensions.replay.ml.reproduce.lookup import run as look_up
-
-    context = make_context(services={"tracking_uri": tracked["tracking_uri"]})
-    result = look_up(context, run_id=tracked["finished"]["id"])
-    assert (result["dag_id"], result["model"], result["record"]) == ("tests", tracked["model"].uri, None)
-    assert result["metrics"]["model.train_loss"] == tracked["model"].metrics["train_loss"]
-    model = tracked["model"]
-    assert look_up(context, model="m", version=1) == {"model": model.uri, "fingerprint": model.fingerprint}
-    with pytest.raises(BadInput, match="has no run 0000"):
-        look_up(context, run_id="0" * 32)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
+from airflow_hops.core.contract.profiles import PROFILES
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments.core.search import SearchOptions, TrialRecord, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder
@@ -123,3 +125,12 @@ def test_a_long_series_keeps_its_first_and_its_last_value() -> None:
     result = thinned([(step, 1.0) for step in range(12345)])
     assert len(result) <= 100 and result[0][0] == 0 and result[-1][0] == 12344
     assert thinned([]) == [] and thinned([(3, 1.0)]) == [[3, 1.0]]
+
+
+@pytest.mark.parametrize("profile", [each.name for each in PROFILES])
+def test_a_study_is_read_under_any_profile(profile: str) -> None:
+    """``written_studies.write_study(store, "portable", "study", trials=8)`` wrote them."""
+    store = ArtifactStore(str(Path(__file__).parent / "portable" / profile))
+    folder = study_folder(store, "portable", "search", "study")
+    record = folder.read()
+    assert record is not None and record.trials == len(folder.trials()) == 8

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from mlflow.tracking import MlflowClient
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.store import ArtifactStore
@@ -342,3 +343,16 @@ def test_folder_markers_are_not_fetched(model: tuple[str, dict[str, Any]], tmp_p
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
         "saved_model.pb", "variables/index",
     ]  # fmt: skip
+
+
+def test_logged_model_is_imported_by_run(make_context: Any, tmp_path: Path) -> None:
+    tracking_uri = f"sqlite:///{tmp_path}/mlflow.db"
+    (tmp_path / "model.onnx").write_bytes(b"a graph")
+    client = MlflowClient(tracking_uri)
+    run_id = client.create_run(client.create_experiment("tests", (tmp_path / "logged").as_uri())).info.run_id
+    client.log_artifact(run_id, str(tmp_path / "model.onnx"), "model")
+    context = make_context(services={"tracking_uri": tracking_uri})
+    source = fetch_source(f"runs:/{run_id}/model", context, tmp_path / "fetched")
+    assert find_model(source, "there").file.read_bytes() == b"a graph"
+    with pytest.raises(HopsError, match="none-such"):
+        fetch_source("models:/none-such/3", context, tmp_path / "missing")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hdfs_cluster import HdfsCluster
 from server_process import ServerProcess
 from waiting import wait_for
 
 from airflow_hops.ml.model_server.version_folders import RemoteFolders
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
-from tests.extensions.hdfs.hdfs_cluster import HdfsCluster
 from tests.ml.serving.test_remote_base_path import POLL, copies, score
 
 pytestmark = pytest.mark.spark

@@ -22,7 +22,7 @@ from web.test_access import NAMES, PROTECTED, _path
 pytestmark = pytest.mark.runtime
 
 MODEL = NAMES["model"]
-BEFORE = Path(__file__).parent.parent / "written_before"
+BEFORE = Path(__file__).parents[2] / "written_before"
 KEPT = ("kind", "files", "format_version", "fingerprint", "producer")
 """Without these, a manifest is that of another artifact, or of none, and nothing else of it is read."""
 

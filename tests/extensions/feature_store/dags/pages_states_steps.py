@@ -23,7 +23,7 @@ from airflow_hops.extensions.feature_store.core.stored_features import (
 )
 
 WINDOW = ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00")
-EVALUATION = json.loads((Path(__file__).parents[1] / "written_before" / "evaluation.json").read_text())
+EVALUATION = json.loads((Path(__file__).parents[3] / "written_before" / "evaluation.json").read_text())
 VIEW = ViewDefinition("delays", "FeatureView", ("carrier_id",), {"mean_delay": "Float32"}, 3600.0, online=True)
 STORED = StoredFeatures(
     "flights", "f" * 64, {"delay": StoredFeature("delays", "mean_delay", "Float32", {"carrier": "carrier_id"})}

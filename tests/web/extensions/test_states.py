@@ -13,6 +13,7 @@ from web.test_access import PROTECTED, _path
 
 pytestmark = pytest.mark.runtime
 
+DAGS = "tests/extensions/feature_store/dags"
 TASKS = {"apply": "feature_definitions", "materialize": "materialization", "examples": "examples", "train": "model"}
 TASKS |= {"evaluate": "evaluation", "infra_validate": "infra_blessing", "deploy": "deployment", "rollout": "rollout"}
 PROGRAMS = ("/tensorboard/", "/logs")
@@ -39,13 +40,13 @@ def failures(api: Api, dag_id: str, run_id: str, artifacts: bool = False) -> dic
 @pytest.mark.parametrize(("state", "ends"), [("never_run", None), ("refused", "success"), ("failed", "failed")])
 def test_pages_of_a_pipeline_without_a_model_open(api: Api, run_dag: Any, state: str, ends: str | None) -> None:
     dag_id = f"pages_state_{state}"
-    run = run_dag(dag_id, {}) if ends else api.pages
+    run = run_dag(dag_id if ends else "pages_state_refused", {}, DAGS)
     assert ends is None or str(run.state) == ends
     assert failures(api, dag_id, run.run_id) == {}
 
 
 def test_pages_open_after_artifacts_are_deleted(api: Api, run_dag: Any) -> None:
-    run = run_dag("pages_state_deployed", {})
+    run = run_dag("pages_state_deployed", {}, DAGS)
     assert str(run.state) == "success"
     assert failures(api, "pages_state_deployed", run.run_id, artifacts=True) == {}
     (view,) = api.get("/api/dags/pages_state_deployed/features").json()["views"]
