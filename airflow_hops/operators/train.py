@@ -131,11 +131,11 @@ class TrainingOperator(DurableOperator):
         super().__init__(params=dict(params or {}), durable=durable, **kwargs)
         self.train = train
         self.examples = examples
-        self.env = dict(env or {})
         self.seed = seed
         self.stall_timeout_s = stall_timeout_s
         self.tensorboard = tensorboard
         self.check_arguments(TrainingOperator, params=params, env=env)
+        self.env = dict(env or {})
         self.hyperparameters = own_params(params or {})
 
     def _check_program(self, **programs: Any) -> None:

@@ -112,13 +112,13 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
         self.examples = examples
         self.splits = splits
         self.environment = environment
-        self.follow = _task_ids(follow)
-        self.otherwise = _task_ids(otherwise)
         self.split_anomalous = split_anomalous
         self.ask_timeout = ask_timeout
         self.on_timeout = on_timeout
         self.assigned_users = assigned_users
         self.check_arguments(ValidateExamplesOperator, on_anomaly=on_anomaly, follow=follow, otherwise=otherwise)
+        self.follow = _task_ids(follow)
+        self.otherwise = _task_ids(otherwise)
         named: Mapping[Severity, Action] = {"error": on_anomaly} if isinstance(on_anomaly, str) else dict(on_anomaly)
         self.on_anomaly: dict[Severity, Action] = {"error": "fail", "warning": "warn", **named}
         self._schema_in_use: Artifact | None = None

@@ -53,10 +53,10 @@ class NotebookOperator(HopsOperator):
         values = dict(params or {})
         super().__init__(params=values, **kwargs)
         self.notebook = notebook
-        self.inputs = dict(inputs or {})
-        self.env = dict(env or {})
         self.cell_timeout_s = cell_timeout_s
         self.check_arguments(NotebookOperator, params=params, inputs=inputs, env=env)
+        self.inputs = dict(inputs or {})
+        self.env = dict(env or {})
         self.values = {name: values[name] for name in own_params(params or {})}
         self._defaults = dict(self.values)
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from uv import find_uv_bin
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
+from airflow_hops.core.contract.artifacts import Artifact, HopsError
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.environments.named import make_named
 from airflow_hops.environments.runtime import pins_of
-from airflow_hops.extensions.torch import TorchTrainOperator
 from airflow_hops.hooks.runtime import StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 
@@ -105,8 +104,3 @@ def test_keras_on_torch(
     model = train(shared_run_step, examples, launcher, "keras", keras=True)
     properties = ModelProperties.of(model)
     assert (properties.format, properties.framework, properties.synchronized) == ("onnx", "torch", True)
-
-
-def test_literal_number_of_ranks_is_checked() -> None:
-    with pytest.raises(BadInput, match="np is 0, expected a whole number, 1 or more"):
-        TorchTrainOperator(task_id="t", train="m:f", np=0)
