@@ -248,7 +248,16 @@ def run_parts(
             reported = done
             progress(0.3 + 0.6 * done / len(parts), f"{done} of {len(parts)} parts are done")
 
-    summaries = [of(**json.loads(line)) for line in pool.run(partial(work, plan), parts, report)]
+    return checked([of(**json.loads(line)) for line in pool.run(partial(work, plan), parts, report)])
+
+
+def checked(summaries: list[Summary]) -> list[Summary]:
+    """Returns the summaries of parts.
+
+    Raises:
+        BadInput: the input of a part is bad.
+        HopsError: the disk is full.
+    """
     for summary in summaries:
         if summary.error is not None:
             raise (HopsError if summary.no_space else BadInput)(summary.error)

@@ -75,11 +75,9 @@ def prepare(spark: Any, run_shared_stage: Callable[..., Any], shared_store: Arti
         return artifact
 
     numbers = count()
-    settings = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.coalescePartitions.enabled")
-    before = {name: spark.conf.get(name) for name in settings}
+    before = spark.conf.get("spark.sql.shuffle.partitions")
     yield run
-    for name, value in before.items():
-        spark.conf.set(name, value)
+    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.fixture(scope="module")
@@ -256,8 +254,8 @@ def test_classes_are_numbered_by_name_and_unknown_ones_rejected(
         ("missing_column", {}, "prepare_cases:missing_column raised AnalysisException: [UNRESOLVED_COLUMN"),
         ("raising_in_executor", {}, "a Python function in prepare raised: KeyError: 'rate of the day'"),
         ("no_frame", {}, "prepare_cases:no_frame returned a int, expected a Spark DataFrame"),
-        ("array_column", {}, "prepare's column 'words' is of type array<string>; expected"),
-        ("timestamp_feature", {}, "prepare's column 'also_at' is of type timestamp; expected"),
+        ("array_column", {}, "prepare's column 'words' is of type list<element: string"),
+        ("timestamp_feature", {}, "prepare's column 'also_at' is of type timestamp[us, tz=UTC]; expected"),
         ("twice", {}, "prepare returned two columns 'customer'"),
         ("duplicating_join", {}, "table 'orders' has 2000 rows, 4000 came out; a join duplicates rows"),
         ("inner_join", {}, "table 'orders' has 2000 rows, 600 came out; a filter or an inner join drops rows"),

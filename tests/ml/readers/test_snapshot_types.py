@@ -16,7 +16,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
-from airflow_hops.ml.stages.prepare.stage import read_table
+from airflow_hops.ml.stages.prepare.spark import read_table
 from airflow_hops.ml.statistics import generate_statistics
 
 pytestmark = pytest.mark.runtime

@@ -1,259 +1,225 @@
-"""Classifies the rows returned by ``prepare``: a split, or a reason to reject."""
+"""Classifies the rows returned by ``prepare``: a split, or a reason to reject it. The same code on every engine.
+
+A row is classified alone, in any batch (:meth:`Classifier.classify`), except for duplicates: those are found where the
+engine has brought the rows of a key together (:meth:`Classifier.finish`).
+
+The user's own reasons come first, then missing or unusable columns; a row is counted under its first reason. A
+duplicate is decided last, so that a rejected row never displaces a usable one with its key.
+The split depends only on the hash of the key (without a key, of the features): the same row is on the same side in
+each window and on each engine, and equal rows are never on both sides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
-from pyspark.errors import PythonException
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import EVAL, NEWEST, TRAIN, PrepareOptions
-from airflow_hops.core.contract.target import REGRESSION
-from airflow_hops.ml.features.raw_features import check_names
+from airflow_hops.ml.stages.prepare.columns import (
+    CLASS_COLUMN,
+    IDENTITY_COLUMN,
+    REASON_COLUMN,
+    is_vector,
+    kind_of,
+    leading_names,
+    to_double,
+    to_feature,
+    to_label,
+    to_seconds,
+    to_text,
+)
+from airflow_hops.ml.stages.prepare.hashes import list_offsets, xxhash64
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-# The order of reasons is the order of coalesce(): the user's own first, then rules in the order of the options, then
-# missing or unusable columns; a row is counted under its first reason. A duplicate key is decided after them, so that a
-# rejected row never displaces a usable one with its key.
-# The split depends only on the hash of the key (without a key, of the features): the same row is on the same side in
-# each window, and equal rows are never on both sides.
-
-REASON_COLUMN = "reject_reason"
 DUPLICATE_KEY = "duplicate key"
-CLASS_COLUMN = "__class__"
 REJECTED = "rejected:"
 NO_CLASS = "none of the classes"
-_VECTOR = "array of "
-_NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
+_SPLITS = (TRAIN, EVAL, NEWEST)
+
+Reason = tuple[np.ndarray, str]
+"""A mask of rows, and the reason to reject them."""
 
 
 @dataclass(frozen=True)
-class Splits:
-    """Rules to split examples.
+class Classifier:
+    """Gives rows their final types and their class, and finds duplicates.
 
     Attributes:
-        eval_percent: Percentage of the keys that are never trained on.
+        options: The options.
+        schema: Columns that ``prepare`` returned, with the reasons of ``reject`` in :data:`REASON_COLUMN`.
         newest_from_s: Examples at or after this time (seconds since the epoch) are in the split ``newest``; None
             without that split.
+        widths: Numbers in each vector feature.
     """
 
-    eval_percent: int
-    newest_from_s: int | None = None
+    options: PrepareOptions
+    schema: pa.Schema
+    newest_from_s: int | None
+    widths: Mapping[str, int]
+
+    @cached_property
+    def output(self) -> pa.Schema:
+        """Returns the columns: key, time, label, weight, features, class, and without a key, the features' hash.
+
+        A rejected row's class is ``rejected:`` and the reason. A label keeps its type: string, integer or double.
+        """
+        empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in self.schema], schema=self.schema)
+        return self.classify(empty).schema
+
+    @property
+    def identity(self) -> str:
+        """The column by whose hash rows are split and partitioned."""
+        return self.options.key or IDENTITY_COLUMN
+
+    def classify(self, batch: Any) -> pa.RecordBatch:
+        """Returns the rows of a batch, with the columns of :attr:`output`.
+
+        Raises:
+            BadInput: a value is not representable in its column's type.
+        """
+        options, raw = self.options, dict(zip(self.schema.names, batch.columns, strict=True))
+        raw = {name: c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for name, c in raw.items()}
+        own = raw.pop(REASON_COLUMN, None)
+        leading, columns = leading_names(options), {}
+        for name in (*leading, *(name for name in raw if name not in leading)):
+            try:
+                columns[name] = self._typed(name, raw[name])
+            except pa.ArrowInvalid as error:
+                raise BadInput(f"prepare's column {name!r}, {raw[name].type}: {error}; cast it in prepare") from error
+        reasons = list(self._reasons(raw, columns))
+        names = [*_SPLITS, *dict.fromkeys(reason for _, reason in reasons)]
+        features = [column for name, column in columns.items() if name not in leading]
+        identity = xxhash64([columns[options.key]] if options.key else features)
+        codes = np.where(identity % 100 < options.eval_percent, names.index(EVAL), names.index(TRAIN))
+        if self.newest_from_s is not None and options.time:
+            codes[_true(pc.greater_equal(columns[options.time], self.newest_from_s))] = names.index(NEWEST)
+        for mask, reason in reversed(reasons):
+            codes[mask] = names.index(reason)
+        texts = pa.array([name if name in _SPLITS else REJECTED + name for name in names]).take(pa.array(codes))
+        if own is not None:
+            of_user = pc.binary_join_element_wise(REJECTED, own.cast(pa.string()), "")
+            texts = pc.if_else(own.is_valid(), of_user, texts)
+        columns[CLASS_COLUMN] = texts
+        if not options.key:
+            columns[IDENTITY_COLUMN] = pa.array(identity)
+        return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
+
+    def finish(self, rows: Any) -> tuple[dict[str, Any], int]:
+        """Sorts the rows of a partition that were not rejected, and finds duplicates.
+
+        Of several rows with a key, all but the first in time are duplicates. Rows are sorted by time and key; without a
+        key, by time and a hash of their contents: arbitrary, but always the same order.
+
+        Args:
+            rows: Table with the columns of :attr:`output`.
+
+        Returns:
+            The rows of each split, as tables without class and hash, and the number of duplicates.
+        """
+        options, duplicates = self.options, 0
+        table = rows.select([name for name in rows.column_names if name not in (CLASS_COLUMN, IDENTITY_COLUMN)])
+        if options.key is not None and rows.num_rows:
+            keys = rows[options.key].combine_chunks().dictionary_encode().indices.to_numpy()
+            several = np.flatnonzero(np.bincount(keys)[keys] > 1)
+            some = table.take(pa.array(several)).combine_chunks()
+            order = np.lexsort((_contents(some), *_values(some, options.time), keys[several]))
+            later = order[1:][np.diff(keys[several][order]) == 0]
+            stays = np.ones(rows.num_rows, bool)
+            stays[several[later]] = False
+            duplicates, rows, table = len(later), rows.filter(stays), table.filter(stays)
+        splits = {}
+        for name in pc.unique(rows[CLASS_COLUMN]).to_pylist():
+            of = table.filter(pc.equal(rows[CLASS_COLUMN], name)).combine_chunks()
+            if options.key is None:
+                order = np.lexsort((_contents(of), *_values(of, options.time)))
+            else:
+                order = pc.sort_indices(of, [(key, "ascending") for key in (options.time, options.key) if key])
+            splits[name] = of.take(order)
+        return splits, duplicates
+
+    def _typed(self, name: str, column: Any) -> Any:
+        options = self.options
+        if name == options.key:
+            return to_text(column)
+        if name == options.time:
+            return to_seconds(column)
+        if name == options.weight:
+            return to_double(column)
+        label = next((each for each in options.of_labels if each.label == name), None)
+        return to_feature(column) if label is None else to_label(column, label)
+
+    def _reasons(self, raw: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[Reason]:
+        """Yields the reasons to reject rows, the first one first."""
+        options = self.options
+        if options.key is not None:
+            yield _missing(columns[options.key]), f"{options.key} is missing"
+        if options.time is not None:
+            yield _missing(columns[options.time]), f"{options.time} is missing"
+        for each in options.of_labels:
+            label = columns[each.label]
+            yield _missing(label), f"{each.label} is missing"
+            if kind_of(raw[each.label].type) == "a float":
+                yield _true(pc.is_inf(label)), f"{each.label} is infinite"
+            if each.classes is not None:
+                yield _unknown(label, each), f"{each.label} is {NO_CLASS}"
+        if options.weight is not None:
+            weight = columns[options.weight]
+            yield _missing(weight), f"{options.weight} is missing"
+            unusable = pc.or_(pc.less_equal(weight, 0), pc.is_inf(weight))
+            yield _true(unusable), f"{options.weight} is not a number above 0"
+        for name, width in self.widths.items():
+            offsets, flat = list_offsets(columns[name]), columns[name].flatten()
+            wrong = columns[name].is_valid().to_numpy(zero_copy_only=False) & (np.diff(offsets) != width)
+            yield wrong, f"{name} has not {width} numbers"
+            bad = np.concatenate([[0], np.cumsum(~_true(pc.is_finite(flat)))])
+            yield np.diff(bad[offsets]) > 0, f"{name} has an entry that is missing, NaN or infinite"
 
 
-def classify(frame: DataFrame, given: PrepareOptions, splits: Splits) -> DataFrame:
-    """Gives each row its final types and its class: a split, or a reason to reject it.
-
-    Of several rows with a key, all but the first in time are rejected.
-
-    Returns:
-        Key, time, label, weight, the features, and the class; a rejected row's class is ``rejected:`` and the reason. A
-        label keeps its type: string, integer or double.
-
-    Raises:
-        BadInput: a column is missing, or of a type that examples cannot have.
-    """
-    leading = leading_columns(given)
-    _check_columns(frame, given)
-    types = {item.name: _type_name(item.dataType) for item in frame.schema}
-    features = [name for name in frame.columns if name not in (*leading, REASON_COLUMN)]
-    reasons = [quoted(REASON_COLUMN).cast("string")] if REASON_COLUMN in frame.columns else []
-    reasons += [F.when(F.expr(condition), F.lit(reason)) for reason, condition in given.reject.items()]
-    if given.key is not None:
-        leading[given.key] = quoted(given.key).cast("string")
-        reasons.append(_missing(given.key, leading[given.key] == ""))
-    if given.time is not None:
-        leading[given.time] = _time(given.time, types[given.time])
-        reasons.append(_missing(given.time))
-    for each in given.of_labels:
-        leading[each.label] = _label(each, types[each.label])
-        reasons += _label_reasons(each, types[each.label], leading[each.label])
-    if given.weight is not None:
-        leading[given.weight] = weight = quoted(given.weight).cast("double")
-        unusable = (weight <= 0) | (weight == float("inf"))
-        reasons.append(_missing(given.weight, F.isnan(weight)))
-        reasons.append(F.when(unusable, F.lit(f"{given.weight} is not a number above 0")))
-    for name, width in _widths(frame, [name for name in features if types[name].startswith(_VECTOR)]).items():
-        reasons += _vector_reasons(name, width)
-    typed = frame.select(
-        *(column.alias(name) for name, column in leading.items()),
-        *(_feature(name, types[name]).alias(name) for name in features),
-        F.coalesce(*reasons).alias(CLASS_COLUMN),
-    )
-    # Depends only on the hash of the key, or of the features: a row has the same split in every window.
-    identity = F.xxhash64(*(quoted(name) for name in ([given.key] if given.key else features)))
-    side = F.when(F.pmod(identity, F.lit(100)) < splits.eval_percent, EVAL).otherwise(TRAIN)
-    if splits.newest_from_s is not None and given.time:
-        side = F.when(quoted(given.time) >= splits.newest_from_s, NEWEST).otherwise(side)
-    reason = F.col(CLASS_COLUMN)
-    result = F.when(reason.isNotNull(), F.concat(F.lit(REJECTED), reason))
-    if given.key is None:
-        return typed.repartition(identity).withColumn(CLASS_COLUMN, result.otherwise(side))
-    contents = F.xxhash64(*(quoted(name) for name in (*leading, *features)))
-    earliest = [quoted(given.time)] if given.time else []
-    same_key = Window.partitionBy(quoted(given.key)).orderBy(reason.isNotNull(), *earliest, contents)
-    result = result.when(F.row_number().over(same_key) > 1, REJECTED + DUPLICATE_KEY)
-    return typed.withColumn(CLASS_COLUMN, result.otherwise(side))
+def vector_names(schema: pa.Schema, options: PrepareOptions) -> list[str]:
+    """Returns the features that are vectors."""
+    leading = (*leading_names(options), REASON_COLUMN)
+    return [field.name for field in schema if field.name not in leading and is_vector(field.type)]
 
 
-def latest_time(frame: DataFrame, given: PrepareOptions) -> int | None:
-    """Returns the latest time in the rows, in seconds since the epoch; None if no row has one."""
-    assert given.time is not None
-    _check_columns(frame, given)
-    kind = _type_name(frame.schema[given.time].dataType)
-    (latest,) = frame.select(F.max(_time(given.time, kind))).first()
-    return None if latest is None else int(latest)
+def _true(mask: Any) -> np.ndarray:
+    known: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
+    return known
 
 
-def leading_columns(given: PrepareOptions) -> dict[str, Column]:
-    """Returns the columns that are not features, by name, in their order in the files."""
-    names = (given.key, given.time, given.label, *given.more_labels, given.weight)
-    return {name: quoted(name) for name in names if name is not None}
+def _missing(column: Any) -> np.ndarray:
+    """Returns which values are null, NaN or empty strings."""
+    missing = column.is_null(nan_is_null=True)
+    return _true(pc.or_(missing, pc.equal(column, "").fill_null(False)) if pa.types.is_string(column.type) else missing)
 
 
-def quoted(name: str) -> Column:
-    """Returns a column by a name of any characters."""
-    return F.col("`{}`".format(name.replace("`", "``")))
+def _unknown(label: Any, options: PrepareOptions) -> np.ndarray:
+    """Returns which values of a label are none of the classes."""
+    assert options.classes is not None
+    text = label
+    if pa.types.is_floating(label.type):
+        whole = pc.equal(pc.floor(label), label)
+        integers = pc.if_else(whole, label, 0).cast(pa.int64(), safe=False).cast(pa.string())
+        text = pc.if_else(whole, integers, label.cast(pa.string()))
+    elif not pa.types.is_string(label.type):
+        text = label.cast(pa.string())
+    return _true(pc.invert(pc.is_in(text, value_set=pa.array(map(str, options.classes), pa.string()))))
 
 
-def _check_columns(frame: DataFrame, values: PrepareOptions) -> None:
-    names = frame.columns
-    if CLASS_COLUMN in names:
-        raise BadInput(f"prepare returned a column {CLASS_COLUMN!r}, a name that this stage reserves; rename it")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise BadInput(f"prepare returned two columns {twice[0]!r}; rename or drop one of them after the join")
-    check_names(names, "what prepare returned")
-    for argument in ("label", "key", "time", "weight"):
-        if (name := getattr(values, argument)) is not None and name not in names:
-            raise BadInput(f"{argument} is {name!r}, but prepare returned no such column; it has {', '.join(names)}")
-    for name in values.more_labels:
-        if name not in names:
-            raise BadInput(
-                f"more_labels names {name!r}, but prepare returned no such column; it has {', '.join(names)}"
-            )
-    if not set(names) - {*leading_columns(values), REASON_COLUMN}:
-        raise BadInput(f"prepare returned no features, only {', '.join(names)}")
-    types = {item.name: item.dataType for item in frame.schema}
-    regressions = {each.label for each in values.of_labels if each.problem == REGRESSION}
-    of_features = _NUMBERS | {"boolean", "string"} | {_VECTOR + number for number in _NUMBERS}
-    allowed = {
-        **{each.label: _NUMBERS | {"boolean", "string"} for each in values.of_labels},
-        **dict.fromkeys(regressions, _NUMBERS),
-        REASON_COLUMN: {"string", "void"},
-    }
-    if values.key:
-        allowed[values.key] = {"string", "byte", "short", "integer", "long"}
-    if values.time:
-        allowed[values.time] = _NUMBERS | {"timestamp", "timestamp_ntz", "date"}
-    if values.weight:
-        allowed[values.weight] = _NUMBERS
-    # These first: otherwise confused arguments would be reported as a feature of a wrong type.
-    for name, type_ in sorted(types.items(), key=lambda item: item[0] not in allowed):
-        if _type_name(type_) not in allowed.get(name, of_features):
-            what = " of the label of a regression" if name in regressions else ""
-            features = {"an integer", "float", "double", "boolean", "string", "an array of numbers"}
-            raise BadInput(
-                f"prepare's column {name!r}{what} is of type {type_.simpleString()}; expected "
-                f"{', '.join(sorted(allowed.get(name, features)))}"
-            )
+def _contents(table: Any) -> np.ndarray:
+    return xxhash64([_array(table, name) for name in table.column_names])
 
 
-def _missing(name: str, *others: Column) -> Column:
-    """Returns the reason for rows whose column is null, or that meet another condition."""
-    condition = quoted(name).isNull()
-    for other in others:
-        condition = condition | other
-    return F.when(condition, F.lit(f"{name} is missing"))
+def _values(table: Any, name: str | None) -> list[np.ndarray]:
+    """Returns a column of integers without missing values, in a list; an empty list without a name."""
+    return [] if name is None else [_array(table, name).to_numpy(zero_copy_only=False)]
 
 
-def _label(values: PrepareOptions, type_: str) -> Column:
-    column = quoted(values.label)
-    if type_ == "string" or (type_ == "boolean" and values.as_text):
-        return column.cast("string")
-    return column.cast("double" if type_ in ("float", "double", "decimal") else "bigint")
-
-
-def _label_reasons(values: PrepareOptions, type_: str, label: Column) -> list[Column]:
-    """Returns the reasons to reject a row for its label."""
-    if type_ in ("float", "double"):
-        infinite = F.when(F.abs(label) == float("inf"), F.lit(f"{values.label} is infinite"))
-        reasons = [_missing(values.label, F.isnan(label)), infinite]
-    else:
-        reasons = [_missing(values.label, *([label == ""] if type_ == "string" else []))]
-    if values.classes is not None:
-        text = label.cast("string")
-        if type_ in ("float", "double", "decimal"):
-            text = F.when(label == F.floor(label), label.cast("bigint").cast("string")).otherwise(text)
-        reasons.append(F.when(~text.isin(*map(str, values.classes)), F.lit(f"{values.label} is {NO_CLASS}")))
-    return reasons
-
-
-def _time(name: str, type_: str) -> Column:
-    column = quoted(name)
-    if type_ in ("date", "timestamp_ntz"):
-        column = column.cast("timestamp")
-    return column.cast("bigint")
-
-
-def _type_name(type_: Any) -> str:
-    """Returns Spark's name of a type; for an array, :data:`_VECTOR` and the name of its elements' type."""
-    name = str(type_.typeName())
-    return _VECTOR + _type_name(type_.elementType) if name == "array" else name
-
-
-def _widths(frame: DataFrame, vectors: list[str]) -> dict[str, int]:
-    """Returns the median length of each vector feature, from a Spark job."""
-    if not vectors:
-        return {}
-    lengths = [F.when(quoted(name).isNotNull(), F.size(quoted(name))) for name in vectors]
-    with python_failures():
-        result = frame.agg(*(F.percentile_approx(length, 0.5) for length in lengths)).first()
-    widths = dict(zip(vectors, result or (), strict=True))
-    for name, width in widths.items():
-        if width is None or width < 2:
-            what = "in no row" if width is None else f"of {width} numbers in most rows"
-            raise BadInput(
-                f"prepare's column {name!r} is a vector {what}; expected 2 numbers or more, or a number itself"
-            )
-    return widths
-
-
-def _vector_reasons(name: str, width: int) -> list[Column]:
-    """Returns the reasons to reject a row for a vector; a missing vector is valid, like any missing feature."""
-    column = quoted(name)
-    return [
-        F.when(column.isNotNull() & (F.size(column) != width), F.lit(f"{name} has not {width} numbers")),
-        F.when(
-            F.exists(column, lambda x: x.isNull() | F.isnan(x) | (F.abs(x) == float("inf"))),
-            F.lit(f"{name} has an entry that is missing, NaN or infinite"),
-        ),
-    ]
-
-
-@contextmanager
-def python_failures() -> Iterator[None]:
-    """Converts exceptions of the user's Python functions in executors to BadInput."""
-    try:
-        yield
-    except PythonException as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        last = next((line for line in reversed(lines) if not line.startswith(("at ", "...", "JVM"))), "no message")
-        raise BadInput(f"a Python function in prepare raised: {last}") from error
-
-
-def _feature(name: str, type_: str) -> Column:
-    column = quoted(name)
-    if type_.startswith(_VECTOR):
-        return column if type_ in (f"{_VECTOR}float", f"{_VECTOR}double") else column.cast("array<double>")
-    if type_ in ("float", "double"):
-        return F.when(~F.isnan(column), column)
-    if type_ == "string":
-        return column
-    return column.cast("double" if type_ == "decimal" else "bigint")
+def _array(table: Any, name: str) -> Any:
+    column = table[name].combine_chunks()
+    return column if isinstance(column, pa.Array) else pa.concat_arrays(column.chunks or [pa.array([], column.type)])

@@ -1,39 +1,33 @@
-"""Writes examples by class in one Spark job; equal rows result in equal bytes."""
+"""Writes examples by split; equal rows result in equal bytes, on every engine."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry
-from airflow_hops.core.contract.prepare import PrepareOptions
-from airflow_hops.core.contract.target import Target
+from airflow_hops.core.contract.target import MAX_CLASSES, Target
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched, opened
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files
-from airflow_hops.ml.stages.prepare.classes import CLASS_COLUMN, REJECTED, python_failures, quoted
-from airflow_hops.ml.stages.prepare.label import numbers
+from airflow_hops.ml.stages.prepare.classes import DUPLICATE_KEY, NO_CLASS, REJECTED, Classifier
+from airflow_hops.ml.stages.prepare.columns import CLASS_COLUMN
+from airflow_hops.ml.stages.prepare.label import LabelValues, numbers
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-# Files are written twice: Spark's writer puts times and random names into its files, so they are copied by Arrow into
-# files that depend on the rows alone. The copy also turns labels into numbers, which are known only after all rows are
-# written, and integer columns with missing values into floats, in all files if in one.
+# Files are written twice: labels are known as numbers only after all rows are written, and integer columns with missing
+# values become floats, in all files if in one.
 
 log = logging.getLogger(__name__)
 
@@ -43,81 +37,107 @@ _EXACT = 2**53
 """Doubles represent every integer up to it."""
 
 
+@dataclass(kw_only=True)
+class PartSummary(WorkSummary):
+    """Summary of a partition of classified rows.
+
+    Attributes:
+        splits: Number of rows by split.
+        rejected: Number of rows by reason to reject them.
+        unknown: By label, its values that are none of the classes, with their numbers of rows; the most frequent.
+        files: Paths of the files, in the order of ``splits``.
+    """
+
+    splits: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes the rows of a partition, sorted, a file for each split below ``.classes``."""
+
+    classifier: Classifier
+    folder: OutputFolder
+
+    def __call__(self, part: int, batches: Iterable[Any]) -> str:
+        """Returns a :class:`PartSummary` as JSON."""
+        summary, output = PartSummary(), self.classifier.output
+        with summary.recording_errors(self.folder.path):
+            usable, rejected, unknown = [], Counter[str](), {each.label: Counter[Any]() for each in self._with_classes}
+            for batch in batches:
+                rows = pa.table(batch.columns, output)
+                for each in rows[CLASS_COLUMN].value_counts().to_pylist():
+                    if each["values"].startswith(REJECTED):
+                        rejected[each["values"].removeprefix(REJECTED)] += each["counts"]
+                for label, values in unknown.items():
+                    of = rows.filter(pc.equal(rows[CLASS_COLUMN], f"{REJECTED}{label} is {NO_CLASS}"))
+                    values.update(of[label].to_pylist())
+                usable.append(rows.filter(pc.invert(pc.starts_with(rows[CLASS_COLUMN], REJECTED))))
+            splits, duplicates = self.classifier.finish(pa.concat_tables([output.empty_table(), *usable]))
+            if duplicates:
+                rejected[DUPLICATE_KEY] = duplicates
+            summary.rejected = dict(rejected)
+            summary.unknown = {label: values.most_common(MAX_CLASSES) for label, values in unknown.items()}
+            with self.folder.writing(summary.uploaded) as target, StagedFiles() as files:
+                for name, table in splits.items():
+                    path = f"{_CLASSES}/{name}/part-{part:05d}.parquet"
+                    options = {"compression": "none", "use_dictionary": False, "version": "2.6"}
+                    writer = files.open(target / path, partial(pq.ParquetWriter, schema=table.schema, **options))
+                    writer.write_table(table, max(1, table.num_rows))
+                    summary.splits[name] = table.num_rows
+                    summary.files.append(path)
+        return summary.to_json()
+
+    @property
+    def _with_classes(self) -> list[Any]:
+        return [each for each in self.classifier.options.of_labels if each.classes is not None]
+
+
 @dataclass(frozen=True)
 class ClassifiedRows:
-    """Files written by Spark: those of each split, and of each reason to reject."""
+    """Contents of the partitions of classified rows.
+
+    Attributes:
+        splits: Files by split.
+        rows: Number of rows by split.
+        rejected: Number of rows by reason.
+        unknown: By label, its values that are none of the classes.
+    """
 
     splits: dict[str, list[File]]
-    rejected: dict[str, list[File]]
+    rows: dict[str, int]
+    rejected: dict[str, int]
+    unknown: dict[str, LabelValues]
 
-    def add(self, name: str, files: Sequence[File]) -> None:
-        """Adds the files of a class."""
-        if name.startswith(REJECTED):
-            self.rejected[name.removeprefix(REJECTED)] = [*files]
-        else:
-            self.splits[name] = [*files]
-
-
-def write_classes(examples: DataFrame, given: PrepareOptions, folder: OutputFolder) -> ClassifiedRows:
-    """Writes the rows by class, sorted, to the subfolder ``.classes``, in one Spark job.
-
-    Raises:
-        BadInput: a Python function of the user raised in an executor.
-    """
-    # Rows without a key are sorted by a hash of their contents: arbitrary, but always the same order.
-    names = [name for name in examples.columns if name != CLASS_COLUMN]
-    order = [name for name in (given.time, given.key) if name is not None]
-    contents = [] if given.key else [F.xxhash64(*map(quoted, names))]
-    rows = ClassifiedRows({}, {})
-    sorted_rows = examples.sortWithinPartitions(CLASS_COLUMN, *map(quoted, order), *contents)
-    with python_failures():
-        if folder.store is not None:
-            # Arrow in Python workers writes to any store; Spark's own client would need a JAR for most.
-            numbered = sorted_rows.select(*(quoted(name).alias(f"c{i}") for i, name in enumerate(examples.columns)))
-            write = partial(_write_part, folder, examples.columns)
-            written: dict[str, list[File]] = {}
-            for (line,) in sorted(numbered.mapInArrow(write, "summary string").collect()):
-                _, name, entry = json.loads(line)
-                written.setdefault(name, []).append(StoreFile(folder.store, folder.path, FileEntry(**entry)))
-            for name in sorted(written):
-                rows.add(name, written[name])
-            return rows
-        staging = Path(folder.path) / _CLASSES
-        (
-            sorted_rows.write.partitionBy(CLASS_COLUMN)
-            .option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            .parquet(spark_path(staging))
-        )
-    for class_folder in sorted(staging.glob(f"{CLASS_COLUMN}=*")):
-        rows.add(unquote(class_folder.name.partition("=")[2]), sorted(class_folder.glob("*.parquet")))
-    return rows
+    @classmethod
+    def of(cls, summaries: Iterable[PartSummary], folder: OutputFolder) -> ClassifiedRows:
+        """Returns the sum of partitions, whose files are in a folder."""
+        splits: dict[str, list[File]] = {}
+        rows, rejected, unknown = Counter[str](), Counter[str](), dict[str, Counter[Any]]()
+        for summary in summaries:
+            rows.update(summary.splits)
+            rejected.update(summary.rejected)
+            for label, values in summary.unknown.items():
+                unknown.setdefault(label, Counter()).update(dict(values))
+            entries = {each["path"]: FileEntry(**each) for each in summary.uploaded}
+            for name, path in zip(summary.splits, summary.files, strict=True):
+                file = Path(folder.path, path) if folder.store is None else _stored(folder, entries[path])
+                splits.setdefault(name, []).append(file)
+        by_name = {name: sorted(splits[name], key=lambda file: file.name) for name in sorted(splits)}
+        by_label = {label: LabelValues({"rejected": counts}) for label, counts in unknown.items() if counts}
+        return cls(by_name, dict(rows), dict(sorted(rejected.items())), by_label)
 
 
-def _write_part(folder: OutputFolder, names: Sequence[str], batches: Iterable[Any]) -> Iterator[Any]:
-    """Writes a partition, a file for each class; yields number, class and file entry of each as JSON."""
-    from pyspark import TaskContext
-
-    part = f"{TaskContext.get().partitionId():05d}"
-    uploaded: list[Mapping[str, Any]] = []
-    classes: dict[str, str] = {}  # by name of the file
-    with folder.writing(uploaded) as target, StagedFiles() as files:
-        writers: dict[str, Any] = {}
-        for batch in batches:
-            table = pa.table(batch.columns, names)
-            for name in pc.unique(table[CLASS_COLUMN]).to_pylist():
-                of_class = table.filter(pc.equal(table[CLASS_COLUMN], name)).drop([CLASS_COLUMN])
-                if name not in writers:
-                    path = target / _CLASSES / f"part-{part}-{len(writers)}.parquet"
-                    classes[f"{_CLASSES}/{path.name}"] = name
-                    writers[name] = files.open(path, partial(pq.ParquetWriter, schema=of_class.schema))
-                writers[name].write_table(of_class)
-    lines = [json.dumps([part, classes[entry["path"]], entry]) for entry in uploaded]
-    yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], ["summary"])
+def _stored(folder: OutputFolder, entry: FileEntry) -> StoreFile:
+    assert folder.store is not None
+    return StoreFile(folder.store, folder.path, entry)
 
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """Common plan of writing examples; each part has a file of Spark and the path of its copy."""
+    """Common plan of writing examples; each part has a classified file and the path of its copy."""
 
     folder: OutputFolder
     as_floats: set[str]
@@ -160,16 +180,6 @@ def _rewrite_file(plan: _Rewrite, copy: tuple[File, str]) -> str:
     return summary.to_json()
 
 
-def count_rows(files: Mapping[str, Sequence[File]]) -> dict[str, int]:
-    """Returns the rows by split or reason, from the files' footers."""
-    return {name: sum(pq.read_metadata(opened(file)).num_rows for file in those) for name, those in files.items()}
-
-
-def spark_path(folder: Path) -> str:
-    """Returns a local folder's URI for Spark, which decodes no percent-encoding; run IDs contain a plus sign."""
-    return f"file://{folder.absolute()}"
-
-
 def _integers_with_nulls(files: Iterable[File]) -> set[str]:
     """Returns the integer columns with a null in any file, from the files' statistics."""
     result: set[str] = set()
@@ -190,7 +200,7 @@ def _integers_with_nulls(files: Iterable[File]) -> set[str]:
 
 
 def _rewrite(source: File, copy: Path, plan: _Rewrite) -> None:
-    """Copies a Parquet file of Spark, whose footer varies, to a deterministic one."""
+    """Copies a file of classified rows, with the labels' numbers."""
     types = dict.fromkeys(plan.as_floats, pa.float64())
     types |= {each.label: pa.type_for_alias(each.dtype) for each in plan.target.all}
     with contextlib.ExitStack() as stack:

@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.ml.readers.artifact_files import OutputFolder
-from airflow_hops.ml.stages.prepare.classes import Splits, classify
-from airflow_hops.ml.stages.prepare.files import write_classes
-from airflow_hops.ml.stages.prepare.stage import read_table, start_spark
+from airflow_hops.ml.spark.context import let_workers_import
+from airflow_hops.ml.spark.pools import IN_PROCESS
+from airflow_hops.ml.stages.prepare.classes import Classifier
+from airflow_hops.ml.stages.prepare.files import PartWriter
+from airflow_hops.ml.stages.prepare.spark import SparkRows, call_on_spark, read_table, start_spark
 
 _ROWS = 2000
 
@@ -27,6 +29,7 @@ def rehearse() -> None:
 
     with temporary_folder("rehearsal") as folder:
         _write_tables(folder)
+        let_workers_import()
         spark = start_spark("rehearsal")
         main, other = (read_table(spark, folder / name) for name in ("main", "other"))
         counts = main.groupBy("group", "time").agg(F.count("*").alias("count"), F.avg("number").alias("mean"))
@@ -43,9 +46,9 @@ def rehearse() -> None:
             F.when(F.col("id") % 50 == 0, "rejected").alias("reject_reason"),
         )
         values = PrepareOptions("rehearsal", "label", "key", "time")
-        write_classes(
-            classify(frame, values, Splits(20, 1_357_000_000)), values, OutputFolder(str(folder / "examples"))
-        )
+        rows = SparkRows(*call_on_spark(spark, values, lambda *_: frame, {}), IN_PROCESS)
+        classifier = Classifier(values, rows.schema, 1_357_000_000, {})
+        rows.write(classifier, 2, PartWriter(classifier, OutputFolder(str(folder / "examples"))))
         spark.sparkContext.parallelize(range(2), 2).map(abs).collect()
 
 
