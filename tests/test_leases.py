@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from waiting import wait_for
 
 from airflow_hops.core.store import ArtifactStore, leases
-from airflow_hops.core.store.leases import Lease, Watch
+from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, LeaseTaken, Watch
 
 
 @pytest.fixture
@@ -24,30 +26,25 @@ def lease_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 def test_lease_ignores_the_holders_clock(
     lease_of: Callable[[str], Lease], behind_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = time.time
-    with monkeypatch.context() as other_machine:
-        other_machine.setattr(time, "time", lambda: clock() - behind_s)
-        holder = lease_of("one")
-        assert holder.try_take()
-    with holder.beating():
-        other = lease_of("two")
-        watched_until = time.monotonic() + 1.5 * leases.DEAD_BEATS * leases.BEAT_S
-        while time.monotonic() < watched_until:
-            assert not other.try_take()
-            time.sleep(leases.BEAT_S)
-        assert other.other == "one" and other.other_lives
-    assert not holder.is_lost
+    clock, holder = time.time, lease_of("one")
+    with ExitStack() as stack:
+        with monkeypatch.context() as other_machine:
+            other_machine.setattr(time, "time", lambda: clock() - behind_s)
+            stack.enter_context(holder.held())
+        with pytest.raises(LeaseTaken, match=r"one holds .*/1"):
+            lease_of("two").take(1.5 * leases.DEAD_BEATS * leases.BEAT_S)
+        holder.check()
 
 
 def test_lease_of_a_dead_holder_is_taken(lease_of: Callable[[str], Lease]) -> None:
     dead, other = lease_of("one"), lease_of("two")
     assert dead.try_take() and not other.try_take()
     wait_for(other.try_take, "the lease of the dead")
-    assert dead.is_lost and not other.is_lost
-    with dead.beating():  # it was only suspended
-        time.sleep(3 * leases.BEAT_S)
+    with pytest.raises(LeaseLost):  # it was only suspended
+        dead.beat()
     dead.release()
-    assert not other.is_lost and not lease_of("three").try_take()
+    other.check()
+    assert not lease_of("three").try_take()
 
 
 def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> None:
@@ -55,14 +52,36 @@ def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> Non
     assert first.try_take() and not second.try_take()
     first.release()
     assert second.try_take()
-    assert not first.try_take() and first.other == "two"
+    assert not first.try_take() and first.other == LeaseRecord("two")
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_take_over_waits_for_the_holders_end(lease_of: Callable[[str], Lease], is_dead: bool) -> None:
+    holder, other = lease_of("one"), lease_of("two")
+    assert holder.try_take()
+    with ThreadPoolExecutor() as threads:
+        taken = threads.submit(other.take_over)
+        wait_for(lambda: other.read() == LeaseRecord("two"), "the request")
+        with pytest.raises(LeaseLost):
+            holder.beat()
+        if not is_dead:
+            assert not taken.done()
+            holder.note = "result"
+            holder.release()
+        taken.result(60)
+    assert (record := other.read(first=True)) is not None
+    assert (record.is_released, record.note) == ((False, None) if is_dead else (True, "result"))
+    other.remove_first()
+    assert other.read(first=True) == LeaseRecord("two")
 
 
 def test_holder_with_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:
     first, retry = lease_of("run"), lease_of("run")
-    assert first.try_take() and not retry.try_take(from_holder="another")
-    assert retry.try_take(from_holder="run")
-    assert first.is_lost
+    assert first.try_take() and not lease_of("another").try_take() and retry.try_take()
+    with pytest.raises(LeaseLost):
+        first.beat()
+    first.release()
+    assert retry.read() == LeaseRecord("run")
 
 
 def test_expiry_counts_from_the_last_change() -> None:

@@ -1,19 +1,24 @@
-"""Leases: files in the store by which a process on any machine sees whether another one lives.
+"""Leases: who holds something that outlives a worker, whether the holder lives, and who takes over.
 
-The protocol:
+Holders are the process of a job (:mod:`airflow_hops.core.store.jobs`), the worker that follows a pod, the search that
+works on a study, the sharing daemon, and a task that changes a model server in an object store. The protocol:
 
-1. The holder *beats*: every ``BEAT_S`` seconds it writes the lease's file, with another text each time.
-2. A watcher measures, by its own monotonic clock, for how long the text has not changed. After ``DEAD_BEATS`` beats
-   without a change, the holder counts as dead. Times that the holder or the store has written are never compared with
-   a clock, so the clocks of the machines may differ by any amount.
-3. A holder may be suspended, or cut off from the store. A job that could not beat for ``FENCE_BEATS`` beats ends,
-   before others consider it dead; a holder of an exclusive lease fails when it finds that it has lost it.
-4. An exclusive lease is a folder of numbered files. Number n + 1 may be created once n was released, or its holder is
-   dead; only one of several processes succeeds. A holder that finds a greater number has lost the lease. The file of
-   the last holder stays, marked as released, so that numbers never repeat.
+1. A lease is a folder of numbered files in the store. Each file is the record of one holder, and only one of several
+   processes can create it. The greatest number has the lease.
+2. The holder *beats*: every ``beat_s`` seconds it writes its record with the next beat. A watcher measures, by its own
+   monotonic clock, for how long the record has not changed: after ``DEAD_BEATS`` beats the holder counts as dead. Times
+   that another machine has written are never compared with a clock, so the clocks may differ by any amount.
+3. Number n + 1 is free once n was released, or its holder is dead, or has the same name (:meth:`Lease.try_take`): a
+   retry replaces its predecessor at once, and continues with its note. Then n is removed, while the last number stays,
+   so numbers never repeat.
+4. :meth:`Lease.take_over` instead creates n + 1 while the holder of n works, and waits for the end of n.
+5. A holder that finds a greater number has lost the lease (:class:`LeaseLost`), and stops.
+6. A holder may be suspended, or cut off from the store. What must not run twice ends after ``FENCE_BEATS`` beats that
+   could not be written (:attr:`Lease.is_overdue`), before others consider it dead.
 
-Exclusive are, for example, the locks of model servers in stores without locks
-(:mod:`airflow_hops.ml.model_server.locks`). A job beats in its record (:mod:`airflow_hops.core.store.jobs`).
+Processes of one machine exclude each other by locks of the kernel instead (:mod:`airflow_hops.core.processes.locks`):
+the death of a holder releases them at once. Such are the lock and followers of a local job, leases of GPUs, and locks
+of local stores.
 """
 
 from __future__ import annotations
@@ -21,30 +26,60 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
 
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
 BEAT_S = 5.0
 FENCE_BEATS = 8
 DEAD_BEATS = 12
+_POLL_S = 0.5
 
 T = TypeVar("T")
 
 
+class LeaseTaken(HopsError):
+    """Another process holds the lease; a retry may succeed after that has ended."""
+
+
+class LeaseLost(LeaseTaken):
+    """Another process has taken the lease from this one."""
+
+
+@dataclass(frozen=True)
+class LeaseRecord:
+    """The record of one holder.
+
+    Attributes:
+        holder: Its name.
+        beat: Increases with each beat.
+        is_released: Whether the holder has ended in order.
+        note: JSON value for others, such as the result of a job.
+    """
+
+    holder: str = ""
+    beat: int = 0
+    is_released: bool = False
+    note: Any = None
+
+
 class Watch(Generic[T]):
-    """Measures how long something that another process changes has stayed the same.
+    """Measures how long something that a holder changes with each beat has stayed the same.
 
     Args:
         value: The first value read.
+        beat_s: Seconds between two beats; ``BEAT_S`` by default.
 
     Attributes:
-        has_changed: Whether it has changed since, so that its holder was alive after the watch began.
+        has_changed: Whether it has changed since, so that the holder was alive after the watch began.
     """
 
-    def __init__(self, value: T) -> None:
-        self._value, self._changed_at = value, time.monotonic()
+    def __init__(self, value: T, beat_s: float | None = None) -> None:
+        self._value, self._changed_at, self._beat_s = value, time.monotonic(), beat_s
         self.has_changed = False
 
     def see(self, value: T) -> None:
@@ -59,83 +94,165 @@ class Watch(Generic[T]):
 
     @property
     def is_dead(self) -> bool:
-        """Returns whether a holder that beats every ``BEAT_S`` seconds counts as dead."""
-        return self.silent_s > DEAD_BEATS * BEAT_S
+        """Returns whether the holder counts as dead."""
+        return self.silent_s > DEAD_BEATS * (self._beat_s or BEAT_S)
 
 
 class Lease:
-    """An exclusive lease.
+    """A lease, or a process's attempts to get it.
 
     Args:
         store: The artifact store.
         folder: Address of the folder of its files.
-        holder: Name of this process, for others.
+        holder: Name of this process. A holder of the same name is replaced at once; an empty name equals no other.
+        beat_s: Seconds between two beats; ``BEAT_S`` by default.
+        what: What is held, for errors.
+        advice: What to do if another process holds it, for errors.
 
     Attributes:
-        other: Name of the holder that :meth:`try_take` met.
-        other_lives: Whether :meth:`try_take` has seen a beat of that holder.
-        address: Address of that holder's file.
+        note: The note of this process's record, written with the next beat; at first that of the holder before.
+        other: Record of the holder that :meth:`try_take` met.
     """
 
-    def __init__(self, store: ArtifactStore, folder: str, holder: str = "") -> None:
-        self._store, self._folder, self._holder = store, folder, holder
-        self._number = self._beats = 0
-        self._watch: Watch[str] | None = None
-        self.other, self.other_lives, self.address = "", False, ""
+    def __init__(
+        self,
+        store: ArtifactStore,
+        folder: str,
+        holder: str = "",
+        *,
+        beat_s: float | None = None,
+        what: str = "",
+        advice: str = "",
+    ) -> None:
+        self._store, self._folder, self._holder, self._beat_s = store, folder, holder, beat_s or BEAT_S
+        self._what, self._advice = what or folder, advice and f"; {advice}"
+        self._number = self._beats = self._met = 0
+        self._beaten_at = time.monotonic()
+        self._watch: Watch[LeaseRecord | None] | None = None
+        self.note: Any = None
+        self.other: LeaseRecord | None = None
 
-    def try_take(self, *, from_holder: str | None = None) -> bool:
-        """Takes the lease if it is free, its holder is named ``from_holder``, or that counts as dead; returns success.
+    def read(self, *, first: bool = False) -> LeaseRecord | None:
+        """Returns the last holder's record, or that of the first one not removed yet; None if there is none."""
+        numbers = self._numbers()
+        return self._read(numbers[0 if first else -1]) if numbers else None
 
-        A holder is watched over several calls.
-        """
+    def try_take(self) -> bool:
+        """Takes the lease if it is free; returns success. A holder is watched over several calls."""
         number = self._newest()
-        text = ""
-        with contextlib.suppress(FileNotFoundError):  # the next holder has removed it meanwhile
-            text = self._store.read_text(self._file(number)) if number else ""
-        if self.address != self._file(number) or self._watch is None:
-            self._watch, self.address = Watch(text), self._file(number)
-        self._watch.see(text)
-        facts = json.loads(text or "{}")
-        self.other, self.other_lives = facts.get("holder", ""), self._watch.has_changed
-        is_free = not number or facts.get("is_released") or (bool(text) and self.other == from_holder)
-        if not (is_free or self._watch.is_dead):
-            return False
-        try:
-            self._store.create_text(self._file(number + 1), self._text())
-        except FileExistsError:
+        self.other = other = self._read(number) if number else None
+        if self._watch is None or self._met != number:
+            self._watch, self._met = Watch(other, self._beat_s), number
+        self._watch.see(other)
+        is_same = other is not None and self._holder != "" and other.holder == self._holder
+        is_free = not number or is_same or (other is not None and other.is_released)
+        self.note = other.note if self.note is None and other is not None else self.note
+        if not (is_free or self._watch.is_dead) or not self._create(number + 1):
             return False
         if self._newest() != number + 1:  # too late: this number was taken and removed before
             self._store.remove_text(self._file(number + 1))
             return False
-        self._number = number + 1
+        self._number, self._beaten_at = number + 1, time.monotonic()
         self._store.remove_text(self._file(number))
         return True
 
-    @property
-    def is_lost(self) -> bool:
-        """Returns whether another process has taken the lease."""
-        return self._newest() > self._number
+    def take(self, timeout_s: float = 0.0) -> None:
+        """Takes the lease, once its holder has released it or is dead.
 
-    def beating(self) -> contextlib.AbstractContextManager[None]:
-        """Beats in a thread until the ``with`` block ends."""
-        return calling_periodically(self._beat, BEAT_S)
+        Raises:
+            LeaseTaken: the holder lives, and has not released it for ``timeout_s`` seconds.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self.try_take():
+            if time.monotonic() > deadline_s and self._watch is not None and self._watch.has_changed:
+                name = self.other.holder if self.other is not None else ""
+                raise LeaseTaken(f"{self._what}: {name or 'another task'} holds {self._file(self._met)}{self._advice}")
+            time.sleep(min(_POLL_S, self._beat_s / 4))
+
+    def take_over(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Asks the holder to end, by the next number, and returns once it has released the lease or counts as dead.
+
+        Args:
+            is_cancelled: Called regularly; ends the wait.
+        """
+        if not (numbers := self._numbers()):
+            return
+        self._create(numbers[-1] + 1)
+        watch = Watch(record := self._read(numbers[0]), self._beat_s)
+        while not (record is None or record.is_released or watch.is_dead or is_cancelled()):
+            time.sleep(min(1.0, self._beat_s))
+            watch.see(record := self._read(numbers[0]))
+
+    @contextlib.contextmanager
+    def held(self, timeout_s: float = 0.0) -> Iterator[None]:
+        """Takes the lease, beats in a thread until the ``with`` block ends, and releases it; see :meth:`take`."""
+
+        def beat() -> None:
+            with contextlib.suppress(Exception):  # the next beat may succeed; otherwise another process takes over
+                self.beat()
+
+        self.take(timeout_s)
+        try:
+            with calling_periodically(beat, self._beat_s):
+                yield
+        finally:
+            with contextlib.suppress(OSError, HopsError):  # it expires otherwise
+                self.release()
+
+    def beat(self) -> None:
+        """Writes the record with the next beat.
+
+        Raises:
+            LeaseLost: another process has taken the lease.
+        """
+        self.check()
+        self._write()
+
+    def check(self) -> None:
+        """Raises LeaseLost if another process has taken the lease."""
+        if self._newest() > self._number:
+            raise LeaseLost(f"{self._what}: another task has taken {self._folder} from this one{self._advice}")
+
+    @property
+    def is_overdue(self) -> bool:
+        """Returns whether no beat was written for so long that others are about to consider this process dead."""
+        return time.monotonic() - self._beaten_at > FENCE_BEATS * self._beat_s
 
     def release(self) -> None:
-        """Releases the lease, unless another process has taken it."""
-        if not self.is_lost:
-            self._store.write_text(self._file(self._number), self._text(is_released=True))
+        """Releases the lease, unless the record was removed by another process that has taken it."""
+        if self._number in self._numbers():
+            self._write(is_released=True)
 
-    def _beat(self) -> None:
-        with contextlib.suppress(Exception):  # the next heartbeat may succeed; otherwise another process takes over
-            if not self.is_lost:
-                self._beats += 1
-                self._store.write_text(self._file(self._number), self._text())
+    def remove_first(self) -> None:
+        """Removes the first record; a holder that comes back still sees from the next one that it has lost."""
+        for number in self._numbers()[:1]:
+            self._store.remove_text(self._file(number))
+
+    def _create(self, number: int) -> bool:
+        try:
+            self._store.create_text(self._file(number), self._text())
+        except FileExistsError:
+            return False
+        return True
+
+    def _write(self, *, is_released: bool = False) -> None:
+        self._beats += 1
+        self._store.write_text(self._file(self._number), self._text(is_released=is_released))
+        self._beaten_at = time.monotonic()
 
     def _text(self, *, is_released: bool = False) -> str:
-        return json.dumps({"holder": self._holder, "beat": self._beats, "is_released": is_released})
+        return json.dumps(asdict(LeaseRecord(self._holder, self._beats, is_released, self.note)))
+
+    def _read(self, number: int) -> LeaseRecord | None:
+        with contextlib.suppress(FileNotFoundError):  # the next holder has removed it
+            return LeaseRecord(**self._store.read_json(self._file(number)))
+        return None
 
     def _newest(self) -> int:
-        return max((int(name) for name in self._store.names(self._folder) if name.isdigit()), default=0)
+        return max(self._numbers(), default=0)
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(name) for name in self._store.names(self._folder) if name.isdigit())
 
     def _file(self, number: int) -> str:
         return f"{self._folder}/{number}"

@@ -12,8 +12,8 @@ import pytest
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore, leases
+from airflow_hops.core.store.leases import LeaseLost, LeaseTaken
 from airflow_hops.extensions.experiments import SearchOperator
-from airflow_hops.extensions.experiments.core import study_owner
 from airflow_hops.extensions.experiments.core.search import (
     Choice,
     IntUniform,
@@ -31,7 +31,6 @@ from airflow_hops.extensions.experiments.core.studies import (
     study_folder,
     study_names,
 )
-from airflow_hops.extensions.experiments.core.study_owner import StudyOwner, StudyTaken
 from airflow_hops.testing.repeats import RepeatsContract
 from tests.extensions.experiments.written_studies import write_study
 
@@ -181,21 +180,18 @@ def test_stop_is_requested_and_acknowledged(tmp_path: Path) -> None:
 
 def test_study_belongs_to_one_search_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = study_folder(ArtifactStore(str(tmp_path)), "flights", "search", "shared")
-    one, two, again = StudyOwner(folder, "one"), StudyOwner(folder, "two"), StudyOwner(folder, "one")
-    monkeypatch.setattr(study_owner, "_POLL_S", 0.01)
     monkeypatch.setattr(leases, "BEAT_S", 0.05)
-    one.claim()
-    with pytest.raises(StudyTaken, match="run 'one' works on this study"):
-        two.claim()
-    again.claim()
-    with pytest.raises(StudyTaken):
-        one.check()
-    one.release()
+    one, two, again = (folder.lease(run_id) for run_id in ("one", "two", "one"))
+    with one.held():
+        with pytest.raises(LeaseTaken, match=r"/shared: run 'one' holds .*; runs that share a study work on it one"):
+            two.take()
+        again.take()
+        with pytest.raises(LeaseLost, match="another task has taken"):
+            one.check()
     again.check()
     again.release()
-    two.claim()
-    two.check()
-    two.release()
+    with two.held():
+        two.check()
 
 
 def test_repeated_search_has_its_own_study() -> None:

@@ -3,7 +3,9 @@
 ``study.json`` is the study; ``trials-000.jsonl`` and so on have a line for each trial, by number,
 :data:`TRIALS_A_FILE` in each file; ``logs/<number>.txt`` has the last lines of a failed trial; ``stop/<number>.json``
 or ``stop/all.json`` asks the search to end a trial, or itself; ``best/`` is the model of the best trial so far;
-``owner/`` is the lease of the current owner (:mod:`airflow_hops.extensions.experiments.core.study_owner`).
+``owner/`` is the lease (:mod:`airflow_hops.core.store.leases`) of the search that works on the study, since two that
+write one record would lose each other's trials. A search checks it before each write; a retry of its run takes it at
+once.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from functools import lru_cache
 from airflow_hops.core.contract.artifacts import BadInput, parse_json
 from airflow_hops.core.contract.times import now
 from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.leases import Lease
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 
 TRIALS_A_FILE = 500
@@ -98,6 +101,14 @@ class StudyFolder:
         for name in self.store.names(self.uri):
             if name == _STUDY or name.startswith("trials-"):
                 self.store.remove_text(f"{self.uri}/{name}")
+
+    def lease(self, run_id: str) -> Lease:
+        """Returns the lease of the study, for a job of a run."""
+        advice = (
+            "runs that share a study work on it one after the other: set max_active_runs=1 or "
+            "max_active_tis_per_dag=1, or give the task retries"
+        )
+        return Lease(self.store, f"{self.uri}/owner", f"run {run_id!r}", what=self.uri, advice=advice)
 
     def request_stop(self, trial: int | None, by: str) -> None:
         """Asks the search to end a running trial, or (None) itself with all of its trials; it polls regularly.

@@ -13,13 +13,13 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, Producer
 from airflow_hops.core.contract.times import now
+from airflow_hops.core.store.leases import Lease, LeaseLost
 from airflow_hops.extensions.experiments.core.search import MAX_INTERMEDIATE, SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
-from airflow_hops.extensions.experiments.core.study_owner import StudyOwner, StudyTaken
 
 # The record in the store is the only state of a search: trials (append and replace by number), then the study. It is
-# written after changes, at most about once a second, by the search that holds the StudyOwner; check() before each write
-# ends a search whose study was claimed by another one.
+# written after changes, at most about once a second, by the search that holds the study's lease; check() before each
+# write ends a search whose study was claimed by another one.
 # States of a trial: running → complete, pruned, failed or stopped. A trial is recorded as running before it starts, and
 # as ended after its output has been stored (Search.ended). After a kill, trials in the state running are run again, up
 # to three tries; ended ones are told to a new sampler. A kill therefore repeats the trials that ran at the last save,
@@ -40,7 +40,7 @@ class Ledger:
         study: Initial record of a new study.
         shared: Whether runs of the task share the study; an unshared one restarts if space, code or data differ.
         reuse: Whether trials of an earlier try count after it published its winner; otherwise the study restarts.
-        owner: Holds the study for this search.
+        lease: The study's lease, which this search holds.
 
     Attributes:
         study: The study.
@@ -60,9 +60,9 @@ class Ledger:
         *,
         shared: bool,
         reuse: bool = True,
-        owner: StudyOwner | None = None,
+        lease: Lease | None = None,
     ) -> None:
-        self._folder, self._owner = folder, owner
+        self._folder, self._lease = folder, lease
         self.was_killed = False
         self.was_stopped_by: str | None = None
         self.trials: list[TrialRecord] = []
@@ -166,7 +166,7 @@ class Ledger:
 
         Raises:
             HopsError: the store is unavailable for longer, or this is the last call.
-            StudyTaken: another search has claimed the study.
+            LeaseLost: another search has taken the study.
         """
         changed, self._changed = self._changed, set()
         best = self.best
@@ -177,12 +177,12 @@ class Ledger:
             best_params={} if best is None else best.params,
         )
         try:
-            if self._owner is not None:
-                self._owner.check()
+            if self._lease is not None:
+                self._lease.check()
             self._folder.write_trials(self._lines, changed)
             self._folder.write(self.study)
             self._failing_since = None
-        except StudyTaken:
+        except LeaseLost:
             raise
         except (OSError, HopsError) as error:
             self._changed |= changed

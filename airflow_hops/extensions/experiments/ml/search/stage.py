@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from airflow_hops.core.contract.training import TrainingOptions
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.extensions.experiments.core.search import SearchOptions, StudyRecord, TrialRecord
 from airflow_hops.extensions.experiments.core.studies import StudyFolder, study_folder, study_names
-from airflow_hops.extensions.experiments.core.study_owner import StudyOwner
 from airflow_hops.extensions.experiments.ml.search.ledger import Ledger, new_study
 from airflow_hops.extensions.experiments.ml.search.optuna_study import OptunaStudy
 from airflow_hops.extensions.experiments.ml.search.processes import TrialProcesses, Trials, TrialThreads
@@ -83,10 +82,10 @@ def run(context: StepContext, **options: Any) -> Any:
     work = TrialWork(training, slots)
     trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
     run = TrainingRun(context.spec, folder.uri)
-    owner = StudyOwner(folder, producer.run_id)
+    lease, held = folder.lease(producer.run_id), ExitStack()
     try:
-        owner.claim()
-        ledger = Ledger(folder, study, shared=settings.study is not None, reuse=settings.reuse, owner=owner)
+        held.enter_context(lease.held())
+        ledger = Ledger(folder, study, shared=settings.study is not None, reuse=settings.reuse, lease=lease)
         names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
         chosen = {name: getattr(settings, name) for name in names}
         parameters = {"train": training.program.name, "trials": settings.wanted, "np": training.options.np, **chosen}
@@ -114,8 +113,7 @@ def run(context: StepContext, **options: Any) -> Any:
         raise
     finally:
         trials.close()
-        with suppress(OSError, HopsError):  # the claim expires otherwise
-            owner.release()
+        held.close()
     run.finish(artifact, summary, training.program.sources(training.code_paths))
     return summary["value"] if artifact is None else artifact
 
