@@ -203,6 +203,11 @@ def with_storage_options(sources: Mapping[str, S]) -> dict[str, S]:
     return {name: source.with_options(options) for name, source in sources.items()}
 
 
+def orphan_timeout_s() -> float:
+    """Returns the seconds after which a step that outlives its worker ends, unless another worker follows it."""
+    return conf.getfloat("hops", "orphan_timeout", fallback=1800.0)
+
+
 def check_options() -> None:
     """Checks the names of the options in ``[hops]``.
 

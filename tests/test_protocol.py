@@ -30,7 +30,6 @@ from airflow_hops.core.contract.protocol import (
     format_record,
     parse_line,
 )
-from airflow_hops.core.store.jobs import JobRecord
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.local import LocalLauncher
 
@@ -431,6 +430,6 @@ def test_result_of_another_versions_job_is_read(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps(result))
     read = StepResult.read(tmp_path / "result.json")
     assert read is not None and read.value == 0.7
-    assert JobRecord("succeeded", 1, result).step_result() == read
+    assert StepResult.from_dict(result) == read
     read.write(tmp_path / "copy.json")
     assert StepResult.read(tmp_path / "copy.json") == read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -53,7 +52,8 @@ class Training:
 
     def jobs(self) -> list[Job]:
         root = Path(self.store.uri("_state", "jobs", DAG_ID, self.run_id, TASK_ID).removeprefix("file://"))
-        return [Job(**json.loads(path.read_text())["job"]) for path in root.glob("*.json")]
+        jobs = [Job.read(folder) for folder in self.folder.with_name("tmp").glob("hops-job-*")]
+        return [next(job for job in jobs if job and job.id == folder.name) for folder in root.glob("*")]
 
     def has_checkpoint(self) -> bool:
         root = Path(self.store.uri("_state", "checkpoints", DAG_ID, self.run_id).removeprefix("file://"))

@@ -1,6 +1,6 @@
 """Runs steps as jobs (:mod:`airflow_hops.core.store.jobs`) that outlive the worker: submits, follows, ends them."""
 
-# States of a job (:func:`state_of`), by its folder on its own machine, by its record elsewhere:
+# States of a job (:func:`state_of`), by its folder on its own machine, by its lease elsewhere:
 #   prepared   ``running`` is unlocked and empty: the worker may have been killed before the start
 #   running    ``running`` is locked
 #   succeeded  ``running`` is unlocked, ``result.json`` has no error
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, cast
 
-from airflow_hops.airflow_internals.tasks import conf
+from airflow_hops.connections import orphan_timeout_s
 from airflow_hops.core.contract.artifacts import BadInput, HopsError, cache_key
 from airflow_hops.core.contract.protocol import StepResult, StepSpec
 from airflow_hops.core.processes.ending import GRACE_S
@@ -35,14 +35,13 @@ from airflow_hops.core.processes.files import write_atomically
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.processes.temporary_folders import variables_of_step
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.jobs import JOB_FILE, Job, JobRecord, this_host
-from airflow_hops.core.store.leases import Watch
+from airflow_hops.core.store.jobs import JOB_FILE, Job, this_host
+from airflow_hops.core.store.leases import LeaseRecord
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.process import Detached, StepProcess, kill_step, new_step_id
 
 State = Literal["prepared", "running", "succeeded", "ended"]
-_ORPHAN_TIMEOUT_S = 1800.0
 _PREFIX = "hops-job-"
 _POLL_S = 0.1
 _ATTACH_TIMEOUT_S = 30.0
@@ -81,8 +80,8 @@ class Jobs:
             host=this_host(),
             folder=str(folder),
             fingerprint=self._fingerprint,
-            record=self._store.uri("_state", "jobs", producer.dag_id, producer.run_id, producer.task, f"{job_id}.json"),
-            orphan_timeout_s=conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S),
+            record=self._store.uri("_state", "jobs", producer.dag_id, producer.run_id, producer.task, job_id),
+            orphan_timeout_s=orphan_timeout_s(),
         )
         (folder / "spec.json").write_text(self._spec.to_json())
         (folder / JOB_FILE).write_text(json.dumps(job.to_dict()))
@@ -161,46 +160,38 @@ class Jobs:
     def _end(self, job: Job) -> None:
         """Ends a job on any machine, and returns when it has ended.
 
-        A job of another machine is asked to end through the store. It counts as dead when its record has not changed
-        for :attr:`airflow_hops.core.store.jobs.Job.silence_s`: a job that cannot reach the store ends by itself before.
+        The lease of a job of another machine is taken over.
         """
         if job.is_here:
             kill_step(job.id, _session(job))
             return
-        self._store.write_text(job.takeover, json.dumps({"host": this_host()}))
-        record = _record(job, self._store)
-        watch = Watch(record)
-        while record is not None and record.state == "running" and not self._hook.killed:
-            if watch.silent_s > job.silence_s:
-                return
-            time.sleep(min(1.0, job.beat_s))
-            watch.see(record := _record(job, self._store))
+        job.lease(self._store).take_over(is_cancelled=lambda: self._hook.killed)
         if self._hook.killed:
             raise HopsError(f"step {job.step!r} was killed while it waited for the end of the job on {job.host}")
         time.sleep(min(1.0, job.beat_s))  # the job writes its last record just before it ends
 
     def _discard(self, job: Job) -> None:
         """Removes the files of a job that has ended."""
-        is_here = job.is_here
-        if is_here:
-            shutil.rmtree(job.path, ignore_errors=True)
         with contextlib.suppress(Exception):  # cleanup must not hide the job's outcome
-            self._store.remove_text(job.record)
-            if is_here:  # elsewhere the request to end stays, in case the machine comes back
-                self._store.remove_text(job.takeover)
+            if job.is_here:
+                shutil.rmtree(job.path, ignore_errors=True)
+                self._store.remove_folder(job.record)
+            else:  # the request to end stays, in case the machine comes back
+                job.lease(self._store).remove_first()
 
 
 def state_of(job: Job, store: ArtifactStore) -> State:
-    """Returns the state of a job, from its folder on its own machine, from its record elsewhere."""
+    """Returns the state of a job, from its folder on its own machine, from its lease elsewhere."""
     if not job.is_here:
         record = _record(job, store)
-        return "ended" if record is None else record.state  # type: ignore[return-value]
-    if lock_holder(job.path / "running") is not None:
+        if record is not None and not record.is_released:
+            return "running"
+    elif lock_holder(job.path / "running") is not None:
         return "running"
-    result = StepResult.read(job.path / "result.json")
+    result = result_of(job, store)
     if result is not None:
         return "succeeded" if result.error is None else "ended"
-    return "ended" if _size(job.path / "running") else "prepared"
+    return "prepared" if job.is_here and not _size(job.path / "running") else "ended"
 
 
 def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
@@ -208,7 +199,7 @@ def result_of(job: Job, store: ArtifactStore) -> StepResult | None:
     if job.is_here:
         return StepResult.read(job.path / "result.json")
     record = _record(job, store)
-    return record.step_result() if record else None
+    return StepResult.from_dict(record.note) if record is not None and record.note is not None else None
 
 
 class JobProcess(StepProcess):
@@ -327,9 +318,9 @@ def _session(job: Job) -> int | None:
     return None
 
 
-def _record(job: Job, store: ArtifactStore) -> JobRecord | None:
+def _record(job: Job, store: ArtifactStore) -> LeaseRecord | None:
     with contextlib.suppress(BadInput):  # written for another store
-        return JobRecord.read(job, store)
+        return job.lease(store).read(first=True)
     return None
 
 

@@ -17,17 +17,17 @@ from airflow_hops.core.contract.protocol import StepResult, format_record
 from airflow_hops.core.processes.ending import end_everything
 from airflow_hops.core.processes.locks import lock_for_process, lock_holder
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.jobs import Job, JobRecord
+from airflow_hops.core.store.jobs import Job
+from airflow_hops.core.store.leases import FENCE_BEATS, LeaseLost
 
 # Protocol of a job, whose other side is a worker (airflow_hops.core.store.jobs). Files in the job's folder:
 # - `running`: locked by this process until it ends; its text (pid, session) is written once. A free lock with text
 #   means that the job's process has ended, so no second process may run the step.
 # - `attached`: locked by the worker that follows the job. Without it for orphan_timeout_s, the job removes its record
 #   and ends; a retry on this machine attaches again before.
-# In the store: this process writes the record every beat_s, with a growing number, until its result. A retry on another
-# machine that sees no new number for long enough writes `takeover`, and waits. This process reads it after each beat,
-# and ends everything; if it cannot reach the store for fence_s, it ends by itself, before the retry considers it dead.
-# So two machines never run the step at once.
+# In the store: this process holds the job's lease until its result (airflow_hops.core.store.leases). A retry on another
+# machine takes it over, and waits. This process finds out before a beat, and ends everything; if it is overdue, it ends
+# by itself, before the retry considers it dead. So two machines never run the step at once.
 # _storing serializes the beats, the result, and forks: a rank must not inherit a lock of the store's client.
 
 _LOOK_S = 0.5
@@ -35,18 +35,16 @@ _LOCK_ATTEMPTS = 20
 
 
 class JobKeeper:
-    """Maintains a job's lock and record while its step works.
+    """Holds a job's lock and lease while its step works.
 
-    One thread checks that a worker is attached. Another, which may have to wait for the store, writes the record and
-    checks whether the job has been asked to end.
+    One thread checks that a worker is attached. Another, which may have to wait for the store, beats.
     """
 
     def __init__(self, job: Job, store: ArtifactStore) -> None:
         self._job, self._store = job, store
         self._done = threading.Event()
         self._storing = threading.Lock()
-        self._beat = 0
-        self._stored_at = time.monotonic()
+        self._lease = job.lease(store)
         self._store_error: BaseException | None = None
 
     def begin(self) -> bool:
@@ -54,23 +52,23 @@ class JobKeeper:
 
         It is not if another process is or was the job's process, or if the job has already been asked to end.
         """
-        if not self._lock() or self._asked_to_end():
+        if not self._lock() or not self._lease.try_take():
             return False
-        self._store_record("running")
         # Delays forks of ranks while a thread may hold a lock of the store's libraries.
         os.register_at_fork(
             before=self._storing.acquire, after_in_parent=self._storing.release, after_in_child=self._storing.release
         )
-        for target in (self._look, self._keep_record):
+        for target in (self._look, self._beat):
             threading.Thread(target=target, name=f"job{target.__name__}", daemon=True).start()
         return True
 
     def finish(self, result: StepResult) -> None:
-        """Writes the result to the record, for workers on other machines."""
+        """Releases the lease with the result, for workers on other machines."""
         self._done.set()
         with self._storing:
             try:
-                self._store_record("succeeded" if result.error is None else "ended", result)
+                self._lease.note = result.to_dict()
+                self._lease.release()
             except (OSError, HopsError) as error:
                 _say(f"the job's record {self._job.record} cannot be written: {error}", logging.WARNING)
 
@@ -105,47 +103,33 @@ class JobKeeper:
             was_attached = attached
             if now - attached_at > self._job.orphan_timeout_s:
                 with contextlib.suppress(Exception):
-                    self._store.remove_text(self._job.record)
+                    self._store.remove_folder(self._job.record)
                 self._end(f"no worker has come back within {self._job.orphan_timeout_s:g} s")
-            if now - self._stored_at > self._job.fence_s:
+            if self._lease.is_overdue:
                 self._end(
-                    f"the store has not taken this job's record {self._job.record} for {self._job.fence_s:g} s "
+                    f"the store has not taken this job's record {self._job.record} for {FENCE_BEATS} beats "
                     f"({self._store_error!r}), and a retry on another machine is about to consider it dead"
                 )
 
-    def _keep_record(self) -> None:
+    def _beat(self) -> None:
         while not self._done.wait(self._job.beat_s):
             try:
                 with self._storing:
                     if self._done.is_set():
                         return
-                    self._store_record("running")
-                    asked = self._asked_to_end()
+                    self._lease.beat()
+            except LeaseLost:
+                with contextlib.suppress(Exception):
+                    self._lease.release()
+                self._end("a retry on another machine takes this job's place")
             except Exception as error:  # _look() checks how long this lasts
                 self._store_error = error
-                continue
-            if asked:
-                with contextlib.suppress(Exception):
-                    self._store_record("ended")
-                self._end("a retry on another machine takes this job's place")
 
     def _end(self, why: str) -> NoReturn:
         _say(f"{why}: the step ends", logging.ERROR)
         if lock_holder(self._job.path / "attached") is None:  # otherwise the worker removes it
             shutil.rmtree(self._job.path, ignore_errors=True)
         end_everything()
-
-    def _asked_to_end(self) -> bool:
-        try:
-            self._store.read_text(self._job.takeover)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _store_record(self, state: str, result: StepResult | None = None) -> None:
-        self._beat += 1
-        JobRecord(state, self._beat, result.to_dict() if result is not None else None).write(self._job, self._store)
-        self._stored_at = time.monotonic()
 
 
 def _say(text: str, level: int) -> None:
