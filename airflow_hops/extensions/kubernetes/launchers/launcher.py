@@ -2,6 +2,8 @@
 
 # Pods are found by labels: DAG, run, task, map index, iteration, and the id of the store, by which two Airflows that
 # share a namespace do not touch each other's pods. The label of the fingerprint covers code, parameters and inputs.
+# So no step as a pod needs Airflow's ResumableJobMixin, which finds only what an operator has stored after submitting
+# it: pods are also made outside of operators, as by back-tests, and a worker may die before it has stored anything.
 #   same labels, same fingerprint, not failed or being deleted   this try follows the pod
 #   same labels otherwise                                        the pod is deleted, and a new one is made
 #   other task, ended for longer than ``orphan_timeout``         the pod is deleted: no worker came for its result
@@ -19,8 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.connections import find_connection, similar_connections
+from airflow_hops.connections import find_connection, orphan_timeout_s, similar_connections
 from airflow_hops.core.contract.artifacts import BadInput, cache_key
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.store import ArtifactStore
@@ -36,12 +37,9 @@ from airflow_hops.launchers.warm import WarmStart
 if TYPE_CHECKING:
     from kubernetes import client
 
-    from airflow_hops.extensions.kubernetes.launchers.process import PodFiles
-
 log = logging.getLogger(__name__)
 
 DEFAULT_CONN_ID = "kubernetes_default"
-_ORPHAN_TIMEOUT_S = 1800.0
 _MOST_BEAT_S = 30.0
 
 
@@ -141,12 +139,12 @@ class KubernetesLauncher(Launcher):
         pod = self._find(api, spec, labels)
         if pod is not None:
             log.info("An earlier try left %s: this try follows it", full_name(pod))
-            files = self._files(spec, store, pod.metadata.name)
         else:
-            pod, files = self._create(api, spec, labels, store, spec_path, code_paths, variables)
+            pod = self._create(api, spec, labels, store, spec_path, code_paths, variables)
             log.info("The step is %s", full_name(pod))
+        record, log_file = _record(spec, store, pod.metadata.name), detached.log if detached else None
         return PodProcess(
-            api, pod, files, spec_path.parent, **self._timeouts, log_file=detached.log if detached else None
+            api, pod, store, record, spec_path.parent, beat_s=_beat_s(), log_file=log_file, **self._timeouts
         )
 
     def _find(self, api: client.CoreV1Api, spec: StepSpec, labels: Mapping[str, str]) -> client.V1Pod | None:
@@ -192,7 +190,7 @@ class KubernetesLauncher(Launcher):
         spec_path: Path,
         code_paths: Sequence[str],
         variables: Mapping[str, str],
-    ) -> tuple[client.V1Pod, PodFiles]:
+    ) -> client.V1Pod:
         """Creates the Secret and the pod of a step, and those of its ranks, if they are pods."""
         from airflow_hops.extensions.kubernetes.launchers import manifests
         from airflow_hops.extensions.kubernetes.launchers.failures import calling_api
@@ -208,7 +206,6 @@ class KubernetesLauncher(Launcher):
         pod = manifests.step_pod(
             self._user, name=name, namespace=namespace, python=python, folder=folder, labels=labels
         )
-        files = self._files(spec, store, name)
         with reaching_store(store.root):
             code, places = store_code(store, code_paths, needed_modules(spec, self.runtime))
             order = PodOrder(
@@ -218,9 +215,8 @@ class KubernetesLauncher(Launcher):
                 store=store.root,
                 code_paths=places,
                 variables=dict(variables),
-                result=files.result,
-                followed=files.followed,
-                beat_s=files.beat_s,
+                record=_record(spec, store, name),
+                beat_s=_beat_s(),
                 orphan_timeout_s=orphan_timeout_s(),
                 grace_s=pod.spec.termination_grace_period_seconds,
             )
@@ -240,7 +236,6 @@ class KubernetesLauncher(Launcher):
         program = Path(start.__file__).read_text()
         order_files = {"start.py": program, "pod.json": json.dumps(asdict(order)), "spec.json": spec_path.read_text()}
         secret_object = manifests.step_secret(pod, order_files)
-        store.write_text(files.followed, "created")
         with calling_api(f"create the Secret {namespace}/{name}"):
             api.create_namespaced_secret(namespace, secret_object)
         try:
@@ -265,15 +260,7 @@ class KubernetesLauncher(Launcher):
             with contextlib.suppress(Exception):
                 api.delete_namespaced_pod(name, namespace)
             raise
-        return created, files
-
-    def _files(self, spec: StepSpec, store: ArtifactStore, name: str) -> PodFiles:
-        from airflow_hops.extensions.kubernetes.launchers.process import PodFiles
-
-        producer = spec.producer
-        folder = ("_state", "pods", producer.dag_id, producer.run_id, producer.task)
-        beat_s = min(_MOST_BEAT_S, orphan_timeout_s() / 4)
-        return PodFiles(store, store.uri(*folder, f"{name}.json"), store.uri(*folder, f"{name}.followed"), beat_s)
+        return created
 
 
 def needed_modules(spec: StepSpec, runtime: Path) -> set[Path] | None:
@@ -285,9 +272,13 @@ def needed_modules(spec: StepSpec, runtime: Path) -> set[Path] | None:
     return None if code.unknown else {Path(str(file)) for file in code.files.values()}
 
 
-def orphan_timeout_s() -> float:
-    """Returns the seconds after which a pod that no worker follows ends."""
-    return conf.getfloat("hops", "orphan_timeout", fallback=_ORPHAN_TIMEOUT_S)
+def _beat_s() -> float:
+    return min(_MOST_BEAT_S, orphan_timeout_s() / 4)
+
+
+def _record(spec: StepSpec, store: ArtifactStore, name: str) -> str:
+    producer = spec.producer
+    return store.uri("_state", "pods", producer.dag_id, producer.run_id, producer.task, name)
 
 
 def _installation(store: ArtifactStore) -> str:

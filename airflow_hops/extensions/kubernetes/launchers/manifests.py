@@ -20,7 +20,6 @@ BASE = "base"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTALLATION = "airflow-hops/installation"
 FINGERPRINT = "airflow-hops/fingerprint"
-FOLLOWER = "airflow-hops/follower"
 ROLE = "airflow-hops/role"
 PORT = 8476
 """Port of the step's pod that its ranks connect to."""

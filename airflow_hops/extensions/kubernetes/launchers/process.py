@@ -1,14 +1,14 @@
 """A step's pod as a process: its output by line, its exit code, its result, and a kill that deletes it."""
 
-# How worker and pod find out about each other's end; the files are in the store (:class:`PodFiles`):
-# 1. A worker writes its token into an annotation of the pod: the last one to do so follows the pod. A follower that
-#    reads another token stops without deleting the pod.
-# 2. It writes ``followed`` every ``beat_s`` seconds, and every half second while the pod starts, with the time of the
-#    last line that it has shown. The next follower reads the log from that time on.
-# 3. The pod writes ``result`` before its container ends. Without it, the error is the reason that Kubernetes gives.
-# 4. A kill deletes the pod, if this worker still follows it, and removes both files.
+# How worker and pod find out about each other's end, by a folder of the store:
+# 1. The worker that follows the pod has its lease (airflow_hops.core.store.leases). A later one takes it at once, since
+#    all have the pod's name; a follower that has lost it stops without deleting the pod.
+# 2. It beats every ``beat_s`` seconds, and every half second while the pod starts, with the time of the last line that
+#    it has shown as the note. The next follower reads the log from that time on.
+# 3. The pod writes the result before its container ends. Without it, the error is the reason that Kubernetes gives.
+# 4. A kill deletes the pod, if this worker still follows it, and removes the folder.
 # A killed worker leaves all of it. The next try finds the pod by its labels and fingerprint; without one, the pod ends
-# its step after ``orphan_timeout``, as it no longer sees ``followed`` change.
+# its step after ``orphan_timeout``, as it no longer sees a beat.
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ import math
 import signal
 import threading
 import time
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,9 @@ from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.contract.protocol import StepResult, format_record
 from airflow_hops.core.processes.ending import GRACE_S
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import Lease, LeaseLost
 from airflow_hops.extensions.kubernetes.launchers.failures import (
     base_state,
-    calling_api,
     full_name,
     is_unreachable,
     not_started,
@@ -46,7 +45,8 @@ from airflow_hops.extensions.kubernetes.launchers.failures import (
     why_it_ended,
     why_it_waits,
 )
-from airflow_hops.extensions.kubernetes.launchers.manifests import BASE, FOLLOWER
+from airflow_hops.extensions.kubernetes.launchers.in_pod import RESULT
+from airflow_hops.extensions.kubernetes.launchers.manifests import BASE
 from airflow_hops.launchers.process import StepProcess
 
 log = logging.getLogger(__name__)
@@ -64,31 +64,16 @@ _LATE_S = 5.0
 """Seconds by which a line of the log may arrive late."""
 
 
-@dataclass(frozen=True)
-class PodFiles:
-    """Addresses in the store of the files that worker and pod exchange.
-
-    Attributes:
-        result: The step's result.
-        followed: The file in which the worker beats (:mod:`airflow_hops.core.store.leases`), with the time of the last
-            shown line.
-        beat_s: Seconds between two beats.
-    """
-
-    store: ArtifactStore
-    result: str
-    followed: str
-    beat_s: float
-
-
 class PodProcess(StepProcess):
     """A pod that this process follows; a later follower takes it over.
 
     Args:
         api: The API.
         pod: The pod, which exists.
-        files: Files of the pod in the store.
+        store: The artifact store.
+        record: Address of the pod's folder in the store.
         folder: Folder for the step's result.
+        beat_s: Seconds between two beats.
         startup_timeout_s: Seconds after which a pending pod is given up.
         lost_node_timeout_s: Seconds after which a pod on an unresponsive node counts as lost.
         log_file: File for the output, instead of :meth:`lines`; None for none.
@@ -98,16 +83,18 @@ class PodProcess(StepProcess):
         self,
         api: client.CoreV1Api,
         pod: client.V1Pod,
-        files: PodFiles,
+        store: ArtifactStore,
+        record: str,
         folder: Path,
         *,
+        beat_s: float,
         startup_timeout_s: float,
         lost_node_timeout_s: float,
         log_file: Path | None = None,
     ) -> None:
         super().__init__(pod.metadata.name, None, None, self._exit_code)
         self._api, self._manager = api, PodManager(api)
-        self._pod, self._files, self._folder = pod, files, folder
+        self._pod, self._store, self._record, self._folder = pod, store, record, folder
         self._startup_timeout_s, self._log_file = startup_timeout_s, log_file
         self._lost_node_timeout_s, self._reached_at = lost_node_timeout_s, time.monotonic()
         self._is_gone = self._killed = self._collected = False
@@ -117,14 +104,11 @@ class PodProcess(StepProcess):
         self._gone_at = math.inf
         self._shown: pendulum.DateTime | None = None
         self._shown_at: float | None = None
-        with contextlib.suppress(Exception):  # the last line that an earlier follower has shown
-            self._shown = pendulum.parse(files.store.read_text(files.followed).split()[1])  # type: ignore[assignment]
         self._over = threading.Event()
-        self._token = uuid.uuid4().hex
-        with calling_api(f"follow {full_name(pod)}"):
-            body = {"metadata": {"annotations": {FOLLOWER: self._token}}}
-            api.patch_namespaced_pod(pod.metadata.name, pod.metadata.namespace, body)
-        self._beat(0)
+        self._beat_s, self._lease = beat_s, Lease(store, record, pod.metadata.name)
+        self._lease.take()
+        if self._lease.note:  # the last line that an earlier follower has shown
+            self._shown = pendulum.parse(self._lease.note)  # type: ignore[assignment]
         threading.Thread(target=self._keep_beating, name=f"follows {pod.metadata.name}", daemon=True).start()
 
     def lines(self) -> Iterator[str]:
@@ -181,9 +165,8 @@ class PodProcess(StepProcess):
             deadline = time.monotonic() + (self._pod.spec.termination_grace_period_seconds or 0) + _GONE_S
             while is_running and self.poll() is None and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-            for uri in (self._files.result, self._files.followed):
-                with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
-                    self._files.store.remove_text(uri)
+            with contextlib.suppress(Exception):  # cleanup must not hide the step's outcome
+                self._store.remove_folder(self._record)
 
     def _starting(self) -> Iterator[str]:
         """Waits until the pod runs; yields a line for each reason of its waiting."""
@@ -268,7 +251,7 @@ class PodProcess(StepProcess):
             return
         self._collected = True
         try:
-            result = StepResult.from_dict(self._files.store.read_json(self._files.result))
+            result = StepResult.from_dict(self._store.read_json(f"{self._record}/{RESULT}"))
         except FileNotFoundError:
             if self._killed:
                 return
@@ -318,23 +301,23 @@ class PodProcess(StepProcess):
         return []
 
     def _is_follower(self) -> bool:
-        annotations = self._pod.metadata.annotations or {}
-        with contextlib.suppress(ApiException, HTTPError, KubernetesApiException):
-            annotations = self._manager.read_pod(self._pod).metadata.annotations or {}
-        return annotations.get(FOLLOWER) in (None, self._token)
-
-    def _beat(self, number: int) -> None:
-        shown = self._shown.isoformat() if self._shown is not None else ""
-        self._files.store.write_text(self._files.followed, f"{self._token}-{number} {shown}")
+        try:
+            self._lease.check()
+        except LeaseLost:
+            return False
+        except Exception as error:  # raised by the store's client
+            log.debug("%s: its lease cannot be read (%s)", full_name(self._pod), error)
+        return True
 
     def _keep_beating(self) -> None:
-        number, beaten_at = 0, time.monotonic()
+        beaten_at = time.monotonic()
         while not self._over.wait(_STARTING_BEAT_S):
             is_starting = self._shown is None and self._pod.status.phase == "Running"
-            if is_starting or time.monotonic() - beaten_at > self._files.beat_s - _STARTING_BEAT_S:
-                number, beaten_at = number + 1, time.monotonic()
+            if is_starting or time.monotonic() - beaten_at > self._beat_s - _STARTING_BEAT_S:
+                beaten_at = time.monotonic()
+                self._lease.note = self._shown and self._shown.isoformat()
                 with contextlib.suppress(Exception):  # the next heartbeat may succeed
-                    self._beat(number)
+                    self._lease.beat()
 
 
 def _is_deleted(pod: client.V1Pod) -> bool:
