@@ -218,6 +218,16 @@ def test_killed_daemon_resumes_transfers(organisation: Make, tmp_path: Path) -> 
     assert sent < 1.5 * 50_000_000  # what had come is not sent again
 
 
+def test_second_daemon_of_a_store_is_refused(organisation: Make) -> None:
+    north = organisation("north")
+    north.start()
+    other = organisation("other", store=north.store)
+    other.start()
+    assert other.daemon is not None and other.daemon.wait(60) == 1
+    assert "sharing daemon: north on " in other.log.read_text()
+    assert "one daemon serves a store: end that one first" in other.log.read_text()
+
+
 def test_vanished_peers_fail_the_transfer_and_a_second_request_resumes_it(organisation: Make, tmp_path: Path) -> None:
     north, south = two(organisation, download_mbit_s=20, stall_s=12)
     files = random_files(tmp_path / "files", a=20_000_000)

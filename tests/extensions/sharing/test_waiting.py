@@ -20,7 +20,9 @@ def records(tmp_path: Path) -> SharingRecords:
 
 
 def beat(records: SharingRecords, *, at: float, refreshed: float = 0.0) -> None:
-    records.write(Daemon(at, "them", "host", "listen", "announced", refreshed), "daemon.json")
+    lease = records.lease("them")
+    lease.note = Daemon(at, "them", "host", "listen", "announced", refreshed).to_dict()
+    lease.take()
 
 
 @pytest.mark.parametrize("ahead_s", [-90, 90])

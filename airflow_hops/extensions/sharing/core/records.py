@@ -11,8 +11,8 @@ Below ``<store>/_state/sharing``:
 - ``versions/<name>.json``: the last version that was published, and ``sequence.json``: the catalogue's last number;
 - ``requests/<organisation>@<name>@<version>.json``: downloads that tasks and commands request, ``refresh.json``:
   the last request for new catalogues;
-- ``transfers/<info hash>.json``: the state of each transfer, ``daemon.json``: the daemon's beats
-  (:mod:`airflow_hops.core.store.leases`).
+- ``transfers/<info hash>.json``: the state of each transfer, ``daemon/``: the daemon's lease
+  (:mod:`airflow_hops.core.store.leases`), with its state as the note.
 
 The clocks of the daemon and of those who ask may differ: a request's time is only its id, which the answer repeats.
 
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_hops.core.contract.artifacts import BadInput, UnreadableFile, parse_json
 from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import Lease
 from airflow_hops.extensions.sharing.core.entries import DATASET_NAME, Dataset, DatasetRef, Preview, Seed, check_text
 
 if TYPE_CHECKING:
@@ -306,8 +307,13 @@ class SharingRecords:
 
     def daemon(self) -> Daemon | None:
         """Returns the daemon's last report, or None."""
-        value = self.read("daemon.json")
-        return None if value is None else Daemon.from_dict(value)
+        record = self.lease().read()
+        return None if record is None or record.note is None else Daemon.from_dict(record.note)
+
+    def lease(self, holder: str = "") -> Lease:
+        """Returns the lease of the one daemon that serves the store."""
+        advice = "one daemon serves a store: end that one first"
+        return Lease(self.store, self.uri("daemon"), holder, what="sharing daemon", advice=advice)
 
     def update_catalogue(self, key: Ed25519PrivateKey) -> None:
         """Writes the public catalogue from the signed statements, and removes documents that it does not name."""

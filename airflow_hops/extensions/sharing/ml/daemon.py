@@ -22,7 +22,7 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.leases import BEAT_S
+from airflow_hops.core.store.leases import BEAT_S, LeaseLost
 from airflow_hops.extensions.sharing.core.records import Daemon, SharingRecords
 from airflow_hops.extensions.sharing.core.settings import SharingFolder
 from airflow_hops.extensions.sharing.core.statements import load_key
@@ -34,7 +34,7 @@ from airflow_hops.extensions.sharing.ml.transport import Session, resolve
 # starts an exchange of catalogues if it is due, and takes a step in each transfer. Slow work (HTTP, copies to the
 # store) is in tasks; at most one exchange runs, and one copy per data set. The rest of the system writes requests as
 # records, and reads the daemon's records: nothing calls it, so a killed daemon loses no request.
-# The lock of the folder excludes a second daemon with the same key and files.
+# The lock of the folder excludes a second daemon with the same key and files, the lease one of the same store.
 
 log = logging.getLogger("airflow_hops.sharing")
 _TICK_S = 0.5
@@ -57,13 +57,14 @@ class SharingDaemon:
         self.session = Session(of.listen, data, **rates, target_delay_ms=of.target_delay_ms)
         self.others = Others()
         self.transfers = Transfers(self.records, self.session, of, key, self.others)
+        self.lease = self.records.lease(f"{of.organisation} on {socket.gethostname()} ({folder.path})")
         self._refreshed, self._exchanged_at = 0.0, -math.inf
         self.problem: str | None = None
         self._told = -math.inf
         self._exchange: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Serves until the process is ended."""
+        """Serves until the process is ended, or another daemon has taken the lease."""
         log.info("%s listens at %s", self.settings.organisation, self.settings.listen)
         for catalogue in self.records.catalogues():
             self.others.catalogues[catalogue.organisation] = catalogue
@@ -72,6 +73,8 @@ class SharingDaemon:
             try:
                 self.tick()
                 self.problem = None
+            except LeaseLost:
+                raise
             except Exception as error:  # the store's client has its own errors; damaged records cause others
                 if str(error) != self.problem:
                     log.warning("%s", error, exc_info=not isinstance(error, HopsError | OSError))
@@ -104,7 +107,8 @@ class SharingDaemon:
     def _tell(self) -> None:
         of, host = self.settings, socket.gethostname()
         addresses = of.organisation, host, of.listen, of.announced
-        self.records.write(Daemon(time.time(), *addresses, self._refreshed, of.seeding, self.problem), "daemon.json")
+        self.lease.note = Daemon(time.time(), *addresses, self._refreshed, of.seeding, self.problem).to_dict()
+        self.lease.beat()
 
     def _begin_exchange(self) -> None:
         if self._exchange is not None:
@@ -137,6 +141,7 @@ def main(arguments: Mapping[str, Any]) -> None:
 
     Raises:
         BadInput: the settings are invalid, or another daemon uses the same folder.
+        LeaseTaken: another daemon serves the store.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     folder = SharingFolder(Path(arguments["folder"]))
@@ -146,7 +151,11 @@ def main(arguments: Mapping[str, Any]) -> None:
             daemon = SharingDaemon(store, folder)
             for name in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(name, lambda *_: sys.exit(0))
-            asyncio.run(daemon.run())
+            daemon.lease.take()
+            try:
+                asyncio.run(daemon.run())
+            finally:
+                daemon.lease.release()
     except TimeoutError:
         raise BadInput(f"{folder.path}: another daemon uses this folder") from None
 
