@@ -64,7 +64,7 @@ TITLES = {
     "features_5000": "statistics of 5,000 features, two data sets",
     "skew_5000": "skew of 5,000 features, 30 comparisons",
     "schema_5000": "a schema of 5,000 features",
-    "points": "50,000 points in Dive",
+    "points": "20,000 points in Dive",
     "pan_frame": "a frame while they are moved",
     "facets": "Facets Overview, the same 1,000 features, from a local file",
 }
@@ -73,7 +73,7 @@ PIPELINE = f"""document.querySelector('a[href*="/plugin/hops/data?dag={DAG}"]')"
 BARE = "document.body?.innerText.includes('There is no such page')"
 ROWS = """(() => { const rows = document.querySelectorAll('table[aria-label="Features"] tbody tr[data-index]');
   return rows.length >= 8 && [...rows[7].cells].slice(2).some((cell) => /[0-9]/.test(cell.textContent)); })()"""
-POINTS = "document.querySelector('[data-dive=\"plot\"][data-ready=\"true\"]')?.dataset.points === '50000'"
+POINTS = "document.querySelector('[data-dive=\"plot\"][data-ready=\"true\"]')?.dataset.points === '20000'"
 FIRST_OF = """document.querySelector('table[aria-label="{table}"] tr[data-index="0"]')?.textContent"""
 FIRST = "document.querySelector('tr[data-index=\"0\"] [data-feature]')?.dataset.feature"
 FACETS_REST_MS = 3000
@@ -126,7 +126,7 @@ def measure_site(browser: Browser, url: str, run_id: str, received: dict[str, in
         found[f"{name}_sort"] = [sort(window, heading, first) for heading in headings]
         window.close()
     window = Window(context, POINTS)
-    found["points"] = [window.open(address_of(url, run_id, "rows", "examples", tab="dive", split="train"))]
+    found["points"] = [window.open(address_of(url, run_id, "sampled", "statistics", tab="dive", split="train"))]
     window.settle()
     received["points"] = window.payload("/hops/api/")
     found["pan_frame"] = [milliseconds / 1000 for milliseconds in window.pan()]

@@ -1,19 +1,15 @@
-"""A Parquet file that brings a program along: what an operator and the pages say of it."""
+"""A Parquet file that brings a program along: what an operator says of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import HTTPException
 
-from airflow_hops.core.contract.artifacts import Producer
 from airflow_hops.core.contract.profiles import BASE, profile_of
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
-from airflow_hops.web.queries import _servers, ask_bytes
+from airflow_hops.hooks.runtime import StepFailed
 from tests.ml.crafted_files import write_crafted
 
 pytestmark = pytest.mark.runtime
@@ -43,25 +39,4 @@ def test_step_refuses_a_crafted_file_or_reads_its_storage_type(
         assert not failed.value.retryable
     else:
         run_step("airflow_hops.ml.stages.ingest:run", **ingest)
-    assert not proof.exists()
-
-
-def test_page_refuses_a_crafted_file_or_shows_its_storage_type(store: Any, runtime: Path, proof: Path) -> None:
-    hook = RuntimeHook()
-    hook.__dict__["settings"] = replace(hook.settings, store=store.root)
-    producer = Producer("d", "r", "t")
-    with store.create(store.address(producer, "examples"), "examples", producer) as writer:
-        (writer.path / "train").mkdir()
-        write_crafted(writer.path / "train" / "crafted.parquet", proof)
-        artifact = writer.commit().to_dict()
-    try:
-        for verb, params in (("splits", {}), ("sample", {"split": "train", "rows": 3, "columns": None, "row": None})):
-            if profile_of(runtime) is not BASE:
-                ask_bytes(hook, f"examples/{verb}", {"artifact": artifact, **params})
-                continue
-            with pytest.raises(HTTPException, match=r"crafted\.parquet: refused: " + REFUSED) as refused:
-                ask_bytes(hook, f"examples/{verb}", {"artifact": artifact, **params})
-            assert refused.value.status_code == 422
-    finally:
-        _servers.end()
     assert not proof.exists()

@@ -71,6 +71,7 @@ def fill_window(writer: ArtifactWriter, source: Path, number: int) -> Artifact:
 
 
 def _commit(writer: ArtifactWriter, found: Mapping[str, Any], window: list[str] | None) -> Artifact:
+    from airflow_hops.ml.pages.statistics import write_page
     from airflow_hops.ml.statistics import STATISTICS_FILE, SUMMARY_FILE
     from airflow_hops.ml.statistics.summary import summarize
 
@@ -79,6 +80,7 @@ def _commit(writer: ArtifactWriter, found: Mapping[str, Any], window: list[str] 
         folder.mkdir(parents=True)
         (folder / STATISTICS_FILE).write_bytes(statistics.SerializeToString(deterministic=True))
         (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}))
+        write_page(folder, statistics)
     rows = {split: int(statistics.datasets[0].num_examples) for split, statistics in found.items()}
     features = max(len(statistics.datasets[0].features) for statistics in found.values())
     return writer.commit(

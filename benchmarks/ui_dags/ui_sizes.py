@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow.sdk import DAG, task
 
+from airflow_hops.operators import StatisticsOperator
+
 REPOSITORY = str(Path(__file__).resolve().parent.parent.parent)
 
 
@@ -47,4 +49,5 @@ with DAG("ui_sizes", schedule=None, doc_md=__doc__):
     statistics = task.hops(make_statistics, output_kind="statistics")
     for features in (1000, 5000):
         statistics.override(task_id=f"features_{features}")(features, REPOSITORY)
-    task.hops(make_rows, output_kind="examples").override(task_id="rows")(80_000)
+    rows = task.hops(make_rows, output_kind="examples").override(task_id="rows")(80_000)
+    StatisticsOperator(task_id="sampled", examples=rows)

@@ -9,13 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_hops.core.contract.artifacts import MANIFEST_NAME, Producer, RowCounts
-from airflow_hops.core.contract.profiles import BASE, CURRENT, profile_of
+from airflow_hops.core.contract.artifacts import Producer, RowCounts
 from web.conftest import Api
 
 pytestmark = pytest.mark.runtime
@@ -133,210 +130,96 @@ def test_unreadable_store_is_named_as_the_cause(api: Api, monkeypatch: pytest.Mo
     assert "s3://no-such/hops" in answer.json()["detail"]
 
 
+@pytest.fixture(scope="module")
+def rows(api: Api) -> str:
+    """The path of the sampled rows of a split."""
+    return api.artifact_path("statistics", "statistics") + "/rows?split=train"
+
+
 def _columns(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads rows as the page does; categories become their words."""
     (length,) = struct.unpack("<I", body[:4])
-    header = json.loads(body[4 : 4 + length])
-    data = body[4 + length :]
+    header, data = json.loads(body[4 : 4 + length]), body[4 + length :]
     assert (4 + length) % 8 == 0
-    columns = {}
+    columns: dict[str, Any] = {}
     for column in header["columns"]:
         assert column["offset"] % 8 == 0
         values = np.frombuffer(data, np.dtype(column["type"]).newbyteorder("<"), header["rows"], column["offset"])
-        columns[column["name"]] = column, values
+        columns[column["name"]] = values
+        if words := column.get("words"):
+            known = json.loads(data[words[0] : sum(words)])
+            columns[column["name"]] = [known[code] if code >= 0 else None for code in values]
     return header, columns
 
 
-def _values(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    header, columns = _columns(body)
-    return header, {name: values for name, (_, values) in columns.items()}
-
-
-def test_all_rows_are_sent_as_they_are(api: Api, folder_of: Any) -> None:
-    header, columns = _columns(api.get(api.artifact_path() + "/rows?split=train").content)
-    table = pq.read_table(folder_of("examples", "examples") / "train" / "part-00000.parquet")
+def test_rows_are_the_statistics_sample(api: Api, rows: str, folder_of: Any) -> None:
+    header, columns = _columns(api.get(rows).content)
+    sample = pq.read_table(folder_of("statistics", "statistics") / "train" / "sample.parquet")
     assert (header["rows"], header["total_rows"]) == (800, 800)
-    assert list(header["left_out"]) == ["vector"]
-    np.testing.assert_array_equal(columns["size"][1], np.float32(table["size"]))  # digits enough to place them
-    assert columns["label"][0]["type"] == "int8"
-    assert columns["large"][1].tolist() == table["large"].to_pylist()
-    described, maybe = columns["maybe"]
-    assert described["nulls"] == np.isnan(maybe).sum() == table["maybe"].null_count > 100
-    described, words = columns["word"]
-    assert [described["values"][code] for code in words] == table["word"].to_pylist()
-    assert described["values"][0] == "a"
+    for name in ("label", "size", "large", "maybe"):
+        np.testing.assert_array_equal(columns[name], sample[name].to_pandas())
+    assert columns["word"] == sample["word"].to_pylist()
+    assert [*columns["vector[1]"]] == [2.0] * 800
     assert "<img src=x onerror=alert(1)>" in columns
+    (maybe,) = [each for each in header["columns"] if each["name"] == "maybe"]
+    assert (maybe["role"], maybe["kind"], maybe["nulls"]) == ("number", "double", sample["maybe"].null_count)
 
 
-def test_a_split_without_rows_has_columns(api: Api) -> None:
-    producer = Producer("pages", api.pages.run_id, "validate")
-    with api.store.create(api.store.address(producer, "empty"), "empty", producer) as writer:
-        (writer.path / "train").mkdir()
-        schema = pa.schema([("size", pa.float64()), ("word", pa.string())])
-        pq.ParquetWriter(writer.path / "train" / "part-00000.parquet", schema).close()  # as Spark writes one
-        writer.commit()
-    path = api.artifact_path("validate", "empty")
-    assert api.get(f"{path}/splits").json()["train"]["rows"] == 0
-    answer = api.get(f"{path}/rows?split=train")
-    assert answer.status_code == 200, answer.text
-    header, columns = _columns(answer.content)
-    assert (header["rows"], list(columns)) == (0, ["size", "word"])
+def test_columns_and_single_rows_are_parts_of_the_same_sample(api: Api, rows: str) -> None:
+    whole = _columns(api.get(rows).content)[1]
+    header, part = _columns(api.get(f"{rows}&column=word&column=size").content)
+    assert list(part) == ["word", "size"]
+    assert part["word"] == whole["word"]
+    np.testing.assert_array_equal(part["size"], whole["size"])
+    for row in (0, 799):
+        header, one = _columns(api.get(f"{rows}&row={row}").content)
+        assert (header["rows"], header["total_rows"]) == (1, 800)
+        assert all(one[name][0] == values[row] or np.isnan(values[row]) for name, values in whole.items())
 
 
-def test_a_sample_is_repeatable_and_of_the_requested_columns(api: Api, folder_of: Any) -> None:
-    path = api.artifact_path() + "/rows?split=train&rows=50&column=id&column=size"
-    first = api.get(path).content
-    assert api.get(path).content == first
-    header, columns = _columns(first)
-    assert list(columns) == ["id", "size"]
-    ids = [columns["id"][0]["values"][code] for code in columns["id"][1]]
-    assert len(set(ids)) == header["rows"] == 50
-    table = pq.read_table(folder_of("examples", "examples") / "train" / "part-00000.parquet")
-    sizes = dict(zip(table["id"].to_pylist(), table["size"].to_pylist(), strict=True))
-    np.testing.assert_array_equal(columns["size"][1], np.float32([sizes[name] for name in ids]))
+def test_splits_list_their_columns(api: Api) -> None:
+    splits = api.get(api.artifact_path("statistics", "statistics") + "/splits").json()
+    assert {name: split["rows"] for name, split in splits.items()} == {"train": 800, "eval": 200}
+    roles = {column["name"]: column["role"] for column in splits["train"]["columns"]}
+    assert (roles["size"], roles["word"], roles["vector[0]"]) == ("number", "category", "number")
+    assert api.get(api.artifact_path() + "/splits").json() == {}
 
 
-def test_statistics_show_their_sample_of_the_rows(api: Api) -> None:
+def test_statistics_of_an_older_version_name_the_task_to_clear(api: Api) -> None:
     producer = Producer("pages", api.pages.run_id, "validate")
     with api.store.create(api.store.address(producer, "statistics"), "statistics", producer) as writer:
         (writer.path / "train").mkdir()
-        pq.write_table(pa.table({"size": [1.5, 2.5]}), writer.path / "train" / "sample.parquet")
-        writer.commit(rows={"train": RowCounts(9, 7, {"not sampled": 2})})
+        (writer.path / "train" / "FeatureStats.pb").write_bytes(b"")
+        writer.commit(rows={"train": RowCounts(9, 7, {"not sampled": 2})}, metrics={"features": 3})
     path = api.artifact_path("validate", "statistics")
-    assert api.get(f"{path}/splits").json()["train"]["rows"] == 2
-    header, columns = _values(api.get(f"{path}/rows?split=train").content)
-    assert (header["rows"], header["total_rows"]) == (2, 7)
-    assert columns["size"].tolist() == [1.5, 2.5]
+    (known,) = api.get(f"{path}/statistics").json()["datasets"]
+    assert (known["name"], known["rows"], known["features"]) == ("train", 7, 3)
+    for part in ("/splits", "/statistics/features?dataset=train", "/statistics/feature?dataset=train&feature=a"):
+        answer = api.get(path + part)
+        assert (answer.status_code, "clear task 'validate' of run" in answer.json()["detail"]) == (409, True), part
+
+
+def test_damaged_rows_are_named(api: Api, rows: str, folder_of: Any) -> None:
+    file = folder_of("statistics", "statistics") / "train" / "page_rows.bin"
+    content = file.read_bytes()
+    try:
+        for damaged in (b"", content[:40]):
+            file.write_bytes(damaged)
+            answer = api.get(rows)
+            assert (answer.status_code, "clear the task that wrote it" in answer.json()["detail"]) == (502, True)
+    finally:
+        file.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ("split=../eval", "split is '../eval', expected one of eval, train"),
-        ("split=train&column=no", "column 'no' is not in split 'train'; it has id, label"),
-        ("split=train&rows=0", "greater_than_equal"),
+        ("split=../eval", "split is '../eval', expected one of"),
+        ("split=train&column=no", "column 'no' is not in split 'train'; it has "),
+        ("split=train&row=800", "row is 800, expected 0 to 799, as 800 are sampled"),
     ],
 )
 def test_missing_rows_are_named(api: Api, query: str, says: str) -> None:
-    answer = api.get(f"{api.artifact_path()}/rows?{query}")
+    answer = api.get(f"{api.artifact_path('statistics', 'statistics')}/rows?{query}")
     assert answer.status_code == 422
     assert says in answer.text
-
-
-def test_failure_names_the_newer_profile_of_the_workers(api: Api, folder_of: Any, runtime: Path) -> None:
-    """Holds under an API server of the profile ``base``; that of ``current`` is the newest."""
-    file = folder_of("examples", "examples") / MANIFEST_NAME
-    manifest = file.read_text()
-    file.write_text(json.dumps({**json.loads(manifest), "profile": CURRENT.name}))
-    try:
-        answer = api.get(f"{api.artifact_path()}/rows?split=train&column=no")
-    finally:
-        file.write_text(manifest)
-    named = "was written under the profile 'current', and the runtime environment here is of 'base'"
-    assert answer.status_code == 422
-    assert (named in answer.json()["detail"]) == (profile_of(runtime) is BASE)
-
-
-def test_query_server_requires_the_token(api: Api) -> None:
-    import httpx
-
-    from airflow_hops.web import queries as inspection
-
-    assert api.get(api.artifact_path("statistics", "statistics") + "/splits").status_code == 200
-    (server,) = inspection._servers._servers.values()
-    answer = httpx.post(f"{server.address}/examples/splits", json={}, headers={"Authorization": "Bearer guess"})
-    assert answer.status_code == 401
-    listening = {c.laddr.ip for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"}
-    assert listening == {"127.0.0.1"}
-
-
-NUMERIC = [[1.0, 2.5], [3.0, None], [None, 7.0], [0.1, -4.0]]
-
-
-@pytest.fixture(scope="module")
-def placed(api: Api) -> str:
-    """An artifact like those of a transform: vectors of fixed width, lists of any, bytes."""
-    table = pa.table(
-        {
-            "numeric": pa.array(NUMERIC, pa.list_(pa.float32(), 2)),
-            "ids": pa.array([[1], [], None, [2, 3]], pa.list_(pa.int64())),
-            "image": pa.array([b"1", b"2", b"3", b"4"]),
-            "wide": pa.array([[0] * 600] * 4, pa.list_(pa.int8(), 600)),
-            "day": pa.array([0, 1, None, 3], pa.date32()),
-            "late": pa.array([True, None, False, True]),
-            "at": pa.array([1_500, None, 0, 2_999_999], pa.timestamp("us")),
-        }
-    )
-    producer = Producer("pages", api.pages.run_id, "validate")
-    with api.store.create(api.store.address(producer, "placed"), "placed", producer) as writer:
-        (writer.path / "train").mkdir()
-        pq.write_table(table, writer.path / "train" / "part-00000.parquet", row_group_size=3)
-        writer.commit()
-    return api.artifact_path("validate", "placed")
-
-
-def test_split_lists_its_displayable_parts(api: Api, placed: str) -> None:
-    train = api.get(f"{placed}/splits").json()["train"]
-    assert train["rows"] == 4
-    assert {column["name"]: column["role"] for column in train["columns"]} == {
-        "numeric[0]": "number",
-        "numeric[1]": "number",
-        "ids": None,
-        "image": None,
-        "wide": None,
-        "day": "time",
-        "late": "boolean",
-        "at": "time",
-    }
-
-
-def test_vector_elements_are_columns_with_missing_counts(api: Api, placed: str) -> None:
-    header, columns = _values(api.get(f"{placed}/rows?split=train").content)
-    assert set(header["left_out"]) == {"ids", "image", "wide"}
-    np.testing.assert_array_equal(columns["numeric[0]"], np.float32([1, 3, np.nan, 0.1]))
-    np.testing.assert_array_equal(columns["numeric[1]"], np.float32([2.5, np.nan, 7, -4]))
-    np.testing.assert_array_equal(columns["day"], [0, 86_400_000, np.nan, 3 * 86_400_000])
-    assert columns["late"].tolist() == [1, -1, 0, 1]
-    np.testing.assert_array_equal(columns["at"], [1, np.nan, 0, 2_999])  # finer than a millisecond is cut off
-
-
-def test_columns_are_paged_consistently(api: Api, placed: str) -> None:
-    # The page asks for what the plot needs first: the rows must be the same in each answer.
-    whole = _values(api.get(f"{placed}/rows?split=train&rows=2").content)[1]
-    for name in ("numeric[1]", "day"):
-        part = _values(api.get(f"{placed}/rows?split=train&rows=2&column={name}").content)[1]
-        assert list(part) == [name]
-        np.testing.assert_array_equal(part[name], whole[name])
-
-
-def test_bulk_numbers_are_rounded_and_single_rows_exact(api: Api, placed: str) -> None:
-    random = np.random.default_rng(3)
-    exact = {
-        "wide": random.normal(0, 1, 100),
-        "narrow": 1e6 + random.normal(0, 1e-3, 100),  # as float32 they would all be the same
-        "huge": np.linspace(-1e300, 1e300, 100),
-        "missing": np.where(np.arange(100) % 2, np.nan, random.normal(0, 1, 100)),
-    }
-    producer = Producer("pages", api.pages.run_id, "validate")
-    with api.store.create(api.store.address(producer, "rounded"), "rounded", producer) as writer:
-        (writer.path / "train").mkdir()
-        pq.write_table(pa.table(exact), writer.path / "train" / "part-00000.parquet", row_group_size=30)
-        writer.commit()
-    rows = f"{api.artifact_path('validate', 'rounded')}/rows?split=train"
-    header, columns = _values(api.get(rows).content)
-    types = {column["name"]: column["type"] for column in header["columns"]}
-    assert types == {"wide": "float32", "narrow": "float64", "huge": "float64", "missing": "float32"}
-    for name, values in exact.items():
-        np.testing.assert_allclose(columns[name], values, rtol=0, atol=1e-5 * (np.nanmax(values) - np.nanmin(values)))
-    drawn = _values(api.get(f"{rows}&rows=40&column=narrow").content)[1]["narrow"]
-    for row in (0, 39):
-        header, columns = _values(api.get(f"{rows}&rows=40&row={row}").content)
-        (place,) = np.flatnonzero(exact["narrow"] == drawn[row])
-        assert (header["rows"], header["total_rows"]) == (1, 100)
-        assert all(np.array_equal(columns[name], values[[place]], equal_nan=True) for name, values in exact.items())
-    answer = api.get(f"{rows}&rows=40&row=40")
-    assert (answer.status_code, answer.json()["detail"]) == (422, "row is 40, expected 0 to 39, as 40 are sampled")
-
-
-def test_column_name_of_a_whole_vector_is_refused(api: Api, placed: str) -> None:
-    answer = api.get(f"{placed}/rows?split=train&column=numeric")
-    assert (answer.status_code, "column 'numeric' is not in split 'train'" in answer.json()["detail"]) == (422, True)

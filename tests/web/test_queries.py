@@ -70,13 +70,6 @@ def test_untrained_pipeline_has_no_runs(hook: RuntimeHook, tmp_path: Path) -> No
         ("runs/search", {"experiment": "pages", "order_by": ["size"]}, 422, "order ['size']"),
         ("runs/tracking", {}, 422, "there is no query 'runs/tracking'"),
         ("os/system", {}, 422, "there is no query 'os/system'"),
-        ("examples/sample", {"artifact": {"uri": "file:///etc"}}, 422, "expected an artifact"),
-        (
-            "examples/splits",
-            {"artifact": {"uri": "file:///etc", "kind": "examples", "fingerprint": "0"}},
-            422,
-            "'file:///etc' is not inside the store",
-        ),
         ("runs/search", {}, 502, "runs/search: KeyError: 'experiment'"),
     ],
 )

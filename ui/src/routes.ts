@@ -119,7 +119,7 @@ export const pagePath = (page: PagePath, dagId: string, query: Query = {}): stri
 /** A pipeline at a glance. */
 export const overviewPath = (dagId: string): string => pagePath("overview", dagId);
 
-/** Data: statistics, one or several overlaid, of a split (and with a feature opened); or Dive, of examples. */
+/** Data: statistics, one or several overlaid, of a split (and with a feature opened); or Dive, of their sampled rows. */
 export const dataPath = (
   dagId: string,
   to: {
@@ -178,10 +178,6 @@ export function artifactPath(ref: ArtifactRef): string {
   switch (ref.kind) {
     case "statistics":
       return dataPath(ref.dag_id, { artifacts: [ref] });
-    case "examples":
-    case "transformed_examples":
-    case "predictions":
-      return dataPath(ref.dag_id, { tab: "dive", artifacts: [ref] });
     case "schema":
     case "anomalies":
       return schemaPath(ref.dag_id, { artifact: ref });

@@ -10,6 +10,8 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions, omit_if_none
 from airflow_hops.core.contract.properties import Properties, Window
 
+REPORT_FILE = "report.json"
+
 SkewVerdict = Literal["stable", "drift", "pipeline_fault", "insufficient"]
 STABLE: SkewVerdict = "stable"
 DRIFT: SkewVerdict = "drift"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, read_json
 from airflow_hops.core.contract.properties import StatisticsProperties
-from airflow_hops.ml.queries.examples import row_groups, rows_at
 from airflow_hops.ml.queries.place import Place
 from airflow_hops.ml.queries.schemas import compare
 from airflow_hops.ml.schemas import TRAINING
@@ -256,3 +257,44 @@ def _shown(value: Any) -> str | None:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Row group of a file; ``index`` is -1 if the file has no row groups and no rows."""
+
+    path: Path
+    index: int
+    rows: int
+
+    def read(self, columns: Sequence[str] | None) -> Any:
+        """Reads its rows as a table; all columns if None."""
+        file = parquet.ParquetFile(self.path)
+        return file.read(columns=columns) if self.index < 0 else file.read_row_group(self.index, columns=columns)
+
+
+def row_groups(paths: Sequence[Path]) -> list[RowGroup]:
+    """Returns the row groups of some files in order; an empty one if the files have no rows."""
+    results = []
+    for path in paths:
+        footer = parquet.read_metadata(path)
+        results += [RowGroup(path, index, footer.row_group(index).num_rows) for index in range(footer.num_row_groups)]
+    return results or [RowGroup(paths[0], -1, 0)]
+
+
+def rows_at(groups: Sequence[RowGroup], places: Any, columns: Sequence[str] | None = None) -> Any:
+    """Returns a table of some rows.
+
+    Args:
+        groups: Row groups, at least one.
+        places: Ascending integers, ``[rows]``: 0 is the first row of the first group.
+        columns: Names of the columns; None for all.
+    """
+    tables: list[Any] = []
+    first = 0
+    for group in groups:
+        mine = places[(places >= first) & (places < first + group.rows)] - first
+        first += group.rows
+        if len(mine) or not tables:
+            tables.append(group.read(columns).take(pa.array(mine, pa.int64())))
+    return pa.concat_tables(tables, promote=True)

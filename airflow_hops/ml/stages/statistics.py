@@ -11,6 +11,7 @@ from typing import Any, Literal
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ExamplesProperties, StatisticsProperties
 from airflow_hops.core.contract.sources import Source
+from airflow_hops.ml.pages.statistics import write_page
 from airflow_hops.ml.spark.context import local_master, start_spark_context
 from airflow_hops.ml.statistics.files import STATISTICS_FILE, SUMMARY_FILE
 from airflow_hops.ml.statistics.generate import PERCENTILES, collect_statistics
@@ -96,6 +97,7 @@ def run(
             (folder / SUMMARY_FILE).write_text(json.dumps({"split": split, **summarize(statistics)}, indent=1))
             if collected.sample is not None:
                 write_sample(collected.sample, folder)
+            write_page(folder, statistics, collected.sample, collected.sampled)
             known = context.input("examples").rows.get(split) if context.has_input("examples") else None
             rows_in = known.rows_out if known else collected.rows
             rejected = {}

@@ -10,11 +10,11 @@ from cachetools import LRUCache, cached
 from fastapi import APIRouter, HTTPException, Query
 
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.skew import REPORT_FILE
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, open_artifact, reaching
 from airflow_hops.web.types import Json, Model, Number
 
-REPORT_FILE = "report.json"
 _HISTOGRAMS = {"histogram_reference", "histogram_current", "common_histogram"}
 _digests: LRUCache[str, bytes] = LRUCache(64 << 20, getsizeof=len)
 

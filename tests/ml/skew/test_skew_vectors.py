@@ -16,9 +16,8 @@ from airflow_hops.ml.features.feature_specs import read_raw_features
 from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.monitoring.skew.attribution import restore
 from airflow_hops.ml.monitoring.skew.distances import compare
-from airflow_hops.ml.monitoring.skew.sides import Side, Vectors
-from airflow_hops.ml.queries import statistics as pages
-from airflow_hops.ml.queries.feature_figures import detail, table
+from airflow_hops.ml.monitoring.skew.sides import Vectors
+from airflow_hops.ml.pages.feature_figures import feature_detail, feature_table
 from airflow_hops.ml.readers.vectors import dense_vectors, finite_vectors
 from airflow_hops.ml.schemas import infer_schema
 from airflow_hops.ml.schemas.files import to_text
@@ -167,15 +166,12 @@ def test_pages_show_the_norms_of_a_vector_and_its_length() -> None:
     sample = pa.table({"vector": column([*vectors, None, [np.nan, 1.0]])})
     statistics = generate_statistics(pa.table({"vector": column(vectors)}))
     (dataset,) = statistics.datasets
-    line = table(dataset, weighted=False, sample=sample)
-    assert (line["types"], line["values_per_row"], line["mean"]) == (["FLOAT[2]"], [2], [2.5])
-    low, high, shares = line["histogram"][0]
+    line = feature_table(dataset, weighted=False, sample=sample)
+    assert (line.types, line.values_per_row, line.mean) == (["FLOAT[2]"], [2], [2.5])
+    low, high, shares = line.histogram[0] or (None, None, [])
     assert (low, high, shares[0], shares[-1], sum(shares)) == (0, 5, 5000, 5000, 10_000)
-    assert table(dataset, weighted=False)["mean"] == [1.75]
-    shown = detail(dataset.features[0], 100, weighted=False, sample=sample)
-    assert shown["custom"] == {"Distribution shown": "norms of 100 vectors of 2 numbers, a sample"}
-    assert shown["values_per_row"] == [2, 2, 2]
+    assert feature_table(dataset, weighted=False).mean == [1.75]
+    shown = feature_detail(dataset.features[0], 100, weighted=False, sample=sample)
+    assert shown.custom == {"Distribution shown": "norms of 100 vectors of 2 numbers, a sample"}
+    assert shown.values_per_row == (2, 2, 2)
     assert statistics_pb2.DatasetFeatureStatisticsList.FromString(statistics.SerializeToString()) == statistics
-    sides = [Side(statistics, sample)] * 2
-    apart = pages.compare(*sides, judged={}, name=None)
-    assert (apart["measures"], apart["scores"], apart["drifted"]) == (["maximum_mean_discrepancy"], [0.0], [False])

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact
-from airflow_hops.core.contract.skew import INSUFFICIENT, STABLE, SkewOptions
+from airflow_hops.core.contract.skew import INSUFFICIENT, REPORT_FILE, STABLE, SkewOptions
 from airflow_hops.ml.monitoring.skew.picture import draw
 from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.ml.pages.statistics import write_page
 from airflow_hops.ml.spark.pools import cluster_pool
 from airflow_hops.ml.stages.skew.compare import Compared, compare_rows, compare_spans
 from airflow_hops.ml.stages.skew.fetch import fetch
@@ -19,7 +20,6 @@ from airflow_hops.ml.step.context import StepContext
 
 log = logging.getLogger(__name__)
 
-REPORT_FILE = "report.json"
 REPORT_PROTO = "report.pb"
 REPORT_PICTURE = "report.svg"
 
@@ -87,6 +87,8 @@ def _write(context: StepContext, compared: Compared) -> Artifact:
         (writer.path / REPORT_FILE).write_text(json.dumps(value, indent=1, allow_nan=False))
         both = _both(compared.reference, compared.current)
         (writer.path / REPORT_PROTO).write_bytes(both.SerializeToString(deterministic=True))
+        for dataset in both.datasets:
+            write_page(writer.path / dataset.name, type(both)(datasets=[dataset]))
         (writer.path / REPORT_PICTURE).write_text(draw(report))
         return writer.commit(
             rows=compared.rows,

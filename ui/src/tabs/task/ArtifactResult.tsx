@@ -18,9 +18,6 @@ type Artifact = Schemas["ArtifactEntry"];
 
 const PAGES: Record<string, string> = {
   statistics: "Statistics",
-  examples: "Dive into the rows",
-  transformed_examples: "Dive into the rows",
-  predictions: "Dive into the rows",
   schema: "Schema",
   anomalies: "Anomalies",
   skew: "Skew",

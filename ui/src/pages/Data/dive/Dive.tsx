@@ -7,22 +7,22 @@ import { QueryView } from "src/components/QueryView";
 import { useQueryList, useQueryParam } from "src/hooks/useQueryState";
 import { Explorer } from "src/pages/Data/dive/Explorer";
 import { SourceBar } from "src/pages/Data/dive/SourceBar";
-import { firstSource, sourcesOf } from "src/pages/Data/dive/sources";
+import { sourcesOf } from "src/pages/Data/dive/sources";
 import { type ArtifactRef, parseArtifact, pathOf } from "src/routes";
 import { useDagId } from "src/shell/OfPipeline";
 
 const PATH = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}" as const;
 
-/** Rows of an artifact, placed, faceted and coloured by their features. */
+/** Sampled rows of statistics, placed, faceted and coloured by their features. */
 export function Dive() {
   const dagId = useDagId();
   const [artifacts] = useQueryList("artifact");
   const runs = api.useQuery("get", "/api/dags/{dag_id}/runs", {
-    params: { path: { dag_id: dagId }, query: { limit: 100 } },
+    params: { path: { dag_id: dagId }, query: { limit: 100, with: "statistics" } },
   });
   const found = useMemo(() => sourcesOf(runs.data?.entries ?? []), [runs.data]);
   const named = artifacts[0];
-  const first = firstSource(found);
+  const first = found[0]?.sources[0];
   const ref =
     useMemo(() => (named === undefined ? null : parseArtifact(named)), [named]) ?? (named ? null : first?.ref);
   if (named !== undefined && !ref) {
@@ -33,7 +33,7 @@ export function Dive() {
       <QueryView query={runs} loading={<LoadingBox height="60vh" />}>
         {() => (
           <Empty title="No rows yet">
-            Rows appear here once the PrepareOperator of a run of {dagId} has written examples. Trigger the DAG to start
+            Rows appear here once the StatisticsOperator of a run of {dagId} has sampled them. Trigger the DAG to start
             one.
           </Empty>
         )}
@@ -69,7 +69,7 @@ function OfArtifact({ artifact, runs }: { artifact: ArtifactRef; runs: ReturnTyp
       {alert}
       {content === undefined ? (
         <Empty title="No rows in this artifact">
-          {artifact.kind} of {artifact.task_id} contains no Parquet files.
+          {artifact.kind} of {artifact.task_id} has no sampled rows: statistics have them.
         </Empty>
       ) : content.rows === 0 ? (
         <Empty title={`No rows in ${split}`}>Choose another split above.</Empty>

@@ -21,7 +21,7 @@ interface Props {
 /** The rows of a split: the plot or the table, what is set above it, and what they say beside it. */
 export function Explorer({ artifact, split, content, properties }: Props) {
   const [query] = useQuery();
-  const roles = useMemo(() => rolesOf(properties), [properties]);
+  const roles = useMemo(() => rolesOf(properties, content.columns), [properties, content]);
   const features = useMemo(
     () => content.columns.filter(({ role, name }) => role !== null && name !== roles.key),
     [content, roles],

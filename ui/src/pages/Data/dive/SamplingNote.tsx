@@ -14,7 +14,7 @@ export function SamplingNote({
 }) {
   const sampled =
     rows < totalRows
-      ? `${formatNumber(rows)} of ${formatNumber(totalRows)} rows of ${split}, drawn at random by fingerprint`
+      ? `${formatNumber(rows)} of ${formatNumber(totalRows)} rows of ${split}, drawn at random`
       : `all ${formatNumber(rows)} rows of ${split}`;
   return shownCount < rows ? (
     <>

@@ -23,14 +23,17 @@ export interface Sample {
 interface Header {
   rows: number;
   total_rows: number;
-  left_out: Record<string, string>;
   columns: {
     name: string;
-    type: keyof typeof ARRAYS;
+    /** Arrow's type. */
+    kind: string;
+    /** Null where the values cannot be sent; then there are none. */
+    role: "number" | "category" | "boolean" | "time" | null;
+    type?: keyof typeof ARRAYS;
     offset: number;
-    role: "number" | "category" | "boolean" | "time";
     nulls: number;
-    values?: string[];
+    /** Offset and length of the words of a category, in JSON. */
+    words?: [number, number];
   }[];
 }
 
@@ -42,23 +45,31 @@ const ARRAYS = {
   float64: Float64Array,
 } as const;
 
-/** Reads the bytes (`airflow_hops/ml/queries/columns.py` says how they lie). */
+/** Reads the bytes (`airflow_hops/core/contract/page_files.py` says how they lie). */
 export function decode(buffer: ArrayBuffer): Sample {
   const length = new DataView(buffer).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length))) as Header;
   const data = 4 + length;
-  const columns = header.columns.map(({ name, type, offset, role, nulls, values }): Column => {
+  const read = (start: number, bytes: number) =>
+    JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, start, bytes))) as unknown;
+  const header = read(4, length) as Header;
+  const columns = header.columns.flatMap(({ name, type, offset, role, nulls, words }): Column[] => {
+    if (role === null || type === undefined) {
+      return [];
+    }
     const array = new ARRAYS[type](buffer, data + offset, header.rows);
-    const words = role === "boolean" ? ["false", "true"] : (values ?? []);
-    return {
-      name,
-      role: role === "boolean" ? "category" : role,
-      values: array,
-      words,
-      nulls: role === "number" ? countNaN(array) : nulls,
-    };
+    const known = words ? (read(data + words[0], words[1]) as string[]) : [];
+    return [
+      {
+        name,
+        role: role === "boolean" ? "category" : role,
+        values: array,
+        words: role === "boolean" ? ["false", "true"] : known,
+        nulls: role === "number" ? countNaN(array) : nulls,
+      },
+    ];
   });
-  return { rows: header.rows, totalRows: header.total_rows, leftOut: header.left_out, columns };
+  const leftOut = Object.fromEntries(header.columns.filter(({ role }) => !role).map(({ name, kind }) => [name, kind]));
+  return { rows: header.rows, totalRows: header.total_rows, leftOut, columns };
 }
 
 /** How many numbers are missing: a NaN that was written as such is no value either. */

@@ -12,12 +12,9 @@ export interface Roles {
   classes: readonly string[];
 }
 
-/** Reads them of an artifact's properties. */
-export function rolesOf(properties: Record<string, unknown>): Roles {
-  const text = (name: string) => {
-    const value = properties[name];
-    return typeof value === "string" ? value : null;
-  };
+/** Reads them of an artifact's properties, as far as the columns are there. */
+export function rolesOf(properties: Record<string, unknown>, columns: readonly ColumnType[]): Roles {
+  const text = (role: string) => columns.find(({ name }) => name === properties[role])?.name ?? null;
   const classes = Array.isArray(properties.classes) ? properties.classes.map(String) : [];
   return { label: text("label"), key: text("key"), time: text("time"), classes };
 }

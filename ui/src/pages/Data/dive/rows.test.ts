@@ -29,8 +29,10 @@ describe("columns", () => {
     const header = {
       rows: 3,
       total_rows: 90,
-      left_out: { list: "list<string>" },
-      columns: [{ name: "delay", type: "float32", offset: 0, role: "number", nulls: 0 }],
+      columns: [
+        { name: "delay", kind: "float", type: "float32", offset: 0, role: "number", nulls: 0 },
+        { name: "list", kind: "list<string>", offset: 12, role: null, nulls: 0 },
+      ],
     };
     const sample = decode(encode(header, Float32Array.of(1.5, Number.NaN, 2)));
     expect([sample.rows, sample.totalRows, sample.leftOut]).toEqual([3, 90, { list: "list<string>" }]);

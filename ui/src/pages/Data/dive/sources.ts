@@ -17,27 +17,13 @@ export interface SourceRun {
   sources: Source[];
 }
 
-const WITHOUT_ROWS = ["schema", "model", "evaluation", "infra_blessing", "deployment", "rollout", "skew", "anomalies"];
-const FIRST = "examples";
-
-/** The runs that have rows, the newest first; of validations, those that set rows aside. */
+/** The runs that have statistics, and with them sampled rows, the newest first. */
 export function sourcesOf(runs: readonly Schemas["RunSummary"][]): SourceRun[] {
   return runs.flatMap((run) => {
-    const sources = run.artifacts.filter(hasRows).map((artifact): Source => {
+    const sources = run.artifacts.map((artifact): Source => {
       const ref = refOf(artifact);
       return { ref, key: formatArtifact(ref), rows: artifact.total_rows?.rows_out ?? null };
     });
     return sources.length ? [{ run, sources }] : [];
   });
-}
-
-function hasRows(artifact: Schemas["ArtifactSummary"]): boolean {
-  const setAside = Object.values(artifact.rows).some(({ rejected }) => Object.keys(rejected).length > 0);
-  return !WITHOUT_ROWS.includes(artifact.kind) || (artifact.kind === "anomalies" && setAside);
-}
-
-/** What is shown where the address names nothing: the newest examples. */
-export function firstSource(runs: readonly SourceRun[]): Source | null {
-  const all = runs.flatMap(({ sources }) => sources);
-  return all.find(({ ref }) => ref.kind === FIRST) ?? all[0] ?? null;
 }

@@ -1,4 +1,4 @@
-"""Figures of a feature's ``FeatureNameStatistics``, counted or weighted, as JSON values."""
+"""Figures of a feature's ``FeatureNameStatistics``, counted or weighted, for the pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.queries.curves import Curve, curve_of, join
+from airflow_hops.core.contract.page_files import DistributionFunction, FeatureDetail, FeatureTable
+from airflow_hops.ml.pages.curves import Curve, curve_of, join
 from airflow_hops.ml.readers.vectors import finite_vectors
 from airflow_hops.ml.statistics.summary import common_statistics, feature_name, type_name, vector_width
 
@@ -23,10 +23,9 @@ OUTER = 0.01
 DECILES = 11
 VALUES = 8
 """Number of most frequent values in a table of features."""
-MAX_VALUES = 1000
 MAX_NAME = 60
 """Characters of a value in a table of features; :data:`MAX_TEXT` if one feature is shown in full."""
-MAX_TEXT = 1000
+MAX_TEXT = 200
 SHARES = 10_000
 """Unit of a small histogram's shares."""
 _NORM_ROWS = 1000
@@ -34,7 +33,7 @@ _NORM_BUCKETS, _NORM_QUANTILES = 20, 10
 """Buckets of the norms of vectors, equally wide and equally filled."""
 
 
-def table(dataset: Any, *, weighted: bool, sample: Any = None) -> dict[str, Any]:
+def feature_table(dataset: Any, *, weighted: bool, sample: Any = None) -> FeatureTable:
     """Returns the features of a ``DatasetFeatureStatistics``, in columns.
 
     Args:
@@ -42,52 +41,52 @@ def table(dataset: Any, *, weighted: bool, sample: Any = None) -> dict[str, Any]
         weighted: Whether to return weights instead of counts.
         sample: ``pyarrow.Table`` of some of its rows, which have no weights: figures of vectors are those of the norms
             of the first of them. None for figures of all their numbers.
-
-    Raises:
-        BadInput: ``weighted`` is true, but the statistics have no weights.
     """
-    if weighted and not dataset.weighted_num_examples:
-        raise BadInput("weighted is true, and these statistics have no weights")
     rows = int(dataset.num_examples)
     lines = [_line(each if weighted else _by_norm(each, sample), rows, weighted) for each in dataset.features]
-    columns = {name: [line[name] for line in lines] for name in (lines[0] if lines else _LINE)}
-    return {"rows": rows, "weighted_rows": dataset.weighted_num_examples or None, **columns}
+    columns = {name: [line[name] for line in lines] for name in _LINE}
+    return FeatureTable(rows=rows, weighted_rows=dataset.weighted_num_examples or None, **columns)
 
 
-def detail(feature: Any, rows: int, *, weighted: bool, sample: Any = None) -> dict[str, Any]:
-    """Returns all figures of one feature of a data set of ``rows``; ``sample`` as in :func:`table`."""
+def feature_detail(feature: Any, rows: int, *, weighted: bool, sample: Any = None, values: int = 1000) -> FeatureDetail:
+    """Returns all figures of one feature of a data set of ``rows``, with at most as many ``values``.
+
+    ``weighted`` and ``sample`` are as in :func:`feature_table`.
+    """
     feature = feature if weighted else _by_norm(feature, sample)
     view = _View.of(feature, weighted)
-    results: dict[str, Any] = {
-        **{name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL},
-        "rows": rows,
-        "mean": _exact(view.number.mean) if view.has_numbers else None,
-        "std": _exact(view.number.std_dev) if view.has_numbers else None,
-        "values_per_row": None,
-        "not_utf8": int(feature.string_stats.invalid_utf8_count),
-        "standard": [],
-        "curve": None,
-        "values": [],
-        "other_values": None,
-        "custom": {},
-    }
+    custom: dict[str, float | str | None] = {}
     for one in feature.custom_stats:  # numbers and texts of other generators
         kind = one.WhichOneof("val")
-        value = _exact(one.num) if kind == "num" else one.str[:MAX_TEXT] if kind == "str" else None
-        if value is not None and not one.name.startswith("Lift (Y="):
-            results["custom"][one.name] = value
+        if kind in ("num", "str") and not one.name.startswith("Lift (Y="):
+            custom[one.name] = _exact(one.num) if kind == "num" else one.str[:MAX_TEXT]
+    number = view.number if view.has_numbers else None
+    curve = view.curve if number is not None else None
+    ranked = [] if view.ranks is None else [(b.label[:MAX_TEXT], b.sample_count) for b in view.ranks.buckets[:values]]
+    lengths = None
     if view.common is not None and view.common.num_non_missing:
         least, mean, most = (getattr(view.common, f"{name}_num_values") for name in ("min", "avg", "max"))
-        results["values_per_row"] = [int(least), _round(mean, 6), int(most)]
-    if view.has_numbers:
-        results["standard"] = [[_exact(b.low_value), _exact(b.high_value), b.sample_count] for b in view.buckets(0)]
-        if view.curve is not None:
-            values, shares = view.curve.x[0], view.curve.f[0]
-            results["curve"] = {"values": [_exact(x) for x in values], "shares": [round(float(f), 6) for f in shares]}
-    if view.ranks is not None:
-        results["values"] = [[b.label[:MAX_TEXT], b.sample_count] for b in view.ranks.buckets[:MAX_VALUES]]
-        results["other_values"] = max(0.0, view.values - sum(count for _, count in results["values"]))
-    return results
+        lengths = int(least), _round(mean, 6), int(most)
+    line = {name: value for name, value in _line(feature, rows, weighted).items() if name not in _SMALL}
+    return FeatureDetail(
+        **line
+        | {
+            "mean": None if number is None else _exact(number.mean),
+            "std": None if number is None else _exact(number.std_dev),
+        },
+        rows=rows,
+        values_per_row=lengths,
+        not_utf8=int(feature.string_stats.invalid_utf8_count),
+        standard=[]
+        if number is None
+        else [(_exact(b.low_value), _exact(b.high_value), b.sample_count) for b in view.buckets(0)],
+        curve=None
+        if curve is None
+        else DistributionFunction([_round(x, 12) or 0.0 for x in curve.x[0]], [round(float(f), 6) for f in curve.f[0]]),
+        values=ranked,
+        other_values=None if view.ranks is None else max(0.0, view.values - sum(count for _, count in ranked)),
+        custom=custom,
+    )
 
 
 @dataclass(frozen=True)

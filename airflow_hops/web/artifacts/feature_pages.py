@@ -1,0 +1,116 @@
+"""Reads the figures of features that steps wrote for the pages: ``<data set>/page.jsonl`` of an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastapi import HTTPException
+
+from airflow_hops.core.contract.artifacts import UnreadableFile, parse_json
+from airflow_hops.core.contract.page_files import PAGE_FILE, PageIndex
+from airflow_hops.web.artifacts.lookup import FoundArtifact
+
+_STATISTICS_FILE, _SKEW_FILE = "/FeatureStats.pb", "report.pb"
+
+
+@dataclass(frozen=True)
+class FeatureView:
+    """Features of a data set, whole or a slice of it, counted or weighted.
+
+    Attributes:
+        rows: Rows of the data set.
+        lines: JSON of the table of features, and of each feature in full, in the order of ``features``.
+    """
+
+    rows: int
+    features: Sequence[str]
+    lines: Sequence[str]
+
+    @property
+    def table(self) -> str:
+        """JSON of the :class:`~airflow_hops.core.contract.page_files.FeatureTable`."""
+        return self.lines[0]
+
+    def detail(self, feature: str) -> str:
+        """Returns JSON of a :class:`~airflow_hops.core.contract.page_files.FeatureDetail`; HTTPException (422)."""
+        if feature not in self.features:
+            raise HTTPException(422, f"feature is {feature!r}, expected one of the {len(self.features)} features")
+        return self.lines[1 + self.features.index(feature)]
+
+
+@dataclass(frozen=True)
+class FeaturePage:
+    """The figures of a data set."""
+
+    dataset: str
+    index: PageIndex
+    lines: Sequence[str]
+
+    @staticmethod
+    def exists(found: FoundArtifact, dataset: str) -> bool:
+        """Returns whether a step wrote figures of the data set for the pages."""
+        return found.has(f"{dataset}/{PAGE_FILE}")
+
+    @classmethod
+    def read(cls, found: FoundArtifact, dataset: str) -> FeaturePage:
+        """Reads the figures of a data set.
+
+        Raises:
+            HTTPException: 409, the step wrote none, being older; 422, the data set does not exist; 502, the file is
+                damaged.
+        """
+        names = dataset_names(found)
+        if dataset not in names:
+            listed = ", ".join(names) or "none: there are no statistics"
+            raise HTTPException(422, f"dataset is {dataset!r}, expected one of {listed}")
+        if not cls.exists(found, dataset):
+            raise HTTPException(409, without_page(found))
+        path = f"{dataset}/{PAGE_FILE}"
+        lines = found.read_text(path).split("\n")
+        try:
+            index = PageIndex.from_dict(parse_json(lines[0], path))
+            if any(view.line + len(index.features) >= len(lines) for view in index.views):
+                raise TypeError("lines are missing")
+        except (UnreadableFile, TypeError) as error:
+            raise HTTPException(
+                502, f"{found.artifact.uri}/{path} is damaged ({error}); clear the task that wrote it"
+            ) from error
+        return cls(dataset, index, lines)
+
+    def view(self, slice: str | None, weighted: bool) -> FeatureView:
+        """Returns the features of a slice, or of the whole data set.
+
+        Raises:
+            HTTPException: 422, the slice does not exist, or the statistics have no weights.
+        """
+        index = self.index
+        if slice is not None and slice not in index.slices:
+            raise HTTPException(
+                422, f"slice is {slice!r}, expected one of the {len(index.slices)} slices of {self.dataset!r}"
+            )
+        for view in index.views:
+            if (view.slice, view.weighted) == (slice, weighted):
+                lines = self.lines[view.line : view.line + 1 + len(index.features)]
+                return FeatureView(index.rows if slice is None else index.slices[slice], index.features, lines)
+        raise HTTPException(422, "weighted is true, and these statistics have no weights")
+
+
+def without_page(found: FoundArtifact) -> str:
+    """Returns why an artifact has no files for the pages, and which task to run again."""
+    maker = found.manifest.producer
+    return (
+        f"this {found.artifact.kind} was made by an older version, without files for the pages: clear task "
+        f"{maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make them"
+    )
+
+
+def dataset_names(found: FoundArtifact) -> list[str]:
+    """Returns the data sets of an artifact: the sides of a comparison, or the splits in order of creation."""
+    paths = [entry.path for entry in found.manifest.files]
+    if found.artifact.kind == "skew":
+        sides = [side for side in ("reference", "current") if f"{side}/{PAGE_FILE}" in paths]
+        return sides or ([*("reference", "current")] if _SKEW_FILE in paths else [])
+    there = {path.removesuffix(_STATISTICS_FILE) for path in paths if path.endswith(_STATISTICS_FILE)}
+    splits = [name for name in found.artifact.properties.get("splits") or [] if name in there]
+    return [*splits, *sorted(there.difference(splits))]

@@ -1,0 +1,133 @@
+"""Rows that a statistics step sampled: ``<split>/page_rows.bin`` (:mod:`airflow_hops.core.contract.page_files`)."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated, BinaryIO
+
+from fastapi import APIRouter, HTTPException, Query, Response
+
+from airflow_hops.core.contract.artifacts import HopsError, parse_json
+from airflow_hops.core.contract.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader
+from airflow_hops.web.artifacts.feature_pages import without_page
+from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
+from airflow_hops.web.types import Model
+
+router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
+_SIZES = {"int8": 1, "int16": 2, "int32": 4, "float32": 4, "float64": 8}
+_MOST_HEADER_BYTES = 16 << 20
+_ALIGN = 8
+
+
+class ColumnType(Model):
+    """A column: its Arrow type, and the kind of its values; null if its values cannot be sent."""
+
+    name: str
+    type: str
+    role: Role | None
+
+
+class SplitRows(Model):
+    """The sampled rows of a split."""
+
+    rows: int
+    columns: list[ColumnType]
+
+
+@router.get("/splits")
+def list_splits(found: TaskArtifact) -> dict[str, SplitRows]:
+    """Returns the sampled rows of an artifact by split; none if it is not of statistics.
+
+    Raises:
+        HTTPException: 409, the statistics were made by an older version.
+    """
+    results = {}
+    for split in _splits(found):
+        with _opened(found, split) as (header, _, _):
+            columns = [ColumnType(name=each.name, type=each.kind, role=each.role) for each in header.columns]
+            results[split] = SplitRows(rows=header.rows, columns=columns)
+    if not results and found.artifact.kind == "statistics":
+        raise HTTPException(409, without_page(found))
+    return results
+
+
+@router.get(
+    "/rows",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+def sample_rows(
+    found: TaskArtifact,
+    split: Annotated[str, Query(max_length=250)],
+    column: Annotated[list[str] | None, Query(description="Columns to return; all by default")] = None,
+    row: Annotated[int | None, Query(ge=0, lt=2**31, description="Index of the only row to return")] = None,
+) -> Response:
+    """Returns columns of the sampled rows of a split, in the form of their file."""
+    if split not in (splits := _splits(found)):
+        listed = ", ".join(splits) or "none: there are no rows"
+        raise HTTPException(422, f"split is {split!r}, expected one of {listed}")
+    with _opened(found, split) as (header, file, start):
+        known = {each.name: each for each in header.columns}
+        for name in column or ():
+            if name not in known:
+                raise HTTPException(422, f"column {name!r} is not in split {split!r}; it has {', '.join(known)}")
+        if row is not None and row >= header.rows:
+            raise HTTPException(422, f"row is {row}, expected 0 to {header.rows - 1}, as {header.rows:,} are sampled")
+        described, parts, offset = [], list[bytes](), 0
+        for each in [known[name] for name in dict.fromkeys(column or known)]:
+            data, words = _read(each, header.rows, row, file, start)
+            data += bytes(-len(data) % _ALIGN)
+            place = (offset + len(data), len(words)) if words else None
+            described.append(replace(each, offset=offset, words=place))
+            parts += [data, words, bytes(-len(words) % _ALIGN)]
+            offset += sum(map(len, parts[-3:]))
+    header = replace(header, rows=header.rows if row is None else 1, columns=tuple(described))
+    text = json.dumps(header.to_dict()).encode()
+    text += b" " * (-(4 + len(text)) % _ALIGN)
+    content = b"".join([struct.pack("<I", len(text)), text, *parts])
+    return Response(content, media_type="application/octet-stream")
+
+
+def _read(column: RowsColumn, rows: int, row: int | None, file: BinaryIO, start: int) -> tuple[bytes, bytes]:
+    """Returns the bytes of a column's values and words; of a single row only its value, and only its word."""
+    if column.type is None:
+        return b"", b""
+    size = _SIZES[column.type]
+    file.seek(start + column.offset + size * (row or 0))
+    data, words = file.read(size * (rows if row is None else 1)), b""
+    if column.words is not None:
+        file.seek(start + column.words[0])
+        words = file.read(column.words[1])
+        code = int.from_bytes(data, "little", signed=True) if row is not None else -1
+        if row is not None and code >= 0:
+            data, words = bytes(size), json.dumps([json.loads(words)[code]]).encode()
+    return data, words
+
+
+def _splits(found: FoundArtifact) -> list[str]:
+    ending = f"/{ROWS_FILE}"
+    return [entry.path.removesuffix(ending) for entry in found.manifest.files if entry.path.endswith(ending)]
+
+
+@contextmanager
+def _opened(found: FoundArtifact, split: str) -> Iterator[tuple[RowsHeader, BinaryIO, int]]:
+    """Opens the rows of a split; yields their header, the file, and the place in it where columns begin.
+
+    Raises:
+        HTTPException: 410, the file was deleted; 502, it is damaged, or the store cannot be read.
+    """
+    store, uri = found.store, found.store.file(found.artifact.uri, f"{split}/{ROWS_FILE}")
+    with reaching(store):
+        try:
+            with store.files.open(uri) as file:
+                (length,) = struct.unpack("<I", file.read(4))
+                text = file.read(min(length, _MOST_HEADER_BYTES)).decode()
+                yield RowsHeader.from_dict(parse_json(text, uri)), file, 4 + length
+        except FileNotFoundError:
+            raise HTTPException(410, f"{split}/{ROWS_FILE} of {found.artifact.uri} was deleted") from None
+        except (struct.error, UnicodeDecodeError, HopsError, TypeError, KeyError) as error:
+            raise HTTPException(502, f"{uri} is damaged ({error}); clear the task that wrote it") from error
