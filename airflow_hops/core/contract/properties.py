@@ -71,6 +71,10 @@ class SnapshotProperties(Properties):
 class ExamplesProperties(Properties):
     """Properties of ``examples``, and of artifacts made from them.
 
+    Each row of ``examples`` has the label (a class's number, int64; in a regression float64), and, if any, the key
+    (string), the time (int64, seconds since the epoch, UTC) and the weight (float64, above 0). Raw features are columns
+    of int64, float32, float64 and string, and lists of equally many floats. A missing value is null.
+
     Attributes:
         label: Name of the label's column.
         key: Name of the key's column; None if the data has none.
