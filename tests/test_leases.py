@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
+from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
-from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, LeaseTaken, Watch
+from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, Watch
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_lease_ignores_the_holders_clock(
         with monkeypatch.context() as other_machine:
             other_machine.setattr(time, "time", lambda: clock() - behind_s)
             stack.enter_context(holder.held())
-        with pytest.raises(LeaseTaken, match=r"one holds .*/1"):
+        with pytest.raises(LockHeld, match=r"one holds .*/1"):
             lease_of("two").take(1.5 * leases.DEAD_BEATS * leases.BEAT_S)
         holder.check()
 

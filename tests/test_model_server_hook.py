@@ -373,7 +373,6 @@ def test_object_store_lease_is_exclusive_and_expires(
     object_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_hops.core.store import leases
-    from airflow_hops.ml.model_server import locks
 
     monkeypatch.setattr(leases, "BEAT_S", 0.02)
     folder = object_store.uri("_serving", "flights.lock")
@@ -381,7 +380,7 @@ def test_object_store_lease_is_exclusive_and_expires(
 
     def work(number: int) -> None:
         for _ in range(3):
-            with locks.store_lock(object_store, folder, "flights", 60):
+            with leases.exclusive(object_store, folder, "flights", 60):
                 inside.append(number)
                 most.append(len(inside))
                 inside.remove(number)
@@ -395,11 +394,11 @@ def test_object_store_lease_is_exclusive_and_expires(
     # A holder that died: nobody beats any more, and its lease was never released.
     (newest,) = object_store.names(folder)
     object_store.write_text(f"{folder}/{newest}", '{"holder": "the dead"}')
-    with locks.store_lock(object_store, folder, "flights", 60):
+    with leases.exclusive(object_store, folder, "flights", 60):
         assert object_store.names(folder) == [str(int(newest) + 1)]
         held = pytest.raises(HopsError, match=rf"flights: another task holds .*/{int(newest) + 1}; a retry waits")
-        with held, locks.store_lock(object_store, folder, "flights", 0.1):
+        with held, leases.exclusive(object_store, folder, "flights", 0.1):
             pass
     lost = pytest.raises(HopsError, match="flights: another task has taken")
-    with lost, locks.store_lock(object_store, folder, "flights", 60):
+    with lost, leases.exclusive(object_store, folder, "flights", 60):
         object_store.write_text(f"{folder}/{int(newest) + 3}", '{"holder": "another"}')

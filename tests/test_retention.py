@@ -31,7 +31,9 @@ from airflow_hops.core.contract.capture_layout import name_time
 from airflow_hops.core.contract.model_record import ModelRecord, ServedVersion
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.retention import RetentionPlan, RetentionRule
+from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.marking import HIDDEN_NAME
 from airflow_hops.core.store.model_records import write_record
 from airflow_hops.core.store.retention import GarbageCollection
@@ -289,11 +291,11 @@ def test_unreadable_links_stop_the_collection(any_store: ArtifactStore) -> None:
     assert all(any_store.exists(artifact.uri) for artifact in old)
 
 
-def test_collections_exclude_each_other(tmp_path: Path) -> None:
-    store = ArtifactStore(str(tmp_path))
-    make_run(store, "old")
-    with store.lock(store.uri("_state", "retention")), pytest.raises(HopsError, match="another garbage collection"):
-        GarbageCollection(store, RULE, never).remove()
+def test_collections_exclude_each_other(any_store: ArtifactStore) -> None:  # noqa: F811
+    make_run(any_store, "old")
+    lock = exclusive(any_store, any_store.uri("_state", "retention"), "another", 1.0)
+    with lock, pytest.raises(LockHeld, match="retention"):
+        GarbageCollection(any_store, RULE, never).remove()
 
 
 @pytest.mark.parametrize("rule", [{"keep_days": 0.5}, {"keep_days": float("nan")}, {"keep_runs": -1}])

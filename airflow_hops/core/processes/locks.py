@@ -21,8 +21,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from airflow_hops.core.contract.artifacts import HopsError
+
 _POLL_S = 0.05
 _FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, pid
+
+
+class LockHeld(HopsError):
+    """Another process holds a lock or a lease; a retry may succeed after that has ended."""
 
 
 @contextlib.contextmanager
@@ -34,7 +40,7 @@ def locked(path: Path, timeout_s: float | None = None) -> Iterator[None]:
         timeout_s: Seconds to wait for another holder; None for no limit.
 
     Raises:
-        TimeoutError: another has held it for ``timeout_s`` seconds.
+        LockHeld: another has held it for ``timeout_s`` seconds.
     """
     is_folder = path.is_dir()
     if not is_folder:
@@ -47,7 +53,7 @@ def locked(path: Path, timeout_s: float | None = None) -> Iterator[None]:
             deadline = time.monotonic() + timeout_s
             while not try_lock(descriptor):
                 if time.monotonic() > deadline:
-                    raise TimeoutError
+                    raise LockHeld(f"another process has held {path} for {timeout_s:g} s; try again when it has ended")
                 time.sleep(_POLL_S)
         yield
     finally:

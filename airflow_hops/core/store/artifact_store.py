@@ -346,7 +346,7 @@ class ArtifactStore:
         """Locks a folder of a local store against threads and processes; remote stores have no locks.
 
         Raises:
-            TimeoutError: another has held the lock for ``timeout_s`` seconds.
+            LockHeld: another has held the lock for ``timeout_s`` seconds.
         """
         self._check_inside(uri)
         return self.files.lock(uri, timeout_s)

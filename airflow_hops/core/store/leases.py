@@ -1,7 +1,8 @@
 """Leases: who holds something that outlives a worker, whether the holder lives, and who takes over.
 
 Holders are the process of a job (:mod:`airflow_hops.core.store.jobs`), the worker that follows a pod, the search that
-works on a study, the sharing daemon, and a task that changes a model server in an object store. The protocol:
+works on a study, the sharing daemon, and in an object store a task that changes a model server or collects garbage. The
+protocol:
 
 1. A lease is a folder of numbered files in the store. Each file is the record of one holder, and only one of several
    processes can create it. The greatest number has the lease.
@@ -31,6 +32,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from airflow_hops.core.contract.artifacts import HopsError
+from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store.artifact_store import ArtifactStore
 
@@ -42,11 +44,7 @@ _POLL_S = 0.5
 T = TypeVar("T")
 
 
-class LeaseTaken(HopsError):
-    """Another process holds the lease; a retry may succeed after that has ended."""
-
-
-class LeaseLost(LeaseTaken):
+class LeaseLost(LockHeld):
     """Another process has taken the lease from this one."""
 
 
@@ -160,13 +158,13 @@ class Lease:
         """Takes the lease, once its holder has released it or is dead.
 
         Raises:
-            LeaseTaken: the holder lives, and has not released it for ``timeout_s`` seconds.
+            LockHeld: the holder lives, and has not released it for ``timeout_s`` seconds.
         """
         deadline_s = time.monotonic() + timeout_s
         while not self.try_take():
             if time.monotonic() > deadline_s and self._watch is not None and self._watch.has_changed:
                 name = self.other.holder if self.other is not None else ""
-                raise LeaseTaken(f"{self._what}: {name or 'another task'} holds {self._file(self._met)}{self._advice}")
+                raise LockHeld(f"{self._what}: {name or 'another task'} holds {self._file(self._met)}{self._advice}")
             time.sleep(min(_POLL_S, self._beat_s / 4))
 
     def take_over(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -256,3 +254,26 @@ class Lease:
 
     def _file(self, number: int) -> str:
         return f"{self._folder}/{number}"
+
+
+@contextlib.contextmanager
+def exclusive(store: ArtifactStore, folder: str, what: str, timeout_s: float) -> Iterator[None]:
+    """Holds the lock of a folder in a local store, or a lease in a store without locks.
+
+    Args:
+        store: The artifact store.
+        folder: Address of the lock's or lease's folder.
+        what: What is held, for errors.
+        timeout_s: Seconds to wait for another process.
+
+    Raises:
+        LockHeld: another process has held it for ``timeout_s`` seconds, or has taken the lease from this one.
+    """
+    if store.is_local:
+        with store.lock(folder, timeout_s):
+            yield
+        return
+    lease = Lease(store, folder, what=what, advice="a retry waits again, and repairs what two have changed")
+    with lease.held(timeout_s):
+        yield
+        lease.check()

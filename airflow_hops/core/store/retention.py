@@ -24,6 +24,7 @@ from airflow_hops.core.contract.artifacts import MANIFEST_NAME, HopsError, cache
 from airflow_hops.core.contract.retention import Removal, RetentionPlan
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.garbage_roots import FileRemoval, in_threads
+from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.marking import HIDDEN_NAME, TRACKED, Marking, Scope, StoredArtifact
 
 
@@ -53,13 +54,8 @@ class GarbageCollection(Scope):
             BadInput: as :meth:`plan`.
             HopsError: as :meth:`plan`, or files could not be removed, or another collection is running.
         """
-        try:
-            with self.store.lock(self.store.uri("_state", "retention"), timeout_s=1.0):
-                return self._remove()
-        except TimeoutError:
-            raise HopsError(
-                f"{self.store.root}: another garbage collection is running; try again when it has ended"
-            ) from None
+        with exclusive(self.store, self.store.uri("_state", "retention"), "garbage collection", 1.0):
+            return self._remove()
 
     def _remove(self) -> RetentionPlan:
         candidates = [uri for uri, each in self.plan().removals.items() if isinstance(each, StoredArtifact)]

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.serving_api import config
 from airflow_hops.core.serving_api.answers import ModelVersion
 from airflow_hops.core.serving_api.server_address import ServerAddress
 from airflow_hops.core.serving_api.server_kinds import model_server_kinds
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.leases import exclusive
 from airflow_hops.core.store.shared_places import SharedPlaces
-from airflow_hops.ml.model_server.locks import file_lock, store_lock
 from airflow_hops.ml.model_server.steering import (
     ConfigByRpc,
     ConfigFile,
@@ -86,12 +87,12 @@ class ModelServer:
         """Locks a model for one task: concurrent deployments or decisions would undo each other.
 
         Raises:
-            HopsError: another task has held it for ``timeout_s`` seconds.
+            LockHeld: another task has held it for ``timeout_s`` seconds.
         """
-        what = f"model {model_name!r}"
         if isinstance(self.folders, LocalFolders):
-            return file_lock(Path(self.folders.uri(model_name)) / ".lock", what, timeout_s)
-        return store_lock(self.store, self.store.uri("_serving", f"{model_name}.lock"), what, timeout_s)
+            return locked(Path(self.folders.uri(model_name)) / ".lock", timeout_s)
+        folder = self.store.uri("_serving", f"{model_name}.lock")
+        return exclusive(self.store, folder, f"model {model_name!r}", timeout_s)
 
     def status(self, model_name: str, version: int | None = None) -> list[ModelVersion]:
         """Returns the states of a model's versions, or of one; empty if the server knows none.

@@ -16,7 +16,7 @@ from airflow_hops.core.serving_api import config, traffic_config
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.model_server.locks import store_lock
+from airflow_hops.core.store.leases import exclusive
 
 # By file: change_config() rewrites the file atomically under its lock, and the server polls it. By RPC, under a lock in
 # the store: write the complete config to the store, send it, and on refusal write and send the previous one. A kill
@@ -119,7 +119,7 @@ class ConfigByRpc:
             ConfigError: the changed config is not valid.
             HopsError: the server refuses it, or does not answer.
         """
-        with store_lock(self._store, self._lock, self.source, 3 * self._load_timeout_s):
+        with exclusive(self._store, self._lock, self.source, 3 * self._load_timeout_s):
             before, changed = self.read(), self.read()
             result = change(changed)
             changed.model_config_list.SetInParent()

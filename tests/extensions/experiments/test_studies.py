@@ -11,8 +11,9 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
 from airflow_hops.core.contract.run_record import RunRecord
+from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
-from airflow_hops.core.store.leases import LeaseLost, LeaseTaken
+from airflow_hops.core.store.leases import LeaseLost
 from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.experiments.core.search import (
     Choice,
@@ -183,7 +184,7 @@ def test_study_belongs_to_one_search_at_a_time(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(leases, "BEAT_S", 0.05)
     one, two, again = (folder.lease(run_id) for run_id in ("one", "two", "one"))
     with one.held():
-        with pytest.raises(LeaseTaken, match=r"/shared: run 'one' holds .*; runs that share a study work on it one"):
+        with pytest.raises(LockHeld, match=r"/shared: run 'one' holds .*; runs that share a study work on it one"):
             two.take()
         again.take()
         with pytest.raises(LeaseLost, match="another task has taken"):

@@ -19,6 +19,7 @@ from airflow_hops.core.contract.protocol import Line, Output, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.run_record import BACKTEST, RunRecord
 from airflow_hops.core.monitoring.reports import monitoring_reports
+from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.registered_sources import row_source
 from airflow_hops.core.store.model_records import read_record, recorded_models
@@ -289,7 +290,7 @@ class PipelineReplay:
     def _lock(self, folder: str) -> ExitStack:
         """Waits for other back-tests of the same window, unless this one is killed."""
         while not self._hook.killed:
-            with suppress(TimeoutError), ExitStack() as held:
+            with suppress(LockHeld), ExitStack() as held:
                 held.enter_context(self._store.lock(folder, _POLL_S))
                 return held.pop_all()
         raise StepFailed("it was killed while another back-test trained for the same window", retryable=True)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.leases import BEAT_S, LeaseLost
@@ -140,24 +140,21 @@ def main(arguments: Mapping[str, Any]) -> None:
         arguments: ``store`` (address), ``storage_options`` and ``folder`` (path of the settings).
 
     Raises:
-        BadInput: the settings are invalid, or another daemon uses the same folder.
-        LeaseTaken: another daemon serves the store.
+        BadInput: the settings are invalid.
+        LockHeld: another daemon uses the same folder, or serves the store.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     folder = SharingFolder(Path(arguments["folder"]))
     store = ArtifactStore(arguments["store"], storage_options=arguments["storage_options"])
-    try:
-        with locked(folder.path / ".lock", 0.0):
-            daemon = SharingDaemon(store, folder)
-            for name in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(name, lambda *_: sys.exit(0))
-            daemon.lease.take()
-            try:
-                asyncio.run(daemon.run())
-            finally:
-                daemon.lease.release()
-    except TimeoutError:
-        raise BadInput(f"{folder.path}: another daemon uses this folder") from None
+    with locked(folder.path / ".lock", 0.0):
+        daemon = SharingDaemon(store, folder)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: sys.exit(0))
+        daemon.lease.take()
+        try:
+            asyncio.run(daemon.run())
+        finally:
+            daemon.lease.release()
 
 
 if __name__ == "__main__":
