@@ -29,14 +29,17 @@ def main() -> int:
         return 1
     warnings.filterwarnings("ignore", category=FutureWarning, module="google")
 
-    if not (flags.models_flag or flags.workers > 1):
+    if flags.workers == 1 and not flags.models_flag:
         with without_keras():
             import airflow_hops.serving.models.saved_model  # noqa: F401  # it takes no time of the first to load
 
     from airflow_hops.serving.errors import StartError
     from airflow_hops.serving.server import ModelServer
+    from airflow_hops.serving.supervisor import Supervisor
 
     try:
+        if flags.workers > 1:
+            return Supervisor(flags).run()
         ModelServer(flags).run()
     except StartError as error:
         print(f"airflow_hops.serving: {error}", file=sys.stderr)

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from airflow_hops.serving.access import Access, TokenFile
 from airflow_hops.serving.api import rest
-from airflow_hops.serving.api.control import Controls
+from airflow_hops.serving.api.control import Control
 from airflow_hops.serving.api.grpc_service import GrpcServer
 from airflow_hops.serving.api.http_server import HttpServer
 from airflow_hops.serving.capture.capture import Capture
@@ -105,7 +105,7 @@ class Endpoint:
             except OSError as error:
                 raise StartError(f"--request_log={flags.request_log}: {error.strerror}") from error
 
-    def start(self, controls: Controls, routes: Routes) -> None:
+    def start(self, controls: Control, routes: Routes) -> None:
         """Builds the handlers of requests.
 
         Args:

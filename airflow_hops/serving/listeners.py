@@ -45,13 +45,6 @@ def hold_port(flag: str, host: str, port: int, shared: bool = False) -> socket.s
     return holder
 
 
-def hold_shared_port(flag: str, host: str, port: int) -> socket.socket:
-    """Returns a socket bound to a port that the server's processes share; raises PortError if it is taken."""
-    with hold_port(flag, host, port) as free:
-        port = free.getsockname()[1]
-    return hold_port(flag, host, port, shared=True)
-
-
 def bind_grpc(server: grpc.Server, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> int:
     """Binds a gRPC server that has not been started, and returns its port; port 0 takes a free one.
 

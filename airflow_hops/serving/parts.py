@@ -1,8 +1,8 @@
 """Parts of the model server that distributions add: entry points of the group ``airflow_hops.server_parts``.
 
 A request passes through a part twice at most: a :class:`~airflow_hops.serving.models.lookups.Lookup` fills inputs
-before the model runs, and an :class:`Observer` gets the answered request. A server with several processes has the
-observers in each worker, and the models and reports in its first process, which sums the counts of the observers.
+before the model runs, and an :class:`Observer` gets the answered request. Each of several workers has parts of its own;
+reports cover the observers of all.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ServerPart:
         return ""
 
     def models(self, flags: Flags, catalog: Catalog, config: Any) -> ModelSource:
-        """Returns the source of the models; called in the first process if the flag ``models_flag`` is set.
+        """Returns the source of the models; called if the flag ``models_flag`` is set.
 
         Args:
             flags: The server's flags.
@@ -134,7 +134,7 @@ class ServerPart:
         return None
 
     def reports(self, routes: Routes, catalog: Catalog, counts: Callable[[], Any]) -> Collector | None:
-        """Adds REST routes for the observers' counts, and returns their metrics; called in the first process.
+        """Adds REST routes for the observers' counts, and returns their metrics.
 
         Args:
             routes: Routes; each new one needs its ``right``.

@@ -118,15 +118,10 @@ class Route:
 
 
 class Routes:
-    """Maps paths to their handlers, which run in threads of the REST API and may block.
-
-    Attributes:
-        added: Arguments of each call of :meth:`add`, without the answer.
-    """
+    """Maps paths to their handlers, which run in threads of the REST API and may block."""
 
     def __init__(self) -> None:
         self._routes: list[tuple[str, re.Pattern[str], Right, Answer]] = []
-        self.added: list[tuple[str, str | None, Right | None]] = []
 
     def add(self, route: str, answer: Answer, path: str | None = None, right: Right | None = None) -> None:
         """Adds a route; raises LookupError if it gives no right, and the table of rights does not contain it.
@@ -138,7 +133,6 @@ class Routes:
             path: Actual path, for a route whose path is configurable.
             right: Right that clients need; None for that of the table.
         """
-        self.added.append((route, path, right))
         method, _, pattern = route.partition(" ")
         for placeholder, expression in _PLACEHOLDERS.items():
             pattern = pattern.replace(placeholder, expression)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -12,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from airflow_hops.core.processes.files import write_atomically
-from airflow_hops.core.serving_api.config import ConfigError, read_config
-from airflow_hops.core.serving_api.protocol import ModelServerConfig
+from prometheus_client import CollectorRegistry
+
+from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.serving.access import warnings_of
 from airflow_hops.serving.api import control
 from airflow_hops.serving.capture import routes as capture_routes
@@ -25,12 +24,14 @@ from airflow_hops.serving.lifecycle import Lifecycle
 from airflow_hops.serving.listeners import PortError
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.formats import version_opener
-from airflow_hops.serving.models.loader import Loader
+from airflow_hops.serving.models.loader import Loader, first_config
 from airflow_hops.serving.models.traffic import TrafficTable
 from airflow_hops.serving.monitoring import logs, metrics, report, series
 from airflow_hops.serving.parts import ModelSource, server_parts
+from airflow_hops.serving.ready_file import ReadyFile
 from airflow_hops.serving.routes import Routes
-from airflow_hops.serving.workers.supervisor import Workers
+from airflow_hops.serving.workers.reports import SharedReports
+from airflow_hops.serving.workers.shared import Shared
 
 # States: starting (ports held, models load) → ready → not ready (signal; drain_delay_seconds for load balancers to
 # notice) → draining → stopped. The ready file exists exactly in the state ready, except after a kill; the next start
@@ -45,15 +46,17 @@ class ModelServer:
 
     Args:
         flags: Settings.
+        shared: Files of the workers, if this server is one of several.
 
     Raises:
         StartError: A port is taken, a config file cannot be read, or the capture folder cannot be written.
     """
 
-    def __init__(self, flags: Flags) -> None:
-        self._flags = flags
+    def __init__(self, flags: Flags, shared: Shared | None = None) -> None:
+        self._flags, self._shared = flags, shared
         self._stop = threading.Event()
-        self._remove_ready_file()
+        self._ready_file = ReadyFile(flags.ready_file)
+        self._ready_file.remove()
         try:
             self._build()
         except (ConfigError, PortError) as error:
@@ -61,51 +64,50 @@ class ModelServer:
 
     def _build(self) -> None:
         """Builds all parts: reads files first, then takes ports; models are loaded only after that."""
-        flags = self._flags
-        config = ModelServerConfig()
-        if flags.model_config_file:
-            config = read_config(flags.model_config_file)
-        elif not flags.models_flag:
-            base_path = flags.model_base_path
-            config.model_config_list.config.add(name=flags.model_name, base_path=base_path, model_platform="tensorflow")
-        catalog = Catalog(TrafficTable(flags.traffic_config_file or None))
+        own_flags, shared = self._flags, self._shared
+        flags = own_flags if shared is None else shared.flags(own_flags)
+        config = first_config(flags)
+        slots = shared.slots_of_keys() if shared is not None else None
+        catalog = self._catalog = Catalog(TrafficTable(flags.traffic_config_file or None, slots))
         self._lifecycle = Lifecycle(catalog, lambda: self._loader.current_names() - catalog.views.keys())
         access = access_of(flags)
         metrics_path = metrics.prometheus_path(flags.monitoring_config_file)
-        open_version = version_opener(flags)
-
-        workers = Workers(flags, catalog, self._lifecycle) if flags.workers > 1 else None
-        endpoint = self._endpoint = workers or Endpoint(flags, catalog, self._lifecycle)
+        endpoint = self._endpoint = Endpoint(flags, catalog, self._lifecycle, shared is not None)
+        counted = endpoint if shared is None else SharedReports(shared)
+        registry = metrics.REGISTRY if shared is None else CollectorRegistry()
         parts = server_parts()
         if flags.models_flag:
             (part,) = (part for part in parts.values() if part.models_flag == flags.models_flag)
             self._loader: ModelSource = part.models(flags, catalog, config)
         else:
-            self._loader = Loader(catalog, workers.open if workers else open_version, flags, config)
-        self._series = series.RequestSeries(endpoint.stats, endpoint.batches)
-        self._controls = control.Control(catalog, self._loader)
+            self._loader = Loader(catalog, version_opener(flags), flags, config)
+        if isinstance(self._loader, Loader) and shared is not None and own_flags.write_back_model_config:
+            self._loader.written.append(Path(own_flags.model_config_file))
+        self._series = series.RequestSeries(counted.stats, counted.batches)
+        self._controls = control.Control(catalog, self._loader, bool(own_flags.traffic_config_file))
         routes = self._routes = Routes()
         series.add_routes(routes, self._series)
         control.add_routes(routes, self._controls)
         logs.add_routes(routes)
-        capture_routes.add_routes(routes, endpoint.capture)
-        report.add_routes(routes, endpoint.stats, catalog, endpoint.part_counts)
+        capture_routes.add_routes(routes, counted.capture)
+        report.add_routes(routes, counted.stats, catalog, counted.part_counts)
         if metrics_path:
-            metrics.add_route(routes, metrics_path)
-        if workers is not None:
-            workers.add_reports(routes, metrics.REGISTRY)
+            metrics.add_route(routes, metrics_path, registry)
+        if isinstance(counted, SharedReports):
+            counted.add_route(routes)
+            registry.register(counted)
         reports = [
-            part.reports(routes, catalog, partial(lambda name: endpoint.part_counts().get(name), name))
+            part.reports(routes, catalog, partial(lambda name: counted.part_counts().get(name), name))
             for name, part in parts.items()
         ]
         for collector in (
-            capture_routes.CaptureCollector(endpoint.capture),
+            capture_routes.CaptureCollector(counted.capture),
             *filter(None, reports),
             metrics.RequestCollector(
-                endpoint.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
+                counted.stats, lambda: {model: catalog.traffic_percent(model) for model in catalog.views}
             ),
         ):
-            metrics.REGISTRY.register(collector)
+            registry.register(collector)
         plain_ports = [] if flags.ssl_config_file else ["gRPC port (--ssl_config_file)"]
         if flags.rest_api_port is not None and not flags.rest_api_enable_ssl:
             plain_ports.append("REST port (--rest_api_enable_ssl)")
@@ -120,12 +122,16 @@ class ModelServer:
         Raises:
             StartError: The worker processes cannot start, or a port was taken in the meantime.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        endpoint = self._endpoint
+        endpoint, shared = self._endpoint, self._shared
+        if shared is None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, self._on_signal)
         endpoint.start(self._controls, self._routes)
         self._series.start()
         self._loader.start()
+        if shared is not None:
+            assert isinstance(self._loader, Loader)
+            shared.start(endpoint, self._catalog, self._loader)
         self._loader.wait_for_first_round(self._stop.is_set)
         if not self._stop.is_set():
             self._lifecycle.set_ready(True)
@@ -133,7 +139,7 @@ class ModelServer:
                 endpoint.open_ports()
             except PortError as error:
                 raise StartError(str(error)) from error
-            for warning in self._warnings:
+            for warning in self._warnings if shared is None or shared.slot == 0 else ():
                 log.warning("%s", warning)
             log.info(
                 "serving gRPC at %s:%d, REST %s",
@@ -141,14 +147,16 @@ class ModelServer:
                 endpoint.grpc_port,
                 f"at {self._flags.host}:{endpoint.rest_api_port}" if endpoint.rest_api_port else "off",
             )
-            self._write_ready_file()
+            if shared is not None:
+                shared.open()
+            self._ready_file.write(endpoint.grpc_port, endpoint.rest_api_port)
         # On some platforms, a wait without a timeout prevents Python from running the signal handler.
         while not self._stop.wait(1.0):
             pass
         # Drain: answers the requests in flight and refuses new ones
         was_ready = self._lifecycle.ready
         self._lifecycle.set_ready(False)
-        self._remove_ready_file()
+        self._ready_file.remove()
         if was_ready and self._flags.drain_delay_seconds:
             log.info("no longer ready; new requests are answered for another %g s", self._flags.drain_delay_seconds)
             time.sleep(self._flags.drain_delay_seconds)
@@ -158,20 +166,16 @@ class ModelServer:
         self._series.close()
         self._loader.stop()
         endpoint.close()
+        if shared is not None:
+            shared.close()
         log.info("stopped")
+
+    def stop(self) -> None:
+        """Ends :meth:`run`."""
+        self._stop.set()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._stop.is_set():
             log.error("stopped at once after a second signal")
             os._exit(128 + number)
         self._stop.set()
-
-    def _write_ready_file(self) -> None:
-        if not self._flags.ready_file:
-            return
-        ports = {"grpc_port": self._endpoint.grpc_port, "rest_api_port": self._endpoint.rest_api_port or 0}
-        write_atomically(Path(self._flags.ready_file), json.dumps({"pid": os.getpid(), **ports}) + "\n")
-
-    def _remove_ready_file(self) -> None:
-        if self._flags.ready_file:
-            Path(self._flags.ready_file).unlink(missing_ok=True)

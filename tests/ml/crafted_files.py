@@ -27,7 +27,7 @@ ENTRIES = (
     "airflow_hops.serving.__main__",
     "airflow_hops.serving.capture.warmup",
     "airflow_hops.serving.capture.writer",
-    "airflow_hops.serving.workers.worker",
+    "airflow_hops.serving.worker",
 )
 """Commands of this package's processes, beside the warm process, whose forks run the first of ``airflow_hops.ml``."""
 

@@ -47,6 +47,7 @@ _KINDS = (
     "step",
     "topic",
     "uv",
+    "workers",
 )
 """Prefixes of temporary folders. No other ``hops-*`` folders are removed: users may have folders with such names."""
 _LOCKED = ".locked"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf import json_format, text_format
@@ -21,25 +21,19 @@ if TYPE_CHECKING:
 Percents = Mapping[int, int]
 
 
-class Controls(Protocol):
-    """Config and traffic at run time; implemented by :class:`Control` and, for worker processes, by a proxy."""
-
-    def reload(self, config: Any) -> None:
-        """Applies a new config."""
-
-    def traffic(self, model: str) -> dict[str, Any]:
-        """Returns the traffic split of a model."""
-
-    def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
-        """Sets the traffic split of a model."""
-
-
 class Control:
-    """Config and traffic at run time."""
+    """Config and traffic at run time.
 
-    def __init__(self, catalog: Catalog, loader: ModelSource) -> None:
+    Args:
+        catalog: The models.
+        loader: Loads them.
+        persists: Whether the traffic is in a file that a restarted server reads.
+    """
+
+    def __init__(self, catalog: Catalog, loader: ModelSource, persists: bool) -> None:
         self._catalog = catalog
         self._loader = loader
+        self._persists = persists
 
     def config(self) -> dict[str, Any]:
         """Returns the body of ``GET /v1/config``: the ``ModelServerConfig``, its source, and when it was applied."""
@@ -68,7 +62,7 @@ class Control:
             "model": model,
             "percents": None if percents is None else {str(version): percents[version] for version in sorted(percents)},
             "in_effect": {str(version): round(in_effect[version], 3) for version in sorted(in_effect)},
-            "persisted": self._catalog.traffic.file is not None,
+            "persisted": self._persists,
         }
 
     def set_traffic(self, model: str, percents: Percents | None) -> dict[str, Any]:
@@ -112,7 +106,7 @@ def _percents(document: Any) -> Percents | None:
     return percents
 
 
-def traffic_service(control: Controls) -> Any:
+def traffic_service(control: Control) -> Any:
     """Returns the gRPC handler of ``hops.serving.TrafficService``: ``SetTraffic`` and ``GetTraffic``."""
 
     def set_traffic(request: Any, context: grpc.ServicerContext) -> Any:

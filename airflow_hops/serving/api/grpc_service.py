@@ -11,7 +11,7 @@ import grpc
 from airflow_hops.core.serving_api import protocol
 from airflow_hops.core.serving_api.protocol import Method
 from airflow_hops.serving.access import Access, authorization_of, right_of
-from airflow_hops.serving.api.control import Controls, traffic_service
+from airflow_hops.serving.api.control import Control, traffic_service
 from airflow_hops.serving.api.grpc_calls import Metadata, UnaryCalls, UnaryMethod
 from airflow_hops.serving.api.grpc_methods import Guard, service, unary
 from airflow_hops.serving.errors import invalid_argument, not_found
@@ -44,7 +44,7 @@ class GrpcServer:
         """Starts to accept requests."""
         self._calls.start()
 
-    def add_services(self, handler: RequestHandler, control: Controls, lifecycle: Lifecycle) -> None:
+    def add_services(self, handler: RequestHandler, control: Control, lifecycle: Lifecycle) -> None:
         """Adds all services."""
         for method in Method:
             self._calls.add(_inference(method, handler, self._access))
@@ -111,7 +111,7 @@ def metadata_of(answered: Answer) -> tuple[tuple[str, str], ...]:
     return ((REQUEST_ID, request_id), *captured)
 
 
-def _services(catalog: Catalog, control: Controls) -> list[Any]:
+def _services(catalog: Catalog, control: Control) -> list[Any]:
     """Returns the services whose methods do not run a model."""
 
     def metadata(request: Any, context: grpc.ServicerContext) -> Any:

@@ -20,7 +20,7 @@ from airflow_hops.serving.errors import ServingError, invalid_argument, not_foun
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 if TYPE_CHECKING:
-    from airflow_hops.serving.workers.counts import WorkersCapture
+    from airflow_hops.serving.workers.reports import SharedCapture
 
 _FLUSH_S = 60.0
 _ANSWER_S = 1.0
@@ -31,7 +31,7 @@ _ROWS = ("captured", "dropped", "written", "sent", "failed")
 _LABELS = ("captured", "dropped", "written", "sent")
 
 
-def add_routes(routes: Routes, capture: Capture | WorkersCapture) -> None:
+def add_routes(routes: Routes, capture: Capture | SharedCapture) -> None:
     """Adds ``/v1/capture`` and ``/v1/capture:flush``."""
 
     def status(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
@@ -49,7 +49,7 @@ def add_routes(routes: Routes, capture: Capture | WorkersCapture) -> None:
 class CaptureCollector(Collector):
     """Collects the metrics of request capture."""
 
-    def __init__(self, capture: Capture | WorkersCapture) -> None:
+    def __init__(self, capture: Capture | SharedCapture) -> None:
         self._capture = capture
 
     def collect(self) -> Iterable[Metric]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_hops.serving.models.servable import Servable
 
 # Readers take no lock: a request reads `views` once and works on that snapshot. Writers build a new mapping under
-# _lock, replace `views`, and then call on_change outside of the lock.
+# _lock and replace `views`.
 # A version may be closed between find() and acquire(); acquire() then fails, and the look-up is repeated, because a
 # version leaves its view before it is closed. States (_statuses) are separate from views: they also list versions that
 # fail, load or unload, and requests never depend on them.
@@ -101,7 +101,8 @@ class Catalog:
         views: Models with at least one available version; replaced, never changed.
         discover: Searches for an unknown model or version, and returns whether to repeat the look-up; used for models
             that another server serves.
-        on_change: Called after every change that requests can see, in the thread that makes the change.
+        after_change: Called after a change of the traffic at run time, in the thread that makes it.
+        others: Returns the states of versions in other processes at the same ports, by model.
         is_coming: Returns whether the model, and the requested version or label, is configured but not loaded yet.
     """
 
@@ -109,7 +110,8 @@ class Catalog:
         self.traffic = traffic
         self.discover: Callable[[str], bool] = lambda model: False
         self.is_coming: Callable[[str, int | None, str | None], bool] = lambda model, version, label: False
-        self.on_change: Callable[[], None] = lambda: None
+        self.after_change: Callable[[], None] = lambda: None
+        self.others: Callable[[], Sequence[Mapping[str, Mapping[int, VersionStatus]]]] = tuple
         self._lock = threading.Lock()
         self.views: Mapping[str, ModelView] = MappingProxyType({})
         self._statuses: dict[str, dict[int, VersionStatus]] = {}
@@ -130,12 +132,6 @@ class Catalog:
             else:
                 views.pop(model, None)
             self.views = MappingProxyType(views)
-        self.on_change()
-
-    def replace(self, views: Mapping[str, ModelView], shadow: Mapping[str, Mapping[int | str, int]]) -> None:
-        """Replaces all models and the shadow traffic with those of another process."""
-        self.traffic.copy_shadow(shadow)
-        self.views = MappingProxyType(dict(views))
 
     def reload_traffic(self) -> None:
         """Applies the traffic file if it has changed."""
@@ -169,6 +165,7 @@ class Catalog:
                 grpc.StatusCode.UNAVAILABLE, f"{self.traffic.file}: cannot be written: {error.strerror}"
             ) from error
         self._apply_traffic()
+        self.after_change()
 
     def _apply_traffic(self) -> None:
         with self._lock:
@@ -178,7 +175,6 @@ class Catalog:
                     for name, view in self.views.items()
                 }
             )
-        self.on_change()
 
     def set_status(self, model: str, status: VersionStatus) -> None:
         """Sets the state of a version."""
@@ -192,8 +188,13 @@ class Catalog:
             if not statuses:
                 del self._statuses[model]
 
+    def all_statuses(self) -> dict[str, dict[int, VersionStatus]]:
+        """Returns a copy of the states in this process, by model and version."""
+        with self._lock:
+            return {model: dict(statuses) for model, statuses in self._statuses.items()}
+
     def statuses(self, model: str, version: int | None = None) -> list[VersionStatus]:
-        """Returns the states of a model's versions, newest version first.
+        """Returns the states of a model's versions, newest version first: in all processes at the same ports.
 
         Raises:
             ServingError: The model or version is not known.
@@ -203,6 +204,10 @@ class Catalog:
         if (not known or version not in (None, *known)) and self.discover(model):
             with self._lock:
                 known = dict(self._statuses.get(model, {}))
+        others = [states.get(model, {}) for states in self.others()]
+        if others:
+            states = [known, *others]
+            known = {number: _common([each.get(number) for each in states]) for number in set().union(*states)}
         if version is not None:
             if version not in known:
                 raise not_found(f"Could not find version {version} of model {model}")
@@ -279,6 +284,24 @@ class Catalog:
         if servable is None:
             raise not_found(f"Servable not found for request: {_wanted(model, version)}")
         return servable
+
+
+def _common(statuses: Sequence[VersionStatus | None]) -> VersionStatus:
+    """Returns the state of a version that has these states in several processes; None where it is not known yet.
+
+    It is available if it is everywhere, and has ended if it has everywhere that knows it.
+    """
+    by_state = {status.state: status for status in statuses if status is not None}
+    available = by_state.get(State.AVAILABLE)
+    if available is not None and None in statuses:
+        return replace(available, state=State.LOADING)
+    failed = next((status for status in statuses if status is not None and status.error is not None), None)
+    for state in (State.LOADING, State.START, State.UNLOADING):
+        if state in by_state:
+            return by_state[state]
+    if available is not None and State.END in by_state and failed is None:
+        return replace(available, state=State.UNLOADING)
+    return failed or available or by_state[State.END]
 
 
 def _wanted(model: str, version: int | None) -> str:

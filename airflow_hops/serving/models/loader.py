@@ -14,8 +14,17 @@ from typing import Any
 
 import grpc
 
-from airflow_hops.core.serving_api.config import ConfigError, change_config, check_config, parse_config
+from airflow_hops.core.serving_api.config import (
+    ConfigError,
+    change_config,
+    check_config,
+    format_config,
+    parse_config,
+    read_config,
+)
+from airflow_hops.core.serving_api.protocol import ModelServerConfig
 from airflow_hops.serving.errors import ServingError, invalid_argument
+from airflow_hops.serving.file_stamp import Stamp, stamp_of
 from airflow_hops.serving.flags import Flags
 from airflow_hops.serving.models.catalog import Catalog, CurrentConfig, State, VersionStatus
 from airflow_hops.serving.models.formats import OpenVersion
@@ -41,12 +50,40 @@ log = logging.getLogger(__name__)
 
 # How long a reload and the start wait for versions that are being written, and for stores.
 GROWING_S = 10.0
+# Begins a config file that several workers share, and names the file that its content is from.
+_SOURCE = "# hops: from "
+
+
+def first_config(flags: Flags) -> Any:
+    """Returns the ``ModelServerConfig`` at the start: that of the config file, or of the model that the flags name.
+
+    Raises:
+        ConfigError: The config file is missing or not valid.
+    """
+    if flags.model_config_file:
+        return read_config(flags.model_config_file)
+    config = ModelServerConfig()
+    if not flags.models_flag:
+        config.model_config_list.config.add(
+            name=flags.model_name, base_path=flags.model_base_path, model_platform="tensorflow"
+        )
+    return config
+
+
+def marked(source: str, text: str) -> str:
+    """Returns the text of a config with its source, for workers; without it, the config is from a call."""
+    return f"{_SOURCE}{source}\n{text}"
 
 
 class Loader:
     """Loads the wanted versions and unloads all others, in background threads.
 
     A model that is missing or fails to load does not delay other models.
+
+    Attributes:
+        written: Files to which a config that arrives by a call is written.
+        settled: Stamp of the newest config file each of whose versions has been tried; None before that.
+        after_reload: Called with the stamp of the first of ``written`` after a call has changed the config.
     """
 
     def __init__(self, catalog: Catalog, open_version: OpenVersion, flags: Flags, config: Any) -> None:
@@ -54,6 +91,12 @@ class Loader:
         self._flags = flags
         self._config_file = Path(flags.model_config_file) if flags.model_config_file else None
         self._config_content = self._config_file.read_bytes() if self._config_file else b""
+        self._config_stamp: Stamp | None = None
+        self._looks_before, self._growing_until_s = 0, time.monotonic() + GROWING_S
+        is_written = self._config_file is not None and flags.write_back_model_config
+        self.written = [self._config_file] if self._config_file is not None and is_written else []
+        self.settled: Stamp | None = None
+        self.after_reload: Callable[[Stamp], None] = lambda stamp: None
         self._cache = ModelCache(Path(flags.model_cache_path).absolute() if flags.model_cache_path else None)
         self._changed = threading.Condition()
         self._wanted = WantedModels(self._changed, self._cache, flags.file_system_poll_wait_seconds)
@@ -68,7 +111,7 @@ class Loader:
         self._config_due_s, self._traffic_due_s = due_after(self._config_poll_s), due_after(self._traffic_poll_s)
         self._is_started = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
-        self._set_config(config, flags.model_config_file or "command line")
+        self._set_config(config, self._source(self._config_content))
         catalog.is_coming = self._is_coming
 
     def current_config(self) -> CurrentConfig:
@@ -117,7 +160,14 @@ class Loader:
             self._is_started = True
 
     def reload(self, config: Any) -> None:
-        """Replaces the config, and waits until loading each added version was tried once.
+        """Replaces the config, and waits until loading each added version was tried once; raises ServingError."""
+        self._reload(config)
+        stamp = stamp_of(self.written[0]) if self.written else None
+        if stamp is not None:
+            self.after_reload(stamp)
+
+    def _reload(self, config: Any) -> None:
+        """Replaces the config of this process.
 
         Raises:
             ServingError: The config is not valid (nothing changes then), a version does not load, or a label points to
@@ -165,6 +215,14 @@ class Loader:
         with self._changed:
             self._current = CurrentConfig(config, source, time.time())
             self._wanted.set_config(config)
+            self._looks_before, self._growing_until_s = self._wanted.looks, time.monotonic() + GROWING_S
+
+    def _source(self, content: bytes) -> str:
+        """Returns the source of the config file's content."""
+        first_line = content.decode("utf-8", "replace").partition("\n")[0]
+        if first_line.startswith(_SOURCE):
+            return first_line.removeprefix(_SOURCE)
+        return str(self._config_file or "command line") if self._flags.workers == 1 else "HandleReloadConfigRequest"
 
     def _is_coming(self, name: str, version: int | None, label: str | None) -> bool:
         if self._is_started and name in self._catalog.views:
@@ -177,6 +235,8 @@ class Loader:
             while not self._stopping:
                 try:
                     due_s = self._step()
+                    if self._wanted.has_settled(self._looks_before, self._growing_until_s):
+                        self.settled = self._config_stamp
                 except Exception:
                     log.exception("a round of the loader failed; trying again")
                     due_s = time.monotonic() + 1.0
@@ -297,7 +357,9 @@ class Loader:
         """Applies the config file if it has changed; an invalid file changes nothing."""
         assert self._config_file is not None
         try:
+            stamp = stamp_of(self._config_file)
             content = self._config_file.read_bytes()
+            self._config_stamp = stamp
             if content == self._config_content:
                 return
             self._config_content = content
@@ -306,15 +368,21 @@ class Loader:
             log.error("model config file ignored, the models stay as they were: %s", error)
             return
         log.info("model config file %s changed: applied", self._config_file)
-        self._set_config(config, str(self._config_file))
+        self._set_config(config, self._source(content))
 
     def _write_back(self) -> None:
         """Writes the config in effect to its file if the flags ask for it, so that it survives a restart."""
-        if self._config_file is None or not self._flags.write_back_model_config:
-            return
+
+        def take(config: Any) -> str:
+            config.CopyFrom(self._wanted.config())
+            config.model_config_list.SetInParent()
+            return format_config(config)
+
         try:
-            change_config(self._config_file, lambda config: config.CopyFrom(self._wanted.config()))
-            self._config_content = self._config_file.read_bytes()
+            for file in self.written:
+                text = change_config(file, take)
+                if file == self._config_file:
+                    self._config_content = text.encode()
         except (ConfigError, OSError) as error:
             raise ServingError(
                 grpc.StatusCode.INTERNAL, f"The config is in effect, but cannot be written to its file: {error}"

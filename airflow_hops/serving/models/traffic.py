@@ -16,6 +16,7 @@ from typing import Any
 from airflow_hops.core.serving_api import traffic_config
 from airflow_hops.core.serving_api.config import ConfigError
 from airflow_hops.core.serving_api.traffic_config import TrafficConfig, read_traffic_config
+from airflow_hops.serving.file_stamp import stamp_of
 
 # A split is in two places: the file, from which a restarted server takes it, and memory, from which requests take it.
 # set_split() writes the file first and then the memory; an error of the file changes nothing. A changed file is read at
@@ -108,18 +109,24 @@ class TrafficTable:
     Args:
         traffic_file: The file, which need not exist; None stores splits only in memory.
 
+        slots: Owners of the slots of sticky keys in another process, by model.
+
     Attributes:
         file: File that stores the changes made at run time, for a restart; None to store them only in memory.
+        stamp: Stamp of the file as last read; None without a file.
+        slots: Current owners of the slots of sticky keys, by model.
 
     Raises:
         ConfigError: The file is not valid.
     """
 
-    def __init__(self, traffic_file: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self, traffic_file: str | os.PathLike[str] | None, slots: Mapping[str, tuple[int, ...]] | None = None
+    ) -> None:
         self.file = Path(traffic_file) if traffic_file else None
         self._lock = threading.Lock()
-        self._stamp = self._current_stamp()
-        self._slots: dict[str, tuple[int, ...]] = {}
+        self.stamp = stamp_of(self.file)
+        self.slots: Mapping[str, tuple[int, ...]] = dict(slots or {})
         self._counters: dict[str, itertools.count[int]] = {}
         self._warned: set[tuple[str, tuple[int, ...]]] = set()
         self._traffic = TrafficConfig()
@@ -152,23 +159,20 @@ class TrafficTable:
             traffic_config.check_shadow(percents, f"shadow.{model}")
         self._set(traffic_config.set_shadow, "shadow", model, percents)
 
-    def copy_shadow(self, shadow: Mapping[str, Mapping[int | str, int]]) -> None:
-        """Copies the shadow traffic of another process, which has already logged it."""
-        self._traffic = TrafficConfig(shadow={model: dict(percents) for model, percents in shadow.items()})
-
     def reload(self) -> bool:
         """Reads the file if it has changed, and returns whether a split may differ; an invalid file changes nothing."""
         with self._lock:
-            stamp = self._current_stamp()
-            if self.file is None or stamp == self._stamp:
+            stamp = stamp_of(self.file)
+            if self.file is None or stamp == self.stamp:
                 return False
-            self._stamp = stamp
             try:
                 traffic = read_traffic_config(self.file)
             except ConfigError as error:
+                self.stamp = stamp
                 log.error("traffic file ignored, the splits stay as they were: %s", error)
                 return False
             self._take(traffic)
+            self.stamp = stamp
             return True
 
     def split(self, model: str, loaded: Mapping[int, object]) -> Split | None:
@@ -180,7 +184,7 @@ class TrafficTable:
         if missing and (model, missing) not in self._warned:
             self._warned.add((model, missing))
             log.warning("model %s: versions %s have traffic but are not loaded; the others take it", model, missing)
-        return Split.among(percents, loaded, self._slots[model])
+        return Split.among(percents, loaded, self.slots[model])
 
     def choose(self, model: str, split: Split, sticky_key: str | None) -> int:
         """Returns the version for one request."""
@@ -195,7 +199,7 @@ class TrafficTable:
         with self._lock:
             if self.file is not None:
                 write(self.file, model, percents)
-                self._stamp = self._current_stamp()
+                self.stamp = stamp_of(self.file)
                 self._take(read_traffic_config(self.file))
                 return
             sections: dict[str, Any] = {"models": dict(self._traffic.models), "shadow": dict(self._traffic.shadow)}
@@ -206,9 +210,9 @@ class TrafficTable:
 
     def _take(self, traffic: TrafficConfig) -> None:
         # Set the slots first, so that concurrent look-ups of a split find those of its model.
-        self._slots = {
-            **self._slots,
-            **{model: deal_slots(percents, self._slots.get(model)) for model, percents in traffic.models.items()},
+        self.slots = {
+            **self.slots,
+            **{model: deal_slots(percents, self.slots.get(model)) for model, percents in traffic.models.items()},
         }
         self._warned.clear()
         before, self._traffic = self._traffic, traffic
@@ -216,15 +220,6 @@ class TrafficTable:
             for model in sorted(then.keys() | now.keys()):
                 if then.get(model) != now.get(model):
                     log.info("model %s %s: %s", model, what, _in_words(now.get(model)))
-
-    def _current_stamp(self) -> tuple[int, int, int] | None:
-        if self.file is None:
-            return None
-        try:
-            status = self.file.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _in_words(percents: Mapping[Any, int] | None) -> str:

@@ -6,6 +6,7 @@ flights …``), or in its ``extra={"model": …, "version": …}``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -59,12 +60,17 @@ class LogLine:
 
 
 class LogBuffer(logging.Handler):
-    """Stores the newest records in memory."""
+    """Stores the newest records in memory, or in a file that several processes share."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: deque[LogLine] = deque(maxlen=_KEPT_RECORDS)
         self._text = logging.Formatter("%(message)s")
+        self._file: Path | None = None
+
+    def share(self, file: Path) -> None:
+        """Stores further records in a file; whoever rotates it appends ``.1`` to its name."""
+        self._file = file
 
     def emit(self, record: logging.LogRecord) -> None:
         """Stores a record."""
@@ -79,8 +85,12 @@ class LogBuffer(logging.Handler):
         return LogLine(record.created, record.levelname, record.name, model, version, self._text.format(record))
 
     def add(self, line: LogLine) -> None:
-        """Stores a line, which may come from another process."""
-        self._lines.append(line)
+        """Stores a line."""
+        if self._file is None:
+            self._lines.append(line)
+            return
+        with self._file.open("ab", buffering=0) as file:  # one write, which no other process's line divides
+            file.write(json.dumps(astuple(line)).encode() + b"\n")
 
     def tail(
         self, count: int, model: str = "", version: int = 0, since_s: float = 0.0, level: int = 0
@@ -94,8 +104,7 @@ class LogBuffer(logging.Handler):
             since_s: Return only lines after this time, in seconds since 1970 UTC.
             level: Minimum level, as in :mod:`logging`.
         """
-        with self.lock or threading.RLock():
-            lines = list(self._lines)
+        lines = self._kept()
         levels = logging.getLevelNamesMapping()
         result = (
             line
@@ -106,6 +115,16 @@ class LogBuffer(logging.Handler):
             and levels.get(line.level, 0) >= level
         )
         return list(islice(result, count))[::-1]
+
+    def _kept(self) -> list[LogLine]:
+        if self._file is None:
+            with self.lock or threading.RLock():
+                return list(self._lines)
+        texts = []
+        for file in (self._file.with_suffix(".1"), self._file):
+            with contextlib.suppress(FileNotFoundError):
+                texts += file.read_bytes().splitlines()
+        return [LogLine(*json.loads(text)) for text in texts[-_KEPT_RECORDS:]]
 
 
 BUFFER = LogBuffer()

@@ -58,11 +58,11 @@ def prometheus_path(monitoring_config_file: str) -> str | None:
     return (config.path or DEFAULT_PATH) if config.enable else None
 
 
-def add_route(routes: Routes, path: str) -> None:
+def add_route(routes: Routes, path: str, registry: CollectorRegistry = REGISTRY) -> None:
     """Adds the route of the metrics."""
 
     def show(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
-        return HttpResponse(exposition(), content_type=CONTENT_TYPE)
+        return HttpResponse(exposition(registry), content_type=CONTENT_TYPE)
 
     routes.add(f"GET {DEFAULT_PATH}", show, path)
 

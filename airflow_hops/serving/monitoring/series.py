@@ -80,8 +80,8 @@ class RequestSeries:
         """Ends the thread."""
         self._stop.set()
 
-    def add_step(self) -> None:
-        """Ends the current step, and begins the next."""
+    def add_step(self, ended_s: float | None = None) -> None:
+        """Ends the current step, by default now (seconds since 1970), and begins the next."""
         at_s, now, batched = time.monotonic(), _counted(self._stats), self._batches()
         nothing = RequestCounts()
         changes = {key: (total, self._before.get(key, nothing)) for key, total in now.items()}
@@ -91,7 +91,8 @@ class RequestSeries:
             if total.requests != before.requests
         }
         batches = {name: batched.get(name, 0) - self._batched.get(name, 0) for name in _BATCH_COLUMNS}
-        self._steps.append(Step(round(time.time(), 3), at_s - self._at_s, asked, batches))
+        ended_s = time.time() if ended_s is None else ended_s
+        self._steps.append(Step(round(ended_s, 3), at_s - self._at_s, asked, batches))
         self._before, self._batched, self._at_s = now, batched, at_s
 
     def report(self, model: str = "", since_s: float = 0.0) -> dict[str, Any]:
@@ -124,13 +125,12 @@ class RequestSeries:
         }
 
     def _run(self) -> None:
-        due_s = self._at_s
         while True:
-            # Steps end at multiples of STEP_S, so that they do not drift; missed steps become one step.
-            due_s += STEP_S * (1 + max(0.0, time.monotonic() - due_s) // STEP_S)
-            if self._stop.wait(due_s - time.monotonic()):
+            # Steps end at multiples of STEP_S, so that workers agree on them; missed steps become one step.
+            due_s = STEP_S * (time.time() // STEP_S + 1)
+            if self._stop.wait(due_s - time.time()):
                 return
-            self.add_step()
+            self.add_step(due_s)
 
 
 def add_routes(routes: Routes, series: RequestSeries) -> None:

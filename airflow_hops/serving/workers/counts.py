@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from airflow_hops.serving.capture.capture import TakenCounts
 from airflow_hops.serving.capture.spool import WriterState, WrittenCounts
@@ -31,18 +30,18 @@ class WorkerCounts:
         parts: Counts of observers by part.
         batches: Totals of batches.
         capture: Response to ``GET /v1/capture``.
-        metrics: Other metrics of the process; not summed.
+        metrics: Other metrics by process id; not summed.
     """
 
     requests: dict[RequestKind, RequestCounts] = field(default_factory=dict)
     parts: dict[str, PartCounts] = field(default_factory=dict)
     batches: BatchTotals = field(default_factory=dict)
     capture: dict[str, Any] = field(default_factory=dict)
-    metrics: list[Metric] = field(default_factory=list)
+    metrics: dict[str, list[Metric]] = field(default_factory=dict)
 
     @classmethod
     def total(cls, parts: Iterable[WorkerCounts]) -> WorkerCounts:
-        """Returns the sums, without the metrics of single processes."""
+        """Returns the sums."""
         total = cls()
         for part in parts:
             for kind, counts in part.requests.items():
@@ -54,6 +53,7 @@ class WorkerCounts:
                     total.parts[name] = deepcopy(observed)
             add_counts(total.batches, part.batches)
             total.capture = _capture(total.capture, part.capture)
+            total.metrics |= part.metrics
         return total
 
     def past(self) -> WorkerCounts:
@@ -87,56 +87,14 @@ class PastCounts:
 class WorkerStats(RequestStats):
     """Counts of the requests of all workers."""
 
-    def __init__(self, read: Callable[[], WorkerCounts]) -> None:
+    def __init__(self, read: Callable[[], WorkerCounts], started_at: float) -> None:
         super().__init__()
         self._read = read
+        self.started_at = started_at
 
     def counts(self) -> dict[RequestKind, RequestCounts]:
         """Returns the current counts."""
         return dict(sorted(self._read().requests.items()))
-
-
-class WorkersCapture:
-    """Captured requests of all workers, from their counts and by a call of a method of each."""
-
-    def __init__(self, total: Callable[[], WorkerCounts], ask_all: Callable[..., list[Any]]) -> None:
-        self._total, self._ask_all = total, ask_all
-        self._before: dict[str, Any] = {"base_path": None, "models": {}}
-
-    def status(self) -> dict[str, Any]:
-        """Returns the response to ``GET /v1/capture``."""
-        result = self._total().capture
-        if "spool_path" in result:
-            result["spool_path"] = str(Path(result["spool_path"]).parent)
-        self._before = {**self._before, **result}
-        return self._before
-
-    def flush(self, timeout_s: float = 60.0) -> bool:
-        """Makes all workers write their captured requests; returns whether they finished in time."""
-        done = self._ask_all("flush", timeout_s, timeout_s=timeout_s + 1.0)
-        return bool(done) and all(done)
-
-
-class WorkersCollector(Collector):
-    """Metrics of the workers: those of their report, and those of each by its process id."""
-
-    def __init__(self, report: Callable[[], dict[str, Any]], metrics: Callable[[], dict[str, list[Metric]]]) -> None:
-        self._report, self._metrics = report, metrics
-
-    def collect(self) -> Iterable[Metric]:
-        """Returns the current metrics."""
-        report = self._report()
-        restarts, hangs = report["restarts"], report["hangs"]
-        yield GaugeMetricFamily("hops_serving_workers", "Processes that answer requests.", len(report["workers"]))
-        yield CounterMetricFamily("hops_serving_worker_restarts", "Workers that ended unexpectedly.", restarts)
-        yield CounterMetricFamily("hops_serving_worker_hangs", "Workers killed because they did not respond.", hangs)
-        families: dict[str, Metric] = {}
-        for worker, metrics in self._metrics().items():
-            for metric in metrics:
-                family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-                for sample in metric.samples:
-                    family.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
-        yield from families.values()
 
 
 def _note_written(spool: Path, capture: dict[str, Any]) -> bool:

@@ -240,14 +240,13 @@ def test_ports_open_once_models_answer(
 
 
 @pytest.mark.parametrize("taken", ["port", "rest_api_port"])
-@pytest.mark.parametrize("workers", [1, 2])
 def test_port_taken_during_loading_is_reported_in_one_line(
-    start_server: Start, saved_models: Path, tmp_path: Path, taken: str, workers: int
+    start_server: Start, saved_models: Path, tmp_path: Path, taken: str
 ) -> None:
     path = slow_model(saved_models, tmp_path / "vectors", 600)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = start_server(wait=False, model_base_path=path, workers=workers, **{taken: port})
+    server = start_server(wait=False, model_base_path=path, **{taken: port})
     wait_for(lambda: is_held(port), server.log)
     with socket.create_server(("127.0.0.1", port)):
         assert server.process.wait(60) == 1

@@ -277,19 +277,19 @@ def test_slow_poll_fails_and_the_next_one_counts(tmp_path: Path, monkeypatch: py
     assert result == [[True, 0], [False, 0], [False, 1], False, "no answer for 0.2 s", [1], 2]
 
 
-def test_workers_share_one_copy_which_outlives_them(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
+def test_workers_have_copies_that_end_with_them(start_server: Start, bucket: Bucket, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     bucket.publish("flights", 1)
     flags = {"model_name": "flights", "model_base_path": f"{bucket.url}/flights", "model_cache_path": cache, **POLL}
     server = start_server(workers=2, **flags)
-    assert copies(cache) == ["1"]
+    assert copies(cache) == ["1", "1"]
     killed = min(workers(server))
     os.kill(killed, signal.SIGKILL)
     wait_for_two(server, {killed})
     bucket.publish("flights", 2)
     server.wait_for_versions("flights", {2: "AVAILABLE", 1: "END"})
     assert {score(server) for _ in range(24)} == {2000.0}
-    wait_for(lambda: copies(cache) == ["2"], server.log)
+    wait_for(lambda: copies(cache) == ["2", "2"], server.log)
     assert server.terminate() == 0
     assert list(cache.iterdir()) == []
 

@@ -7,7 +7,6 @@ import http.client
 import json
 import math
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -25,22 +24,21 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 from server_process import ServerProcess, Start
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+from tensorflow_serving.apis import predict_pb2
 from waiting import is_gone, wait_for
 
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.core.serving_api.config import parse_config
-from airflow_hops.serving.errors import ServingError
+from airflow_hops.serving.api.grpc_service import channel_arguments
 from airflow_hops.serving.flag_parser import parse_flags
-from airflow_hops.serving.models.traffic import Split, deal_slots
+from airflow_hops.serving.models.catalog import Catalog, State, VersionStatus
+from airflow_hops.serving.models.traffic import Split, TrafficTable, deal_slots
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.request_kind import RequestKind
-from airflow_hops.serving.workers.counts import WorkerCounts
-from airflow_hops.serving.workers.peer import Peer, PeerGone
-from airflow_hops.serving.workers.worker import worker_flags
-
-from .test_warmup import write
+from airflow_hops.serving.supervisor import hold_shared_port
+from airflow_hops.serving.worker import worker_flags
+from airflow_hops.serving.workers.counts import PastCounts, WorkerCounts
 
 INPUTS = {"carrier": ["AA"], "distance": [[5.0]], "hour": [0]}
 ROW = {"instances": [{"carrier": "AA", "distance": [5.0], "hour": 0}]}
@@ -65,6 +63,7 @@ def flags_in(folder: Path, saved_models: Path) -> dict[str, Any]:
         "workers": 2,
         "worker_timeout_seconds": 5,
         "model_config_file": folder / "models.config",
+        "model_config_file_poll_wait_seconds": 1,
         "monitoring_config_file": folder / "monitoring.config",
         "capture_base_path": folder / "captured",
         "capture_roll_seconds": 3600,
@@ -95,7 +94,8 @@ def predict(server: ServerProcess, **keywords: Any) -> Any:
 
 
 def workers(server: ServerProcess) -> dict[int, int]:
-    """Process of each worker, and its requests."""
+    """Process of each worker, and its requests until a second ago."""
+    time.sleep(1.5)
     return {worker["pid"]: worker["requests"] for worker in server.get("/v1/workers")["workers"]}
 
 
@@ -176,10 +176,12 @@ def test_any_worker_reports_totals_of_all(server: ServerProcess) -> None:
         version = stats["models"]["flights"]["versions"]["2"]
         return version["requests"], version["client_errors"]
 
+    time.sleep(1.5)  # counts are at most a second old
     requests, errors = counts(server.get("/v1/stats"))
     each(lambda: predict(server))
     each(lambda: server.error("/v1/models/flights:predict", {"instances": []}))
     wanted = requests + 2 * CONNECTIONS, errors + CONNECTIONS
+    time.sleep(1.5)  # counts are at most a second old
     assert {counts(stats) for stats in each(lambda: server.get("/v1/stats"))} == {wanted}
     shown = set()
     for _ in range(4):
@@ -188,7 +190,7 @@ def test_any_worker_reports_totals_of_all(server: ServerProcess) -> None:
         lines = [line for line in text.splitlines() if ":request_count{" in line and 'version="2"' in line]
         shown.add(sum(float(line.split()[-1]) for line in lines if 'model_name="flights"' in line))
     assert shown == {wanted[0]}
-    # What ends a worker is told by the process that replaces it; whoever is asked shows it.
+    # What ends a worker is told by the supervisor; whoever is asked shows it.
     restarts = server.get("/v1/workers")["restarts"]
     with ModelServerClient(server.address, timeout_s=60) as client, pytest.raises(ModelServerError):
         client.predict("fragile", {"x": [-1.0]})
@@ -201,11 +203,11 @@ def test_any_worker_reports_totals_of_all(server: ServerProcess) -> None:
 
 
 def test_captured_rows_are_written_once_after_a_worker_kill(server: ServerProcess) -> None:
+    time.sleep(1.5)
     before = Counter(server.get("/v1/capture")["models"].get("flights"))
     asked = [f"{turn}-{number}" for turn in range(2) for number in range(CONNECTIONS)]
     for request_id in asked[:CONNECTIONS]:
         assert predict(server, request_id=request_id).request_id == request_id
-    time.sleep(1.5)  # what was counted until the last look, at most a second ago, is kept
     killed = min(workers(server))
     os.kill(killed, signal.SIGKILL)
     wait_for_two(server, {killed})
@@ -221,6 +223,7 @@ def test_captured_rows_are_written_once_after_a_worker_kill(server: ServerProces
         if request_id in asked
     )
     assert rows == Counter(asked)
+    time.sleep(1.5)
     counts = server.get("/v1/capture")["models"]["flights"]
     assert counts["captured_rows"] - before["captured_rows"] == len(asked)
     assert counts["written_rows"] == counts["captured_rows"]  # also those of the worker that was killed
@@ -252,7 +255,6 @@ def test_killed_worker_fails_only_its_requests_and_is_replaced(server: ServerPro
             wait_for(lambda: len(answered) == CONNECTIONS, server.log)
             before = sum(workers(server).values())
             killed = max(workers(server))
-            time.sleep(1.5)  # what was counted until the last look, at most a second ago, is kept
             os.kill(killed, signal.SIGKILL)
             wait_for_two(server, {killed})
         finally:
@@ -294,45 +296,23 @@ def test_hanging_worker_fails_only_its_requests_and_is_replaced(server: ServerPr
     assert f"worker {stopped} did not respond for 5 s and is killed" in server.log()
 
 
-def test_model_crashing_on_load_affects_no_other_model(
-    server: ServerProcess, saved_models: Path, tmp_path: Path
-) -> None:
-    before = set(workers(server))
-    shutil.copytree(saved_models / "fragile", tmp_path / "fragile")
-    log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.inputs["x"].CopyFrom(tf.make_tensor_proto([-1.0]))
-    write(tmp_path / "fragile", log)
-    fatal = config(saved_models, 1, 2).replace(f"{saved_models}/fragile", f"{tmp_path}/fragile")
+def test_replaced_worker_serves_the_config_and_split_in_effect(server: ServerProcess, saved_models: Path) -> None:
     with ModelServerClient(server.address, timeout_s=60) as client:
-        with pytest.raises(ModelServerError, match=r"SIGABRT|UNAVAILABLE"):  # the worker that ends may be the one asked
-            client.reload_config(parse_config(fatal, "the test"))
-        wait_in_spite_of_ends(server, lambda: "SIGABRT" in json.dumps(server.get("/v1/models/fragile")))
-        wait_for_two(server, set())
-        assert len(before & set(workers(server))) == 1
-        assert {answer.version for answer in each(lambda: predict(server))} == {2}
-        client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
-
-
-def test_changed_folder_has_no_effect_until_all_workers_end(
-    server: ServerProcess, saved_models: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(saved_models / "flights", tmp_path / "flights")
-    moved = config(saved_models, 1, 2).replace(f"{saved_models}/flights", f"{tmp_path}/flights")
-    with ModelServerClient(server.address, timeout_s=60) as client:
-        client.reload_config(parse_config(moved, "the test"))
-        before = workers(server)
-        for file in (saved_models / "flights" / "3").rglob("*.*"):
-            shutil.copyfile(file, tmp_path / "flights" / "2" / file.relative_to(saved_models / "flights" / "3"))
-        os.kill(min(before), signal.SIGKILL)
-        said = f"{tmp_path}/flights/2 has changed since model flights version 2 was loaded from it"
-        wait_for(lambda: server.log().count(said) > 1, server.log)
-        assert list(workers(server)) == [max(before)]
-        assert {float(answer.outputs["score"][0, 0]) for answer in each(lambda: predict(server))} == {2005.0}
-        os.kill(max(before), signal.SIGKILL)
-        wait_for_two(server, set(before))
-        assert {float(answer.outputs["score"][0, 0]) for answer in each(lambda: predict(server))} == {3005.0}
-    with ModelServerClient(server.address, timeout_s=60) as client:
-        client.reload_config(parse_config(config(saved_models, 1, 2), "the test"))
+        client.reload_config(parse_config(config(saved_models, 1, 3), "the test"))
+    server.post("/v1/models/flights:traffic", {"percents": {"1": 100}})
+    assert {answer["persisted"] for answer in each(lambda: server.get("/v1/models/flights:traffic"))} == {False}
+    killed = min(workers(server))
+    os.kill(killed, signal.SIGKILL)
+    wait_for_two(server, {killed})
+    assert {answer.version for answer in each(lambda: predict(server))} == {1}
+    assert each(lambda: server.available("flights")) == CONNECTIONS * [[1, 3]]
+    server.post("/v1/models/flights:traffic", {"percents": None})
+    assert {answer.version for answer in each(lambda: predict(server))} == {3}
+    file = Path(server.flags["model_config_file"])
+    file.write_text(config(saved_models, 1, 2) + "\n")  # the file as changed last is the truth again
+    server.wait_for_versions("flights", {1: "AVAILABLE", 2: "AVAILABLE", 3: "END"})
+    assert {answer.version for answer in each(lambda: predict(server))} == {2}
+    assert {report["source"] for report in each(lambda: server.get("/v1/config"))} == {str(file)}
 
 
 def test_port_in_use_is_reported_before_start(server: ServerProcess, start_server: Start, tmp_path: Path) -> None:
@@ -405,50 +385,48 @@ def test_worker_counts_add_up() -> None:
     assert total.past().capture == {"models": {"m": {"captured_rows": 7}}}
 
 
-def test_peers_call_each_other_and_learn_of_errors_and_ends() -> None:
-    ours, theirs = socket.socketpair()
-    report: list[str] = []
+def test_worker_counts_go_on_from_those_of_an_ended_one(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    names = ("captured_rows", "dropped_rows", "captured_labels", "dropped_labels", "written_rows", "failed_rows")
+    zeros = dict.fromkeys((*names, "files", "written_labels", "removed_files"), 0)
+    counts = {**zeros, "captured_rows": 40, "written_rows": 10, "failed_rows": 1, "captured_labels": 2}
+    past = PastCounts()
+    past.add(WorkerCounts(capture={"spool_path": str(spool), "lag_seconds": 3.0, "models": {"m": counts}}))
+    assert past.total().capture == {"models": {"m": counts}}
+    spool.rmdir()  # as its writer does at the end
+    for _ in range(2):
+        assert past.total().capture == {"models": {"m": {**counts, "written_rows": 39, "written_labels": 2}}}
 
-    def refuse() -> None:
-        raise ServingError(grpc.StatusCode.NOT_FOUND, "no such model")
 
-    def fail() -> None:
-        raise UnicodeDecodeError("utf-8", b"x", 0, 1, "no text")  # more arguments than a message
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([State.AVAILABLE, State.AVAILABLE], State.AVAILABLE),
+        ([State.AVAILABLE, None], State.LOADING),
+        ([State.AVAILABLE, State.LOADING], State.LOADING),
+        ([State.LOADING, State.END], State.LOADING),
+        ([State.AVAILABLE, State.UNLOADING], State.UNLOADING),
+        ([State.END, State.AVAILABLE], State.UNLOADING),
+        ([State.END, None], State.END),
+    ],
+)
+def test_version_is_available_once_it_is_in_all_workers(states: list[State | None], expected: State) -> None:
+    for own, other in (states, states[::-1]):
+        catalog = Catalog(TrafficTable(None))
+        known = [{"m": {1: VersionStatus(1, state)}} if state is not None else {} for state in (own, other)]
+        catalog.set_statuses("m", list(known[0].get("m", {}).values()))
+        catalog.others = lambda known=known: known[1:]
+        (status,) = catalog.statuses("m")
+        assert status.state is expected
 
-    def fail_oddly() -> None:
-        class OddError(Exception):
-            pass
 
-        raise OddError("of this process alone")
+def test_port_stays_reserved_without_workers() -> None:
+    holder = hold_shared_port("port", "127.0.0.1", 0)
+    with holder, pytest.raises(OSError, match="in use"):  # a server that lets no other share its port, as most are
+        socket.create_server(holder.getsockname())
 
-    release = threading.Event()
-    methods = {"echo": lambda *given: given, "refuse": refuse, "fail": fail, "odd": fail_oddly, "wait": release.wait}
-    methods["lock"] = threading.Lock
-    there = Peer(theirs, {**methods, "ask": lambda: there.ask("back")}, {"tell": report.append})
-    other_end = socket.socket(fileno=os.dup(ours.fileno()))
-    here = Peer(ours, {"back": lambda: "from here"})
-    there.start()
-    here.start()
-    large = bytes(5_000_000)
-    assert here.ask("echo", 1, large) == (1, large)
-    assert here.ask("ask") == "from here"
-    with pytest.raises(ServingError, match="no such model") as refused:
-        here.ask("refuse")
-    assert refused.value.code is grpc.StatusCode.NOT_FOUND
-    with pytest.raises(UnicodeDecodeError):
-        here.ask("fail")
-    with pytest.raises(RuntimeError, match="OddError: of this process alone"):
-        here.ask("odd")
-    with pytest.raises(RuntimeError, match=r"lock: cannot pickle"):
-        here.ask("lock", timeout_s=10)
-    here.tell("tell", "a")
-    here.tell("tell", "b")
-    assert here.ask("echo") == ()
-    assert report == ["a", "b"]
-    waiting = here.call("wait")
-    other_end.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(PeerGone):
-        waiting.result(10)
-    with pytest.raises(PeerGone):
-        here.ask("echo")
-    release.set()
+
+def test_channel_arguments_keep_the_shared_port() -> None:
+    flags, _ = parse_flags(["--workers=2", "--model_config_file=c", "--grpc_channel_arguments=grpc.so_reuseport=0,x=1"])
+    assert channel_arguments(flags, shared=True).items() >= {"grpc.so_reuseport": 1, "x": 1}.items()

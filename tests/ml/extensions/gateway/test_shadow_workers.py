@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -25,4 +26,5 @@ def test_shadow_traffic_of_all_workers_is_merged(server: ServerProcess) -> None:
         assert score["mean_difference"] == pytest.approx(1000.0)
     server.post("/v1/models/flights:shadow", {"percents": None})
     each(lambda: predict(server))
+    time.sleep(1.5)  # counts are at most a second old
     assert shadow()["requests"] == CONNECTIONS
