@@ -73,7 +73,10 @@ def test_take_over_waits_for_the_holders_end(lease_of: Callable[[str], Lease], i
     assert (record := other.read(first=True)) is not None
     assert (record.is_released, record.note) == ((False, None) if is_dead else (True, "result"))
     other.remove_first()
-    assert other.read(first=True) == LeaseRecord("two")
+    assert other.read(first=True) is None and other.read() == LeaseRecord("two")
+    lease_of("three").take_over()
+    with pytest.raises(LeaseLost):
+        holder.beat()
 
 
 def test_holder_with_the_same_name_is_replaced(lease_of: Callable[[str], Lease]) -> None:

@@ -12,7 +12,8 @@ protocol:
 3. Number n + 1 is free once n was released, or its holder is dead, or has the same name (:meth:`Lease.try_take`): a
    retry replaces its predecessor at once, and continues with its note. Then n is removed, while the last number stays,
    so numbers never repeat.
-4. :meth:`Lease.take_over` instead creates n + 1 while the holder of n works, and waits for the end of n.
+4. A lease that is held once, as by a job, has the holder's record as number 1. :meth:`Lease.take_over` creates another
+   number while the holder works, and waits for its end.
 5. A holder that finds a greater number has lost the lease (:class:`LeaseLost`), and stops.
 6. A holder may be suspended, or cut off from the store. What must not run twice ends after ``FENCE_BEATS`` beats that
    could not be written (:attr:`Lease.is_overdue`), before others consider it dead.
@@ -131,14 +132,13 @@ class Lease:
         self.other: LeaseRecord | None = None
 
     def read(self, *, first: bool = False) -> LeaseRecord | None:
-        """Returns the last holder's record, or that of the first one not removed yet; None if there is none."""
-        numbers = self._numbers()
-        return self._read(numbers[0 if first else -1]) if numbers else None
+        """Returns the record of the last number, or of number 1; None if there is none."""
+        return self._read(1 if first else self._newest())
 
     def try_take(self) -> bool:
         """Takes the lease if it is free; returns success. A holder is watched over several calls."""
         number = self._newest()
-        self.other = other = self._read(number) if number else None
+        self.other = other = self._read(number)
         if self._watch is None or self._met != number:
             self._watch, self._met = Watch(other, self._beat_s), number
         self._watch.see(other)
@@ -168,18 +168,18 @@ class Lease:
             time.sleep(min(_POLL_S, self._beat_s / 4))
 
     def take_over(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Asks the holder to end, by the next number, and returns once it has released the lease or counts as dead.
+        """Asks the holder of number 1 to end, and returns once it has released the lease or counts as dead.
 
         Args:
             is_cancelled: Called regularly; ends the wait.
         """
-        if not (numbers := self._numbers()):
+        if (record := self._read(1)) is None:
             return
-        self._create(numbers[-1] + 1)
-        watch = Watch(record := self._read(numbers[0]), self._beat_s)
+        self._create(self._newest() + 1)
+        watch = Watch[LeaseRecord | None](record, self._beat_s)
         while not (record is None or record.is_released or watch.is_dead or is_cancelled()):
             time.sleep(min(1.0, self._beat_s))
-            watch.see(record := self._read(numbers[0]))
+            watch.see(record := self._read(1))
 
     @contextlib.contextmanager
     def held(self, timeout_s: float = 0.0) -> Iterator[None]:
@@ -222,9 +222,8 @@ class Lease:
             self._write(is_released=True)
 
     def remove_first(self) -> None:
-        """Removes the first record; a holder that comes back still sees from the next one that it has lost."""
-        for number in self._numbers()[:1]:
-            self._store.remove_text(self._file(number))
+        """Removes number 1; a holder that comes back still sees from greater ones that it has lost."""
+        self._store.remove_text(self._file(1))
 
     def _create(self, number: int) -> bool:
         try:
@@ -242,7 +241,7 @@ class Lease:
         return json.dumps(asdict(LeaseRecord(self._holder, self._beats, is_released, self.note)))
 
     def _read(self, number: int) -> LeaseRecord | None:
-        with contextlib.suppress(FileNotFoundError):  # the next holder has removed it
+        with contextlib.suppress(FileNotFoundError):  # there is none (0), or the next holder has removed it
             return LeaseRecord(**self._store.read_json(self._file(number)))
         return None
 
