@@ -143,7 +143,7 @@ class UndeployModelOperator(ServingOperator):
 
     Args:
         version: The version's number; None for the whole model. (templated)
-        force: Whether to unload even the champion, and with it the model.
+        force: Whether to unload even the champion, and with it the model; not while a canary is undecided.
         **kwargs: As :class:`ServingOperator`.
     """
 
