@@ -109,3 +109,14 @@ def test_arguments_are_checked_when_the_dag_is_parsed() -> None:
     for value in (-0.1, 1.5, "10%", True):
         with pytest.raises(BadInput, match=f"max_rejected is {value!r}, expected a share from 0 to 1"):
             PrepareOperator(task_id="p", prepare="a:b", tables={}, label="l", key="k", time="t", max_rejected=value)
+
+
+def test_engine_is_checked_when_the_dag_is_parsed() -> None:
+    from airflow_hops.operators import PrepareOperator
+
+    arguments: dict[str, Any] = {"task_id": "p", "prepare": "a:b", "tables": {}, "label": "l"}
+    with pytest.raises(BadInput, match="engine is 'duckbd', expected one of duckdb, spark; did you mean 'duckdb'"):
+        PrepareOperator(engine="duckbd", **arguments)
+    with pytest.raises(BadInput, match="spark_conn_id is 'cluster', but engine 'duckdb' does not use Spark; leave it"):
+        PrepareOperator(engine="duckdb", spark_conn_id="cluster", **arguments)
+    assert PrepareOperator(**arguments).engine == "spark"

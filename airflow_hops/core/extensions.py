@@ -22,6 +22,7 @@ from airflow_hops.core.contract.names import suggestion
 STAGES = "airflow_hops.stages"
 SOURCES = "airflow_hops.sources"
 LAUNCHERS = "airflow_hops.launchers"
+PREPARE_ENGINES = "airflow_hops.prepare_engines"
 FRAMEWORKS = "airflow_hops.frameworks"
 MODEL_FORMATS = "airflow_hops.model_formats"
 COLUMN_DECODERS = "airflow_hops.column_decoders"

@@ -1,4 +1,4 @@
-"""Operator that prepares labelled examples from a snapshot with the user's Spark code."""
+"""Operator that prepares labelled examples from a snapshot with the user's code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_hops.arguments import FunctionName, Share
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.contract.target import Problem
+from airflow_hops.core.prepare_engines import prepare_engine
 from airflow_hops.operators.links import DataLink, LineageLink
 from airflow_hops.operators.spark import SparkOperator
 
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class PrepareOperator(SparkOperator):
-    """Turns the raw tables of a ``snapshot`` into labelled ``examples``, on Spark.
+    """Turns the raw tables of a ``snapshot`` into labelled ``examples``, on Spark or DuckDB.
 
-    Your function ``prepare(spark, tables)`` gets DataFrames by table name. It returns one DataFrame with the label, the
-    features and, if the data has them, the key and the time, with one row for each row of the main table. A row whose
-    column ``reject_reason`` is not null is rejected for that reason.
+    Your function is ``prepare(spark, tables)`` with DataFrames by table name, or, with ``engine="duckdb"``,
+    ``prepare(connection, tables)`` with DuckDB relations. It returns one DataFrame, or one relation or anything that
+    exports an Arrow stream, with the label, the features and, if the data has them, the key and the time, with one row
+    for each row of the main table. A row whose column ``reject_reason`` is not null is rejected for that reason.
 
     Example::
 
@@ -38,6 +41,7 @@ class PrepareOperator(SparkOperator):
     Args:
         prepare: ``module:function``, beside the DAG file. (templated)
         tables: The snapshot: the output of ``IngestOperator``. (templated)
+        engine: ``spark`` or ``duckdb``, or an engine that a distribution adds.
         label: Column of the label: a string, an integer, a float or a boolean.
         key: Column that identifies an example. Its hash assigns the row to the split ``train`` or ``eval``, so a row
             never changes splits. If None, the hash of the features is used, and rows may be equal.
@@ -48,8 +52,8 @@ class PrepareOperator(SparkOperator):
             which is never trained on. The data ends with the snapshot's window or, without a window, with the last row.
             None for no such split. Requires ``time``.
         table: The main table, each row of which becomes one example; by default the snapshot's first table.
-        reject: SQL conditions over the columns of ``prepare`` by reason: ``{"no plane": "seats IS NULL"}`` rejects the
-            rows for which the condition holds.
+        reject: Conditions, in the engine's SQL, over the columns of ``prepare`` by reason:
+            ``{"no plane": "seats IS NULL"}`` rejects the rows for which the condition holds.
         max_rejected: Share of the main table's rows, 0 to 1, that a single reason may reject; more fail the task.
         problem: ``binary`` (two classes, the second of which is positive), ``multiclass``, or ``regression``. None
             infers it from the label's values: 0 and 1, booleans and two strings are binary, 3 to 100 strings are
@@ -61,7 +65,8 @@ class PrepareOperator(SparkOperator):
         more_labels: Columns of further labels that the same model predicts. Each has a problem, the label's values in
             the order of their numbers, or None to infer it:
             ``{"minutes": "regression", "cause": ["weather", "carrier"]}``. Only ``label`` decides about models.
-        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`.
+        **kwargs: As :class:`~airflow_hops.operators.spark.SparkOperator`. Engines other than Spark run where other
+            steps do, and refuse ``conf`` and ``spark_conn_id``.
     """
 
     entry = "airflow_hops.ml.stages.prepare:run"
@@ -75,6 +80,7 @@ class PrepareOperator(SparkOperator):
         *,
         prepare: FunctionName,
         tables: Any,
+        engine: str = "spark",
         label: str,
         key: str | None = None,
         time: str | None = None,
@@ -92,6 +98,7 @@ class PrepareOperator(SparkOperator):
         super().__init__(**kwargs)
         self.prepare = prepare
         self.tables = tables
+        self.engine = engine
         self.key = key
         self.time = time
         self.eval_percent = eval_percent
@@ -109,6 +116,18 @@ class PrepareOperator(SparkOperator):
         self.key_column = key
         self.time_column = time
         self._options()
+        if not self.uses_spark:
+            for name in ("conf", "spark_conn_id"):
+                if name in kwargs:
+                    raise BadInput(
+                        f"{name} is {kwargs[name]!r}, but engine {engine!r} does not use Spark; leave it out, of "
+                        "default_args as well"
+                    )
+
+    @property
+    def uses_spark(self) -> bool:
+        """Returns whether the step runs where the Spark connection says."""
+        return prepare_engine(self.engine).uses_spark
 
     def step_params(self, context: Context) -> dict[str, Any]:
         """Returns the options of the preparation."""

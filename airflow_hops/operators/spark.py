@@ -32,6 +32,11 @@ class SparkOperator(HopsOperator):
         self.conf = conf
         self.check_arguments(SparkOperator)
 
+    @property
+    def uses_spark(self) -> bool:
+        """Returns whether the step runs where the Spark connection says."""
+        return True
+
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the Spark properties, some of which change results (``spark.sql.ansi.enabled``)."""
         conf = dict(self.conf or {})
@@ -42,4 +47,6 @@ class SparkOperator(HopsOperator):
     def launcher(self, hook: RuntimeHook) -> Launcher | None:
         """Returns the Spark launcher of the connection; with a local master, Spark runs where other steps do."""
         step_launcher = super().launcher(hook)
+        if not self.uses_spark:
+            return step_launcher
         return hook.make_launcher("spark", conn_id=self.spark_conn_id, conf=self.conf, step_launcher=step_launcher)

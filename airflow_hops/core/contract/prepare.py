@@ -34,6 +34,7 @@ class PrepareOptions(StepOptions):
     classes: Sequence[str | int] | None = None
     weight: str | None = None
     more_labels: Mapping[str, Problem | Sequence[str | int] | None] = field(default_factory=dict)
+    engine: str = "spark"
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_percent <= 99:

@@ -15,12 +15,12 @@ from typing import Any
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts, RowsNotConserved
 from airflow_hops.core.contract.prepare import EVAL, NEWEST, TRAIN, PrepareOptions
 from airflow_hops.core.contract.properties import ExamplesProperties, SnapshotProperties
+from airflow_hops.core.prepare_engines import prepare_engine
 from airflow_hops.ml.spark.pools import checked
 from airflow_hops.ml.stages.prepare.classes import NO_CLASS, Classifier, vector_names
-from airflow_hops.ml.stages.prepare.engine import PreparedRows
+from airflow_hops.ml.stages.prepare.engine import EngineRows, PreparedRows
 from airflow_hops.ml.stages.prepare.files import ClassifiedRows, PartSummary, PartWriter, write_examples
 from airflow_hops.ml.stages.prepare.label import find_target
-from airflow_hops.ml.stages.prepare.spark import prepared_rows
 from airflow_hops.ml.stages.prepare.survey import latest_time, vector_widths
 from airflow_hops.ml.step.context import StepContext, resolve
 
@@ -58,6 +58,7 @@ def run(context: StepContext, **options: Any) -> Artifact:
     rows_in = manifest.rows[main].rows_out
 
     parts = max(_PARTS, -(-rows_in // _FILE_ROWS))
+    prepared_rows: EngineRows = resolve(prepare_engine(values.engine).rows)
     with prepared_rows(context, values, user_function, names, parts) as rows:
         classifier = Classifier(
             values,

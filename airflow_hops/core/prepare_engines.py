@@ -1,0 +1,37 @@
+"""Engines of ``prepare`` that ``PrepareOperator(engine=…)`` names; distributions add others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.extensions import PREPARE_ENGINES, load_all
+
+
+@dataclass(frozen=True)
+class PrepareEngine:
+    """An engine of ``prepare``, registered as an entry point of the group ``airflow_hops.prepare_engines``.
+
+    The entry point's name is the operator's ``engine``. Both sides import it.
+
+    Attributes:
+        rows: ``module:function`` of the runtime's side, an
+            :class:`~airflow_hops.ml.stages.prepare.engine.EngineRows`.
+        uses_spark: Whether the step runs where the operator's Spark connection says, with its ``conf``.
+    """
+
+    rows: str
+    uses_spark: bool = False
+
+
+SPARK = PrepareEngine("airflow_hops.ml.stages.prepare.spark:prepared_rows", uses_spark=True)
+DUCKDB = PrepareEngine("airflow_hops.ml.stages.prepare.duckdb:prepared_rows")
+
+
+def prepare_engine(name: str) -> PrepareEngine:
+    """Returns an engine by name. Raises BadInput if it is not registered."""
+    known = load_all(PREPARE_ENGINES, PrepareEngine)
+    if name not in known:
+        raise BadInput(f"engine is {name!r}, expected one of {', '.join(sorted(known))}{suggestion(name, list(known))}")
+    return known[name]

@@ -1,0 +1,182 @@
+"""Engines of prepare: each passes the contract, and the page of the docs shows one preparation on each."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_prepare import COLUMNS, NEWEST, ORDERS, write_snapshot
+
+from airflow_hops.core.contract.artifacts import BadInput, Producer, RowCounts
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.ml.stages.prepare import stage
+from airflow_hops.testing.prepare_engines import PrepareEngineContract
+
+pytestmark = pytest.mark.runtime
+needs_duckdb = pytest.mark.skipif(find_spec("duckdb") is None, reason="the environment is of earlier pins")
+
+PAGE = Path(__file__).parents[3] / "docs/howto/prepare.md"
+Prepared = tuple[Any, pa.Table]
+SHOWN: dict[str, str] = {}
+"""The fingerprint of what the page's first example makes."""
+
+
+@needs_duckdb
+class TestDuckDB(PrepareEngineContract):
+    engine = "duckdb"
+
+    @staticmethod
+    def whole(connection: Any, tables: Any) -> Any:
+        return tables["rows"]
+
+    @staticmethod
+    def reversed(connection: Any, tables: Any) -> Any:
+        return connection.sql('SELECT * FROM rows ORDER BY "at" DESC')
+
+    @staticmethod
+    def doubled(connection: Any, tables: Any) -> Any:
+        return tables["rows"].union(tables["rows"])
+
+
+class TestPandasOnDuckDB(TestDuckDB):
+    @staticmethod
+    def whole(connection: Any, tables: Any) -> Any:
+        return tables["rows"].to_arrow_table()
+
+    @staticmethod
+    def reversed(connection: Any, tables: Any) -> Any:
+        return tables["rows"].order('"at" DESC').to_arrow_reader(100)
+
+    @staticmethod
+    def doubled(connection: Any, tables: Any) -> Any:
+        import pandas as pd
+
+        rows = tables["rows"].df()
+        return pd.concat([rows, rows])
+
+
+@pytest.mark.usefixtures("spark")
+class TestSpark(PrepareEngineContract):
+    engine = "spark"
+
+    @staticmethod
+    def whole(spark: Any, tables: Any) -> Any:
+        return tables["rows"]
+
+    @staticmethod
+    def reversed(spark: Any, tables: Any) -> Any:
+        return tables["rows"].repartition(3).orderBy("at", ascending=False)
+
+    @staticmethod
+    def doubled(spark: Any, tables: Any) -> Any:
+        return tables["rows"].union(tables["rows"])
+
+
+@pytest.fixture
+def on_duckdb(run_stage: Any, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Prepared]:
+    """Runs the stage with a function for DuckDB; returns the artifact and its rows by number."""
+    snapshot = write_snapshot(store)
+
+    def run(function: Callable[..., Any], **options: Any) -> Prepared:
+        monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=function))
+        options = {"prepare": "m:f", "engine": "duckdb", **COLUMNS, **options}
+        artifact = run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
+        tables = [pq.read_table(store.local(artifact) / split) for split in artifact.properties["splits"]]
+        return artifact, pa.concat_tables(tables).sort_by("number")
+
+    return run
+
+
+@needs_duckdb
+def test_types_of_duckdb_become_those_of_examples(on_duckdb: Callable[..., Prepared]) -> None:
+    _, rows = on_duckdb(
+        lambda connection, tables: connection.sql(
+            """
+            SELECT number AS order_id, placed_at::DATE AS placed_at, returned = 1 AS returned, number,
+                sum(number) OVER (PARTITION BY customer) AS total, 0.3 + number AS exact,
+                customer::VARCHAR::ENUM('0','1','2','3','4','5','6','7','8','9') AS who, [1, number] AS list,
+                array_value(1.5::FLOAT, 2) AS pair, uuid()::VARCHAR || '' AS id, NULL AS reject_reason
+            FROM orders
+            """
+        )
+    )
+    assert {name: str(type_) for name, type_ in zip(rows.column_names, rows.schema.types, strict=True)} == {
+        "order_id": "string",
+        "placed_at": "int64",
+        "returned": "int64",
+        "number": "int64",
+        "total": "int64",
+        "exact": "double",
+        "who": "string",
+        "list": "list<element: double>",
+        "pair": "list<element: float>",
+        "id": "string",
+    }
+    assert rows["exact"].to_pylist() == [float(f"{n}.3") for n in range(ORDERS)]
+    assert rows["placed_at"][0].as_py() == datetime(2024, 1, 1, tzinfo=UTC).timestamp()
+    assert rows["list"][7].as_py() == [1.0, 7.0]
+
+
+@needs_duckdb
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT * FROM orders JOIN orders o USING (order_id)", "prepare returned two columns 'placed_at'; rename"),
+        ('SELECT *, 1 AS "Text" FROM orders', "DuckDB does not tell the columns 'text' and 'Text' apart; rename one"),
+        ("SELECT * REPLACE (text::INTEGER AS number) FROM orders", "m:f raised ConversionException: Conversion Error"),
+        ("SELECT * FROM order_lines", "m:f raised CatalogException: Catalog Error: Table with name order_lines does"),
+        ("SELECT *, placed_at::TIME AS hour FROM orders", "prepare's column 'hour' is of type time64[us]; expected a "),
+    ],
+)
+def test_bad_sql_is_named(on_duckdb: Callable[..., Prepared], sql: str, expected: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(expected)):
+        on_duckdb(lambda connection, tables: connection.sql(sql))
+
+
+@needs_duckdb
+def test_tables_whose_columns_differ_in_case_are_refused(run_stage: Any, store: ArtifactStore) -> None:
+    with store.create(store.uri("tests", "snapshot"), "snapshot", Producer()) as writer:
+        (writer.path / "t").mkdir()
+        pq.write_table(pa.table({"a": [1], "A": [2]}), writer.path / "t" / "part-00000.parquet")
+        snapshot = writer.commit(rows={"t": RowCounts(1, 1)}, properties={"window": None, "tables": ["t"]})
+    options = {"prepare": "prepare_cases:good", "label": "a", "engine": "duckdb"}
+    with pytest.raises(BadInput, match="table 't': DuckDB does not tell the columns 'a' and 'A' apart"):
+        run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
+
+
+@needs_duckdb
+def test_duckdb_spills_within_its_memory_limit(on_duckdb: Callable[..., Prepared]) -> None:
+    def prepare(connection: Any, tables: Any) -> Any:
+        connection.execute("SET memory_limit = '100MB'")
+        wide = "SELECT o.*, repeat(o.order_id, 20) || c.i AS wide, c.i FROM orders o, range(400) c(i) ORDER BY wide"
+        return connection.sql(f"SELECT * EXCLUDE (wide, i), count(*) OVER () AS n FROM ({wide}) WHERE i = 0")
+
+    assert on_duckdb(prepare)[1]["n"].to_pylist() == [ORDERS] * ORDERS
+
+
+@needs_duckdb
+@pytest.mark.parametrize("title", ["SQL on DuckDB", "Polars on DuckDB", "PySpark"])
+def test_page_shows_one_preparation_on_each_engine(
+    spark: Any, run_stage: Any, store: ArtifactStore, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = write_snapshot(store)
+    (code,) = re.findall(rf"^```python\n(# orders/prepare.py, {title}\n.*?)^```", PAGE.read_text(), re.M | re.S)
+    if "polars" in code:
+        pytest.importorskip("polars")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=names["prepare"]))
+    engine, inputs = "spark" if title == "PySpark" else "duckdb", {"tables": snapshot}
+    options = {"prepare": "m:f", **COLUMNS, **NEWEST}
+    result = run_stage(stage.run, kind="examples", inputs=inputs, engine=engine, **options)
+    assert result.rows["orders"] == RowCounts(ORDERS, ORDERS - 18, {"too large": 18})
+    assert result.fingerprint == SHOWN.setdefault("fingerprint", result.fingerprint)
