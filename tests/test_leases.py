@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from test_store import s3_store  # noqa: F401
 from waiting import wait_for
 
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
-from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, Watch
+from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, Watch, exclusive
 
 
 @pytest.fixture
@@ -57,7 +58,10 @@ def test_released_lease_is_free_at_once(lease_of: Callable[[str], Lease]) -> Non
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_take_over_waits_for_the_holders_end(lease_of: Callable[[str], Lease], is_dead: bool) -> None:
+def test_take_over_waits_for_the_holders_end(
+    lease_of: Callable[[str], Lease], is_dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 0.05 if is_dead else 0.5)
     holder, other = lease_of("one"), lease_of("two")
     assert holder.try_take()
     with ThreadPoolExecutor() as threads:
@@ -86,6 +90,23 @@ def test_holder_with_the_same_name_is_replaced(lease_of: Callable[[str], Lease])
         first.beat()
     first.release()
     assert retry.read() == LeaseRecord("run")
+
+
+def test_lock_in_an_object_store_is_exclusive(s3_store: ArtifactStore) -> None:  # noqa: F811
+    folder = s3_store.uri("_serving", "flights.lock")
+    inside, most = [], []
+
+    def work(number: int) -> None:
+        with exclusive(s3_store, folder, "flights", 60):
+            inside.append(number)
+            most.append(len(inside))
+            inside.remove(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(12)))
+    assert most == [1] * 12
+    with pytest.raises(LeaseLost, match="flights: another task has taken"), exclusive(s3_store, folder, "flights", 60):
+        s3_store.write_text(f"{folder}/99", '{"holder": "another"}')
 
 
 def test_expiry_counts_from_the_last_change() -> None:

@@ -8,7 +8,6 @@ import json
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -367,38 +366,3 @@ def test_object_store_versions_appear_complete_and_once(object_store: ArtifactSt
     folders.unpublish("flights", 1)
     assert not folders.has("flights", 1)
     assert fs.find(root) == []
-
-
-def test_object_store_lease_is_exclusive_and_expires(
-    object_store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from airflow_hops.core.store import leases
-
-    monkeypatch.setattr(leases, "BEAT_S", 0.02)
-    folder = object_store.uri("_serving", "flights.lock")
-    inside, most = [], []
-
-    def work(number: int) -> None:
-        for _ in range(3):
-            with leases.exclusive(object_store, folder, "flights", 60):
-                inside.append(number)
-                most.append(len(inside))
-                inside.remove(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 12
-    # A holder that died: nobody beats any more, and its lease was never released.
-    (newest,) = object_store.names(folder)
-    object_store.write_text(f"{folder}/{newest}", '{"holder": "the dead"}')
-    with leases.exclusive(object_store, folder, "flights", 60):
-        assert object_store.names(folder) == [str(int(newest) + 1)]
-        held = pytest.raises(HopsError, match=rf"flights: another task holds .*/{int(newest) + 1}; a retry waits")
-        with held, leases.exclusive(object_store, folder, "flights", 0.1):
-            pass
-    lost = pytest.raises(HopsError, match="flights: another task has taken")
-    with lost, leases.exclusive(object_store, folder, "flights", 60):
-        object_store.write_text(f"{folder}/{int(newest) + 3}", '{"holder": "another"}')
