@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,9 +15,11 @@ from airflow_hops.arguments import Length, ModelName
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.contract.properties import AnomaliesProperties, ModelProperties
 from airflow_hops.core.contract.protocol import StepSpec
+from airflow_hops.core.contract.schema_page import PROPOSED_PAGE
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.schema_history import frozen_name, publish_schema, schema_in_force
+from airflow_hops.core.store.schema_pages import write_page
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.operators.base import HopsOperator, airflow_error
 from airflow_hops.operators.links import LineageLink, SchemaLink
@@ -243,10 +246,13 @@ class ValidateExamplesOperator(HopsOperator, BranchMixIn):
                 entry = "airflow_hops.ml.stages.schema:publish"
                 hook.run(StepSpec(step="publish-schema", entry=entry, params={**named, **by}), cache=False)
                 return store.manifest(schema.uri).reference(schema.uri)
+            text = store.read_text(f"{anomalies.uri}/proposed.pbtxt")
+            with suppress(FileNotFoundError):  # an older version wrote no description
+                write_page(store, schema.uri, text, store.read_text(f"{anomalies.uri}/{PROPOSED_PAGE}"))
             return publish_schema(
                 store,
                 schema.uri,
-                store.read_text(f"{anomalies.uri}/proposed.pbtxt"),
+                text,
                 **by,
                 features=AnomaliesProperties.of(anomalies).proposed_features,
                 replaces=schema.fingerprint,

@@ -1,4 +1,4 @@
-"""Writes what the pages show of statistics: distributions of features, and sampled rows."""
+"""Writes the pages of statistics: distributions of features, and sampled rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Schemas: inferred once from the statistics of the training split, and frozen for later runs of the pipeline."""
 
-from airflow_hops.ml.schemas.diff import Change, SchemaDiff, diff_schemas
+from airflow_hops.core.contract.schema_changes import Change
+from airflow_hops.ml.schemas.diff import SchemaDiff, diff_schemas
 from airflow_hops.ml.schemas.evolve import propose_schema
 from airflow_hops.ml.schemas.files import SCHEMA_FILE, load_schema, parse_schema, to_text
 from airflow_hops.ml.schemas.infer import SERVING, TRAINING, classes_of, infer_schema, set_classes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,35 +11,11 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from airflow_hops.core.contract.schema_changes import Change, changes_of, few
+from airflow_hops.core.contract.schema_page import Aspect
 from airflow_hops.ml.schemas.files import load_schema
 
-_FEW_VALUES = 5
-_SUMMARY = ("type", "presence", "values per row", "domain", "range")
-"""Aspects that summarize a new feature."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+|~&:])")
-
-
-@dataclass(frozen=True)
-class Change:
-    """Difference between two schemas.
-
-    Attributes:
-        feature: Name of the feature, with dots if nested; empty for the schema as a whole.
-        aspect: The changed aspect: ``feature`` (added or removed), ``type``, ``presence``, ``values per row``,
-            ``shape``, ``domain``, ``range``, or the name of the field of ``Feature`` or ``Schema``.
-        before: The old value as JSON, or None.
-        after: The new value as JSON, or None.
-        text: The change in words.
-    """
-
-    feature: str
-    aspect: str
-    before: Any
-    after: Any
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.feature or 'schema'}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -66,14 +42,6 @@ class SchemaDiff:
         return {"changes": [asdict(change) for change in self.changes], "text": str(self)}
 
 
-@dataclass(frozen=True)
-class Aspect:
-    """Aspect of a schema: its value as JSON, to compare, and in words."""
-
-    value: Any
-    phrase: str
-
-
 def diff_schemas(before: Any, after: Any) -> SchemaDiff:
     """Compares two schemas by their meaning: the order of features and of a domain's values is ignored.
 
@@ -87,40 +55,7 @@ def diff_schemas(before: Any, after: Any) -> SchemaDiff:
     Raises:
         BadInput: a file is missing or does not parse.
     """
-    old, new = describe_schema(before), describe_schema(after)
-    changes: list[Change] = []
-    for name in [*old, *(name for name in new if name not in old)]:
-        changes += _compared(name, old.get(name), new.get(name))
-    return SchemaDiff(tuple(changes))
-
-
-def _compared(name: str, old: dict[str, Aspect] | None, new: dict[str, Aspect] | None) -> Iterator[Change]:
-    if old is None or new is None:
-        result = new or old or {}
-        value = {aspect: result[aspect].value for aspect in result}
-        report = ", ".join(f"{aspect} {result[aspect].phrase}" for aspect in _SUMMARY if aspect in result)
-        if old is None:
-            yield Change(name, "feature", None, value, f"new feature: {report}" if report else "new feature")
-        else:
-            yield Change(name, "feature", value, None, "removed")
-        return
-    for aspect in [*old, *(aspect for aspect in new if aspect not in old)]:
-        was, now = old.get(aspect), new.get(aspect)
-        if was is not None and now is not None and was.value == now.value:
-            continue
-        if aspect == "domain" and was is not None and now is not None and was.value and now.value:
-            known, still = set(was.value), set(now.value)
-            gained, lost = [v for v in now.value if v not in known], [v for v in was.value if v not in still]
-            parts = [f"gains {_few(gained)}" if gained else "", f"loses {_few(lost)}" if lost else ""]
-            text = "domain " + "; ".join(part for part in parts if part)
-        else:
-            text = f"{aspect} is {now.phrase if now else 'none'}, was {was.phrase if was else 'none'}"
-        yield Change(name, aspect, was.value if was else None, now.value if now else None, text)
-
-
-def _few(values: Sequence[str]) -> str:
-    more = f" and {len(values) - _FEW_VALUES} more" if len(values) > _FEW_VALUES else ""
-    return ", ".join(repr(value) for value in values[:_FEW_VALUES]) + more
+    return SchemaDiff(tuple(changes_of(describe_schema(before), describe_schema(after))))
 
 
 def describe_schema(given: Any) -> dict[str, dict[str, Aspect]]:
@@ -199,7 +134,7 @@ def _domain_aspects(domain: Any, name: Any) -> dict[str, Aspect]:
 
 def _domain(domain: Any) -> Aspect:
     values = sorted(set(domain.value))
-    return Aspect(values, f"{len(values)} value{'s' * (len(values) != 1)} ({_few(values)})")
+    return Aspect(values, f"{len(values)} value{'s' * (len(values) != 1)} ({few(values)})")
 
 
 def _presence(presence: Any) -> Aspect:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import SchemaProperties, StatisticsProperties
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.schema_history import (
     IMPORTED,
     accept_schema_edit,
@@ -19,6 +21,8 @@ from airflow_hops.core.store.schema_history import (
     schema_history,
     schema_text,
 )
+from airflow_hops.core.store.schema_pages import has_page
+from airflow_hops.ml.pages.schemas import write_schema_page
 from airflow_hops.ml.schemas.diff import diff_schemas
 from airflow_hops.ml.schemas.files import SCHEMA_FILE, parse_schema, to_text
 from airflow_hops.ml.schemas.infer import infer_schema
@@ -29,6 +33,8 @@ from airflow_hops.ml.step.function import call_shipped
 log = logging.getLogger(__name__)
 
 _MAX_LINES = 50
+_DESCRIBED = 20
+"""Number of the newest versions that are described for the pages, if they are not yet."""
 
 SPLITS = ("train", "data")
 """Splits from which a schema is inferred, the first that exists: that of examples, or that of a source."""
@@ -62,7 +68,9 @@ def run(
     again = None if imported else requested_reset(store, output.uri) or again
     if restore_schema(store, output.uri) and again is None:
         frozen = _take_in_edit(context, output.uri)
-        return _publish_import(context, output.uri, imported) if imported else frozen
+        frozen = _publish_import(context, output.uri, imported) if imported else frozen
+        _describe(context.store, output.uri)
+        return frozen
     producer, parts = context.spec.producer, dict(context.spec.cache_key_parts)
     if imported:
         schema = parse_schema(imported["text"], imported["path"])
@@ -76,7 +84,7 @@ def run(
             note += f", curated by {curate['function']}()"
         text = to_text(schema)
     log.info("Frozen: %d features, %d domains (%s)", len(schema.feature), len(schema.string_domain), note)
-    return freeze_schema(
+    frozen = freeze_schema(
         store,
         output.uri,
         text,
@@ -88,6 +96,8 @@ def run(
         cache_key_parts=parts,
         properties=_columns(context),
     )
+    _describe(store, output.uri)
+    return frozen
 
 
 def compare(context: StepContext, *, before: str, after: str) -> dict[str, Any]:
@@ -124,7 +134,17 @@ def publish(
     except BadInput:
         before = None
     publish_schema(context.store, uri, text, approved_by=approved_by, note=note, features=_features(schema), **only)
+    write_schema_page(context.store, uri, text, schema)
     return {} if before is None else diff_schemas(before, schema).to_dict()
+
+
+def _describe(store: ArtifactStore, uri: str) -> None:
+    """Writes what the pages show of the versions of a schema, as far as it is not there."""
+    for version in [*(each.version for each in schema_history(store, uri)[-_DESCRIBED:]), None]:
+        with suppress(BadInput, FileNotFoundError):  # a faulty edit that was replaced, or a deleted version
+            text = schema_text(store, uri, version)
+            if not has_page(store, uri, text):
+                write_schema_page(store, uri, text, parse_schema(text, uri))
 
 
 def _infer(context: StepContext, inference: Mapping[str, Any]) -> Any:

@@ -65,7 +65,7 @@ class FeaturePage:
             listed = ", ".join(names) or "none: there are no statistics"
             raise HTTPException(422, f"dataset is {dataset!r}, expected one of {listed}")
         if not cls.exists(found, dataset):
-            raise HTTPException(409, without_page(found))
+            raise HTTPException(409, found.without_page())
         path = f"{dataset}/{PAGE_FILE}"
         lines = found.read_text(path).split("\n")
         try:
@@ -94,15 +94,6 @@ class FeaturePage:
                 lines = self.lines[view.line : view.line + 1 + len(index.features)]
                 return FeatureView(index.rows if slice is None else index.slices[slice], index.features, lines)
         raise HTTPException(422, "weighted is true, and these statistics have no weights")
-
-
-def without_page(found: FoundArtifact) -> str:
-    """Returns why an artifact has no files for the pages, and which task to run again."""
-    maker = found.manifest.producer
-    return (
-        f"this {found.artifact.kind} was made by an older version, without files for the pages: clear task "
-        f"{maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make them"
-    )
 
 
 def dataset_names(found: FoundArtifact) -> list[str]:

@@ -89,6 +89,14 @@ class FoundArtifact:
         """Returns whether the manifest has a file."""
         return any(entry.path == path for entry in self.manifest.files)
 
+    def without_page(self) -> str:
+        """Returns why an artifact has no files for the pages, and which task to run again."""
+        maker = self.manifest.producer
+        return (
+            f"this {self.artifact.kind} was made by an older version, without files for the pages: clear task "
+            f"{maker.task_id!r} of run {maker.run_id!r} of DAG {maker.dag_id!r} to make them"
+        )
+
     def read_text(self, path: str) -> str:
         """Returns the text of a file.
 

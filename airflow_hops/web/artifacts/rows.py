@@ -13,7 +13,6 @@ from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.core.contract.artifacts import HopsError, parse_json
 from airflow_hops.core.contract.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader
-from airflow_hops.web.artifacts.feature_pages import without_page
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 from airflow_hops.web.types import Model
 
@@ -51,7 +50,7 @@ def list_splits(found: TaskArtifact) -> dict[str, SplitRows]:
             columns = [ColumnType(name=each.name, type=each.kind, role=each.role) for each in header.columns]
             results[split] = SplitRows(rows=header.rows, columns=columns)
     if not results and found.artifact.kind == "statistics":
-        raise HTTPException(409, without_page(found))
+        raise HTTPException(409, found.without_page())
     return results
 
 

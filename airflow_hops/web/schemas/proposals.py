@@ -1,7 +1,7 @@
 """Schemas that validations propose: their changes, and decisions of people on them.
 
 A task with ``on_anomaly="ask"`` is answered through Airflow's own route. Proposals of validations that failed or warned
-are approved (unchanged or edited) or rejected here. An approval becomes a version of the frozen schema. Decisions are
+are approved or rejected here. An approval becomes a version of the frozen schema. Decisions are
 stored next to the schema, in ``proposals/``.
 """
 
@@ -10,25 +10,26 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Body, Depends, HTTPException
+from fastapi import APIRouter, Depends, HTTPException, Response
 from pydantic import Field, StringConstraints
 from sqlalchemy import select
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import TaskInstance, TaskInstanceState, create_session
 from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.properties import AnomaliesProperties
+from airflow_hops.core.contract.schema_changes import SchemaComparison
+from airflow_hops.core.contract.schema_page import PROPOSED_CHANGES, PROPOSED_PAGE
 from airflow_hops.core.store.schema_history import SchemaChanged, frozen_name, publish_schema, schema_history
+from airflow_hops.core.store.schema_pages import write_page
 from airflow_hops.web.access import TRIGGERS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, TaskInstancePath, is_of, reaching
-from airflow_hops.web.queries import ask
-from airflow_hops.web.schemas.routes import SchemaComparison, compare_texts
-from airflow_hops.web.schemas.validation_report import PROPOSED_FILE, input_of, text_of
-from airflow_hops.web.schemas.validations import CHANGES_OR_ANSWERS, Severity, has_changed, schema_of
+from airflow_hops.web.schemas.validation_report import PROPOSED_FILE, input_of
+from airflow_hops.web.schemas.validations import has_changed, schema_of
 from airflow_hops.web.types import Model, TaskAddress, Time
 
 router = APIRouter(
@@ -36,16 +37,13 @@ router = APIRouter(
 )
 log = logging.getLogger(__name__)
 
-Choice = Literal["approved", "edited", "rejected"]
-Text = Annotated[str, StringConstraints(max_length=4 << 20)]
-"""A schema as protobuf text."""
+Choice = Literal["approved", "rejected"]
 
 
 class ProposalDecision(Model):
     """A person's decision on a proposed schema."""
 
     choice: Choice
-    """``edited`` means approved with changes."""
     by: str
     at: Time
     note: str
@@ -58,7 +56,6 @@ class ProposalReview(Model):
 
     fingerprint: str
     """Fingerprint of the validation."""
-    text: str
     decisions: list[ProposalDecision]
     """Oldest first; the last one is in effect."""
     may_decide: bool
@@ -67,30 +64,10 @@ class ProposalReview(Model):
     """Reason why no decision is possible here."""
 
 
-class RemainingAnomaly(Model):
-    """An anomaly that the data would have under a schema; an empty feature name means the whole data set."""
-
-    split: str
-    feature: str
-    severity: Severity
-    summary: str
-
-
-class SchemaCheck(Model):
-    """The effects of a schema."""
-
-    changes: SchemaComparison
-    """Changes compared with the schema that the data was validated against."""
-    anomalies: list[RemainingAnomaly] | None
-    """Anomalies that TFDV would still find; null if the statistics are gone or the user may not read them."""
-
-
 class ProposalRequest(Model):
     """A decision on a proposed schema."""
 
     choice: Literal["approve", "reject"]
-    text: Text | None
-    """Schema to approve instead of the proposed one; null for the proposed one."""
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
     fingerprint: str
     """Fingerprint of the reviewed validation; the request is refused if the task has run again since."""
@@ -106,15 +83,12 @@ class Proposal:
         found: Artifact of the validation.
         task: Task instance in the path; the artifact may come from another one that it reused.
         schema: Schema that the data was validated against, at the address of the frozen schema.
-        before: Text of that schema.
     """
 
     found: FoundArtifact
     user: GetUserDep
     task: TaskAddress
-    text: str
     schema: Artifact
-    before: str
 
     def closed(self) -> str | None:
         """Returns why no decision is possible here, or None."""
@@ -140,26 +114,10 @@ class Proposal:
         may_decide = closed is None and self.may_decide()
         return ProposalReview(
             fingerprint=self.found.artifact.fingerprint,
-            text=self.text,
             decisions=decisions,
             may_decide=may_decide,
             closed=closed,
         )
-
-    def check(self, text: str) -> Mapping[str, Any]:
-        """Returns the ML side's check of a schema: ``changes``, ``features``, ``anomalies``.
-
-        Raises:
-            HTTPException: 422, the text does not parse.
-        """
-        inputs = {role: input_of(self.found, self.user, self.task.dag_id, role) for role in ("statistics", "previous")}
-        params = {
-            **{role: values[0].to_dict() if values else None for role, values in inputs.items()},
-            **{"text": text, "source": "the schema", "before": self.before, "before_source": self.schema.uri},
-            "artifact": self.found.artifact.to_dict(),
-        }
-        checked: Mapping[str, Any] = ask(self.found.hook, "validation/check", params)
-        return checked
 
 
 def find_proposal(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath) -> Proposal:
@@ -169,55 +127,46 @@ def find_proposal(found: TaskArtifact, user: GetUserDep, task: TaskInstancePath)
         HTTPException: 404, the validation proposes nothing; 410, its schema is gone, or the user may not read it; 502,
             the store cannot be read.
     """
-    text = found.read_text(PROPOSED_FILE)
+    if not found.has(PROPOSED_FILE):
+        found.read_text(PROPOSED_FILE)
+    if not found.has(PROPOSED_CHANGES):
+        raise HTTPException(409, found.without_page())
     values = schema_of(found.manifest)
-    there = input_of(found, user, task.dag_id, "schema")
-    if values is None or there is None:
+    if values is None or input_of(found, user, task.dag_id, "schema") is None:
         raise HTTPException(
             410, "the schema that the data was held against was deleted, or you do not have permission to read it"
         )
-    return Proposal(found, user, TaskAddress.of(task), text, values, text_of(found, there[0]))
+    return Proposal(found, user, TaskAddress.of(task), values)
 
 
 TaskProposal = Annotated[Proposal, Depends(find_proposal)]
 
 
-@router.get("")
-def get_proposal(proposal: TaskProposal) -> SchemaComparison:
+@router.get("", response_model=SchemaComparison)
+def get_proposal(proposal: TaskProposal) -> Response:
     """Returns the changes of the proposed schema compared with the one that the data was validated against."""
-    return compare_texts(proposal.found, proposal.before, proposal.text, proposal.schema.uri, PROPOSED_FILE)
+    return Response(proposal.found.read_text(PROPOSED_CHANGES), media_type="application/json")
 
 
 @router.get("/review")
 def review_proposal(proposal: TaskProposal) -> ProposalReview:
-    """Returns the text of the proposed schema, and the decisions on it."""
+    """Returns the decisions on the proposed schema."""
     with reaching(proposal.found.store):
         return proposal.review(_decisions(proposal.found, proposal.schema))
 
 
-@router.post("/check", dependencies=[CHANGES_OR_ANSWERS])
-def check_proposal(proposal: TaskProposal, text: Annotated[Text, Body(embed=True)]) -> SchemaCheck:
-    """Returns the changes of an edited schema, and the anomalies that the data would have under it."""
-    return SchemaCheck.model_validate(proposal.check(text))
-
-
 @router.post("", dependencies=[TRIGGERS_RUNS])
 def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalReview:
-    """Approves the proposed schema, unchanged or edited, or rejects it.
+    """Approves the proposed schema, or rejects it.
 
     Raises:
         HTTPException: 403, the schema belongs to another DAG that the user may not change; 409, the schema, the
-            proposal or the decisions have changed since, or the task itself asks; 422, the text is not a schema, or
-            changes nothing.
+            proposal or the decisions have changed since, or the task itself asks.
     """
     if not proposal.may_decide():
         raise HTTPException(403, f"you do not have permission to change the schema {proposal.schema.uri}")
     if body.fingerprint != proposal.found.artifact.fingerprint:
         raise HTTPException(409, "the task has run again and made a new proposal; review it before you decide")
-    text = proposal.text if body.text is None else body.text
-    checked = proposal.check(text) if body.choice == "approve" else {}
-    if checked and not checked["changes"]["features"]:
-        raise HTTPException(422, "the text is the same as the schema in force: there is nothing to approve")
     store, by, version = proposal.found.store, proposal.user.get_name(), None
     with reaching(store), store.lock(_folder(proposal.schema)):
         if (closed := proposal.closed()) is not None:
@@ -229,11 +178,19 @@ def decide_proposal(proposal: TaskProposal, body: ProposalRequest) -> ProposalRe
             raise HTTPException(409, f"{what}; review it again before you decide")
         choice: Choice = "rejected"
         if body.choice == "approve":
-            choice = "approved" if text == proposal.text else "edited"
-            facts: dict[str, Any] = {"approved_by": by, "note": body.reason, "run_id": proposal.task.run_id}
-            replaces, uri = proposal.schema.fingerprint, proposal.schema.uri
+            choice, uri, text = "approved", proposal.schema.uri, proposal.found.read_text(PROPOSED_FILE)
+            write_page(store, uri, text, proposal.found.read_text(PROPOSED_PAGE))
             try:
-                publish_schema(store, uri, text, features=checked["features"], replaces=replaces, **facts)
+                publish_schema(
+                    store,
+                    uri,
+                    text,
+                    approved_by=by,
+                    note=body.reason,
+                    run_id=proposal.task.run_id,
+                    features=AnomaliesProperties.of(proposal.found.artifact).proposed_features,
+                    replaces=proposal.schema.fingerprint,
+                )
             except SchemaChanged as error:
                 raise HTTPException(409, str(error)) from error
             version = schema_history(store, uri)[-1].version

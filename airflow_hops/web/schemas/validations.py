@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from fastapi import APIRouter, Depends, HTTPException
+from fastapi import APIRouter, HTTPException
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -21,8 +21,9 @@ from airflow_hops.airflow_internals.database import (
     map_index_of,
 )
 from airflow_hops.core.contract.artifacts import Artifact, Manifest
+from airflow_hops.core.contract.validation_page import Severity
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_change, may_read
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, READS_TASKS, is_allowed, may_read
 from airflow_hops.web.artifacts.lookup import hook_of, manifest_at, open_artifact, pipeline_of, published, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.artifacts.tasks import PipelineDag, returned_by_runs
@@ -49,15 +50,6 @@ class Question(Model):
     may_answer: bool
     schema_changed: bool
     """Whether the frozen schema has changed since the question: an approval of the proposal would fail."""
-
-
-def _check_may_change_or_answer(user: GetUserDep, dag_id: str) -> None:
-    if not (may_change(user, dag_id) or is_allowed(user, dag_id, "PUT", DagAccessEntity.HITL_DETAIL)):
-        raise HTTPException(403, "Forbidden")
-
-
-CHANGES_OR_ANSWERS = Depends(_check_may_change_or_answer)
-"""Requires permission to start runs of the DAG, or to answer questions of its tasks."""
 
 
 def may_see_questions(user: GetUserDep, dag_id: str) -> bool:
@@ -95,8 +87,6 @@ def make_question(user: GetUserDep, task: Any, asked: Any, *, schema_changed: bo
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["validation"])
 KIND = "anomalies"
 _MAX_FEATURES = 200
-
-Severity = Literal["error", "warning"]
 
 
 class AnomalousFeature(Model):

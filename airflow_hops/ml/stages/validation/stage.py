@@ -9,13 +9,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
+from airflow_hops.core.contract.json_fields import JsonFields
 from airflow_hops.core.contract.properties import AnomaliesProperties, StatisticsProperties
+from airflow_hops.core.contract.schema_changes import compare_aspects
+from airflow_hops.core.contract.schema_page import PROPOSED_CHANGES, PROPOSED_PAGE
+from airflow_hops.core.contract.validation_page import (
+    VALIDATION_PAGE,
+    AnomalyEntry,
+    MeasuredDistance,
+    ValidationPage,
+    quarantine_page,
+)
 from airflow_hops.ml.monitoring.skew.detect import side_of
 from airflow_hops.ml.monitoring.skew.sides import Side
+from airflow_hops.ml.pages.schemas import describe_page
 from airflow_hops.ml.schemas import SCHEMA_FILE, TRAINING, load_schema, to_text
 from airflow_hops.ml.stages.validation.champion import compare_with_champion
 from airflow_hops.ml.stages.validation.drift import add_drift
+from airflow_hops.ml.stages.validation.page import SplitEvidence, measured_distances, quarantined_rows
 from airflow_hops.ml.stages.validation.proposal import PROPOSAL_FILE, PROPOSED_FILE, Proposal, propose, to_markdown
 from airflow_hops.ml.stages.validation.quarantine import RowSplit, split_anomalous
 from airflow_hops.ml.stages.validation.validate import (
@@ -86,6 +100,7 @@ def run(
         drift: dict[str, dict[str, float]] = {}
         compared: dict[str, str | None] = {}
         reported: list[Anomaly] = []
+        entries, measures = list[AnomalyEntry](), list[MeasuredDistance]()
         for split in names:
             anomalies = validate_statistics(
                 current[split], schema, environment=environment, previous=earlier.get(split), target=target
@@ -107,6 +122,12 @@ def run(
             reported += drifted
             (writer.path / f"{split}.pbtxt").write_text(anomalies_to_text(anomalies), encoding="utf-8")
             drift[split] = _drift(anomalies)
+            by_feature = row_splits[split].by_feature if split in row_splits else {}
+            evidence = SplitEvidence(current[split], schema, writer.path / QUARANTINE / split, by_feature)
+            entries += evidence.entries(anomalies, split)
+            measures += measured_distances(anomalies, split)
+            if (apart := quarantined_rows(writer.path / QUARANTINE / split)) is not None:
+                _write_json(writer.path / quarantine_page(split), apart)
         if not_compared is not None:
             summary = "Not compared with the champion's training data"
             reported.append(Anomaly(", ".join(names), "", "warning", (), summary, not_compared))
@@ -123,6 +144,9 @@ def run(
             (writer.path / PROPOSAL_FILE).write_text(to_markdown(results, proposal), encoding="utf-8")
             if proposal.schema is not None:
                 (writer.path / PROPOSED_FILE).write_text(to_text(proposal.schema), encoding="utf-8")
+                before, after = describe_page(schema), describe_page(proposal.schema)
+                _write_json(writer.path / PROPOSED_PAGE, after)
+                _write_json(writer.path / PROPOSED_CHANGES, compare_aspects(before.aspects, after.aspects))
         report = {
             **_severities(results),
             "anomalies": [asdict(anomaly) for anomaly in [*results, *reported]],
@@ -133,6 +157,8 @@ def run(
             "proposed": proposal.difference.to_dict() if proposal and proposal.difference else None,
             "quarantined": {split: split_rows.by_feature for split, split_rows in row_splits.items()},
         }
+        entries.sort(key=lambda entry: entry.severity != "error")
+        _write_json(writer.path / VALIDATION_PAGE, ValidationPage(entries, measures))
         (writer.path / ANOMALIES_FILE).write_text(json.dumps(report, indent=1), encoding="utf-8")
         properties = AnomaliesProperties(
             splits=tuple(names),
@@ -147,6 +173,10 @@ def run(
         if row_splits:
             metrics["quarantined"] = sum(split_rows.counts.rows_rejected for split_rows in row_splits.values())
         return writer.commit(rows=counts, metrics=metrics, properties=properties.to_dict())
+
+
+def _write_json(path: Path, content: JsonFields) -> None:
+    path.write_bytes(orjson.dumps(content.to_dict()))
 
 
 def _previous(context: StepContext, splits: Sequence[str]) -> dict[str, Side]:

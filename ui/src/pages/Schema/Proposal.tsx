@@ -4,7 +4,6 @@ import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { QueryView } from "src/components/QueryView";
 import { Time } from "src/components/Time";
 import { Comparison } from "src/pages/Schema/Comparison";
-import { EditDialog } from "src/pages/Schema/EditDialog";
 import {
   decide,
   type ProposalReview,
@@ -62,10 +61,8 @@ export function Proposal({ validation, report }: { validation: ValidationEntry; 
   );
 }
 
-const WORDS = { approved: "approved", edited: "approved with changes", rejected: "rejected" } as const;
-
 function Review({ address, review }: { address: ArtifactRef; review: ProposalReview }) {
-  const [choice, setChoice] = useState<"approve" | "edit" | "reject" | null>(null);
+  const [choice, setChoice] = useState<"approve" | "reject" | null>(null);
   const [seen, setSeen] = useState(review);
   const choose = (chosen: typeof choice) => {
     setSeen(review);
@@ -76,7 +73,7 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
     <Box mb={4} fontSize="sm">
       {review.decisions.map(({ choice, by, at, note, version }) => (
         <Text key={`${at} ${by}`} mb={1} wordBreak="break-word">
-          <b>{WORDS[choice]}</b> by <b>{by}</b>, <Time at={at} />
+          <b>{choice}</b> by <b>{by}</b>, <Time at={at} />
           {version === null ? "" : `, as version ${version}`}: {note}
         </Text>
       ))}
@@ -88,9 +85,6 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
           <Button size="sm" colorPalette="brand" onClick={() => choose("approve")}>
             Approve
           </Button>
-          <Button size="sm" variant="outline" onClick={() => choose("edit")}>
-            Edit, then approve
-          </Button>
           <Button size="sm" variant="outline" colorPalette="danger" onClick={() => choose("reject")}>
             Reject
           </Button>
@@ -99,14 +93,7 @@ function Review({ address, review }: { address: ArtifactRef; review: ProposalRev
       {review.closed === null && !review.may_decide && (
         <Text color="fg.muted">Only users with permission to trigger this pipeline can decide.</Text>
       )}
-      {choice === "edit" && (
-        <EditDialog
-          address={address}
-          onApprove={(reason, text) => decide(address, "approve", reason, seen, text)}
-          onClose={close}
-        />
-      )}
-      {(choice === "approve" || choice === "reject") && (
+      {choice !== null && (
         <ConfirmDialog
           open
           title={choice === "approve" ? "Approve the proposed schema?" : "Reject the proposed schema?"}

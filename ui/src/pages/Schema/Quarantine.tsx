@@ -1,4 +1,4 @@
-import { Box, Button, Heading, HStack, Text } from "@chakra-ui/react";
+import { Box, Heading, HStack, Text } from "@chakra-ui/react";
 import { keepPreviousData } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { api, type Schemas } from "src/api/client";
@@ -17,9 +17,7 @@ interface Row {
   reasons: Found["reasons"][number];
 }
 
-const PAGE = 50;
-
-/** Rows that break the schema and were put apart: a page of them, with the cells that are to blame. */
+/** Rows that break the schema and were put apart, with the cells that are to blame. */
 export function Quarantine({
   address,
   quarantined,
@@ -31,7 +29,6 @@ export function Quarantine({
   const splits = Object.entries(quarantined).filter(([, rows]) => rows > 0);
   const named = query.get("split");
   const split = splits.find(([name]) => name === named)?.[0] ?? splits[0]?.[0];
-  const offset = PAGE * Math.max(Number(query.get("page")) || 0, 0);
   if (Object.keys(quarantined).length === 0) {
     return null;
   }
@@ -45,7 +42,7 @@ export function Quarantine({
             size="sm"
             label="Split"
             value={split ?? ""}
-            onChange={(value) => change({ split: value, page: null })}
+            onChange={(value) => change({ split: value })}
             values={splits.map(([value, rows]) => ({ value, label: `${value} (${formatNumber(rows)})` }))}
           />
         )}
@@ -55,44 +52,28 @@ export function Quarantine({
           None: no single row violates the schema.
         </Text>
       ) : (
-        <Rows
-          address={address}
-          split={split}
-          offset={offset}
-          onTurn={(to) => change({ page: to ? String(to / PAGE) : null })}
-        />
+        <Rows address={address} split={split} />
       )}
     </Box>
   );
 }
 
-function Rows({
-  address,
-  split,
-  offset,
-  onTurn,
-}: {
-  address: ArtifactRef;
-  split: string;
-  offset: number;
-  onTurn: (offset: number) => void;
-}) {
+function Rows({ address, split }: { address: ArtifactRef; split: string }) {
   const rows = api.useQuery(
     "get",
     "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}/quarantine",
-    { params: { path: pathOf(address), query: { split, limit: PAGE, offset } } },
+    { params: { path: pathOf(address), query: { split } } },
     { placeholderData: keepPreviousData },
   );
-  return <QueryView query={rows}>{(found) => <Sample found={found} offset={offset} onTurn={onTurn} />}</QueryView>;
+  return <QueryView query={rows}>{(found) => <Sample found={found} />}</QueryView>;
 }
 
-function Sample({ found, offset, onTurn }: { found: Found; offset: number; onTurn: (offset: number) => void }) {
+function Sample({ found }: { found: Found }) {
   const rows = useMemo(
     () => found.rows.map((values, index): Row => ({ index, values, reasons: found.reasons[index] ?? [] })),
     [found],
   );
   const columns = useMemo(() => makeColumns(found), [found]);
-  const last = offset + rows.length;
   return (
     <DataTable
       label="Rows in quarantine"
@@ -102,26 +83,11 @@ function Sample({ found, offset, onTurn }: { found: Found; offset: number; onTur
       columns={columns}
       maxHeight="45vh"
       toolbar={
-        <HStack gap={2} fontSize="sm">
-          <Text color="fg.muted">
-            {formatNumber(offset + 1)} to {formatNumber(last)} of {plural(found.matching, "row")}
-          </Text>
-          {found.matching > PAGE && (
-            <>
-              <Button size="xs" variant="outline" disabled={offset === 0} onClick={() => onTurn(offset - PAGE)}>
-                Previous{" "}
-              </Button>
-              <Button
-                size="xs"
-                variant="outline"
-                disabled={last >= found.matching}
-                onClick={() => onTurn(offset + PAGE)}
-              >
-                Next
-              </Button>
-            </>
-          )}
-        </HStack>
+        <Text color="fg.muted" fontSize="sm">
+          {found.listed < found.total
+            ? `${formatNumber(found.listed)} of ${plural(found.total, "row")}, some of every violated rule`
+            : plural(found.total, "row")}
+        </Text>
       }
     />
   );

@@ -4,12 +4,10 @@ import { queryClient } from "src/api/client";
 import { ConfirmDialog } from "src/components/ConfirmDialog";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
-import { EditDialog } from "src/pages/Schema/EditDialog";
-import { answer, checkText, type Question, type ValidationEntry } from "src/pages/Schema/queries";
+import { answer, type Question, type ValidationEntry } from "src/pages/Schema/queries";
 
 const APPROVE = "Approve the proposed schema";
 const REJECT = "Reject";
-const EDIT = "Edit, then approve";
 
 /** What a validation asks, with the answers to choose from; or who answered what, when and why. */
 export function QuestionCard({
@@ -23,12 +21,9 @@ export function QuestionCard({
 }) {
   const waiting = question.state === "waiting";
   const [choice, setChoice] = useState<string | null>(null);
-  const confirm = async (note: string, schema?: string) => {
-    if (schema !== undefined) {
-      await checkText(validation.address, schema); // an answer that the task cannot use would end the run
-    }
+  const confirm = async (note: string) => {
     try {
-      await answer(validation.address, schema === undefined ? (choice ?? "") : APPROVE, note, schema);
+      await answer(validation.address, choice ?? "", note);
       setChoice(null);
     } finally {
       await queryClient.invalidateQueries();
@@ -69,10 +64,7 @@ export function QuestionCard({
           <Outcome question={question} runState={validation.run_state} />
         </>
       )}
-      {choice === EDIT && waiting && (
-        <EditDialog address={validation.address} onApprove={confirm} onClose={() => setChoice(null)} />
-      )}
-      {choice !== null && choice !== EDIT && (
+      {choice !== null && (
         <ConfirmDialog
           open={waiting}
           title={`${choice}?`}
@@ -127,9 +119,7 @@ function Outcome({ question, runState }: { question: Question; runState: string 
 }
 
 function Waiting({ question, onChoose }: { question: Question; onChoose: (option: string) => void }) {
-  const options = question.options
-    .filter((option) => option !== APPROVE || !question.schema_changed)
-    .flatMap((option) => (option === APPROVE ? [APPROVE, EDIT] : [option]));
+  const options = question.options.filter((option) => option !== APPROVE || !question.schema_changed);
   return (
     <Box fontSize="sm">
       <Text mb={1}>{question.subject}.</Text>

@@ -13,7 +13,6 @@ export type ValidationEntry = Schemas["ValidationEntry"];
 export type AnomalousFeature = Schemas["AnomalousFeature"];
 export type ValidationReport = Schemas["ValidationReport"];
 export type ProposalReview = Schemas["ProposalReview"];
-export type SchemaCheck = Schemas["SchemaCheck"];
 export type Question = Schemas["Question"];
 
 /** Validations on one page of the timeline. */
@@ -64,26 +63,18 @@ const PROPOSAL = "/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance
 export const useProposal = (address: ArtifactRef, enabled: boolean) =>
   api.useQuery("get", PROPOSAL, { params: { path: pathOf(address) } }, { enabled });
 
-/** The proposed schema's text, and what was decided on it. */
+/** What was decided on the proposed schema. */
 export const useReview = (address: ArtifactRef, enabled = true) =>
   api.useQuery("get", `${PROPOSAL}/review`, { params: { path: pathOf(address) } }, { enabled });
 
-/** What an edited schema would change, and which anomalies the data would have under it. */
-export const useCheck = () => api.useMutation("post", `${PROPOSAL}/check`);
-
-/** Rejects where a text is no schema. */
-export const checkText = (address: ArtifactRef, text: string): Promise<unknown> =>
-  client.POST(`${PROPOSAL}/check`, { params: { path: pathOf(address) }, body: { text } });
-
-/** Approves the proposed schema, with `text` instead of it, or rejects it, as it was when it was `seen`. */
+/** Approves the proposed schema or rejects it, as it was when it was `seen`. */
 export async function decide(
   address: ArtifactRef,
   choice: "approve" | "reject",
   reason: string,
   seen: ProposalReview,
-  text: string | null = null,
 ): Promise<void> {
-  const body = { choice, text, reason, fingerprint: seen.fingerprint, decisions: seen.decisions.length };
+  const body = { choice, reason, fingerprint: seen.fingerprint, decisions: seen.decisions.length };
   try {
     await client.POST(PROPOSAL, { params: { path: pathOf(address) }, body });
   } finally {
@@ -97,15 +88,15 @@ export const refreshSchemas = (): Promise<void> =>
     predicate: ({ queryKey: [, path] }) => typeof path === "string" && path.startsWith("/api/dags/{dag_id}/schemas"),
   });
 
-/** Answers a question through Airflow's own route, with its rights and its audit log; `schema` is an edited text. */
-export async function answer(task: ArtifactRef, option: string, note: string, schema?: string): Promise<void> {
+/** Answers a question through Airflow's own route, with its rights and its audit log. */
+export async function answer(task: ArtifactRef, option: string, note: string): Promise<void> {
   const [dag, run, id] = [task.dag_id, task.run_id, task.task_id].map(encodeURIComponent);
   const path = `api/v2/dags/${dag}/dagRuns/${run}/taskInstances/${id}/${task.map_index}/hitlDetails`;
   const response = await fetch(basePath() + path, {
     method: "PATCH",
     credentials: "same-origin",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ chosen_options: [option], params_input: { note, schema } }),
+    body: JSON.stringify({ chosen_options: [option], params_input: { note } }),
   });
   if (!response.ok) {
     const { detail } = (await response.json().catch(() => ({}))) as { detail?: unknown };
