@@ -14,7 +14,7 @@ from waiting import wait_for
 
 from airflow_hops.core.processes.locks import LockHeld
 from airflow_hops.core.store import ArtifactStore, leases
-from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, Watch, exclusive
+from airflow_hops.core.store.leases import Lease, LeaseLost, LeaseRecord, exclusive
 
 
 @pytest.fixture
@@ -107,13 +107,3 @@ def test_lock_in_an_object_store_is_exclusive(s3_store: ArtifactStore) -> None: 
     assert most == [1] * 12
     with pytest.raises(LeaseLost, match="flights: another task has taken"), exclusive(s3_store, folder, "flights", 60):
         s3_store.write_text(f"{folder}/99", '{"holder": "another"}')
-
-
-def test_expiry_counts_from_the_last_change() -> None:
-    watch = Watch("a")
-    watch.see("a")
-    assert not watch.has_changed
-    time.sleep(0.01)
-    before_s = watch.silent_s
-    watch.see("b")
-    assert watch.has_changed and watch.silent_s < before_s and not watch.is_dead
