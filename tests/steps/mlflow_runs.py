@@ -21,7 +21,7 @@ def log(
 ) -> None:
     """Logs a run for each training: its ``params``, and its ``metrics``, a list of values of each, one an epoch.
 
-    ``files`` are logged with each, texts by path, in which ``NUMBER`` is the training's.
+    ``files`` are logged with each, texts by path.
     """
     for number, training in enumerate(trainings):
         producer, services = Producer(dag_id, f"run-{number}", "train"), {"tracking_uri": tracking_uri}
@@ -34,4 +34,4 @@ def log(
                 run.log_metrics({name: float(value)}, epoch)
         run.finish(None, {}, {})
         for path, text in (files or {}).items():
-            run._client.log_text(run._id, text.replace("NUMBER", str(number)), path)
+            run._client.log_text(run._id, text, path)

@@ -19,6 +19,9 @@ TRAIN_ENTRY = "airflow_hops.ml.stages.train:run"
 INGEST_ENTRY = "airflow_hops.ml.stages.ingest:run"
 FUNCTION_ENTRY = "airflow_hops.ml.step.function:run"
 
+RECORD_TAG = "hops.record"
+"""Tag of MLflow's run with the key of its record in the store."""
+
 REPRODUCED, BACKTEST = "_reproduced", "_backtest"
 """Replace the DAG's id in artifacts of ``airflow hops reproduce`` and back-tests, which have no records."""
 

@@ -20,7 +20,7 @@ from airflow_hops.core.contract.redaction import masked
 from airflow_hops.ml.queries.place import Place
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 
-__all__ = ["curves", "get", "search"]
+__all__ = ["curves", "get", "search", "tags"]
 _SQLITE = "sqlite:///"
 _PAGE = 100
 _MAX_SORTED = 10_000
@@ -86,6 +86,15 @@ def get(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
             "datasets": [_dataset(each) for each in run.inputs.dataset_inputs] if run.inputs else [],
             "children": [_run(each) for each in nested],
         }
+
+
+def tags(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the ``tags`` of run ``run_id`` of ``experiment``.
+
+    Raises:
+        FileNotFoundError: the DAG has no run with this ID, or it was deleted.
+    """
+    return {"tags": masked(find_run(place, params)[1].data.tags)}
 
 
 def curves(place: Place, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
 from airflow_hops.core.contract.named_environment import environment_name, locked_packages
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.run_record import is_recorded, record_key
+from airflow_hops.core.contract.run_record import RECORD_TAG, is_recorded, record_key
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
 
@@ -27,9 +27,6 @@ from airflow_hops.ml.tracking.entries import entry_name, lineage_tags, log_param
 
 TRAINING_TAG = "hops.training"
 """Tag that identifies a training across its tries, so that a retry resumes the run."""
-
-RECORD_TAG = "hops.record"
-"""Tag with the key of the run's record in the store."""
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Query, Response
@@ -15,9 +15,8 @@ from sqlalchemy import select
 from airflow_hops.airflow_internals.api_server import GetUserDep
 from airflow_hops.airflow_internals.database import DagRun, create_session
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS, may_change
+from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_change
 from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.web.artifacts.routes import ArtifactAddress
 from airflow_hops.web.queries import ask, ask_bytes
 from airflow_hops.web.types import Model, Number
 
@@ -197,69 +196,6 @@ def _with_dag_runs(dag_id: str, runs: Iterable[Mapping[str, Any]]) -> list[dict[
 def _position(tags: Mapping[str, str], name: str) -> int:
     index = tags.get(f"hops.{name}", "")
     return int(index) if index.isdecimal() else -1
-
-
-class RunData(Model):
-    """An artifact that a run read."""
-
-    role: str
-    uri: str
-    fingerprint: str
-    window: list[str | None] | None
-    rows: dict[str, int]
-    """Rows by split or table."""
-    made_by: ArtifactAddress | None
-    """Null if it is gone, or belongs to another pipeline."""
-
-
-class RunProvenance(Model):
-    """The provenance of a run."""
-
-    recorded: bool
-    """Whether the store has the record that reproducing the run requires."""
-    python: str | None
-    package: str | None
-    """Version of airflow-hops."""
-    packages: dict[str, str] | None
-    """Versions by name; null if unknown."""
-    data: list[RunData]
-
-
-class FileDifference(Model):
-    """A source file that differs."""
-
-    path: str
-    change: Literal["added", "removed", "changed"]
-    diff: str | None
-    """Unified diff without header; null if it cannot be shown."""
-    why: str | None
-    """Reason why it cannot be shown."""
-
-
-class CodeDifferences(Model):
-    """Differences between the code of two runs."""
-
-    files: list[FileDifference]
-    same: int
-    """Number of identical files."""
-    lacking: list[str]
-    """Runs whose code is unknown."""
-    whole: bool
-    """False if more files differ than are listed."""
-
-
-@router.get("/{mlflow_run_id}/provenance")
-def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
-    """Returns data and libraries of a training run."""
-    params = {"experiment": dag_id, "run_id": mlflow_run_id}
-    return RunProvenance(**ask(tracking_hook(dag_id), "provenance/get", params))
-
-
-@router.get("/{mlflow_run_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
-def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId) -> CodeDifferences:
-    """Returns the differences of another run's code from that of a run."""
-    params = {"experiment": dag_id, "run_id": mlflow_run_id, "other": other_run_id}
-    return CodeDifferences(**ask(tracking_hook(dag_id), "provenance/code_diff", params))
 
 
 _PREVIEW_BYTES = 256 << 10

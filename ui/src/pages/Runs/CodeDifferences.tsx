@@ -47,7 +47,7 @@ export function CodeDifferences({ dagId, runs }: { dagId: string; runs: readonly
           lacking.length > 0 ? (
             <Text fontSize="sm" color="fg.muted">
               The code of {lacking.map((id) => labelOf(id === first.run_id ? first : other)).join(" and ")} is not
-              known: it was neither recorded nor logged.
+              known: it was not recorded.
             </Text>
           ) : (
             <>

@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from airflow_hops.core.contract.redaction import masked
+from airflow_hops.core.contract.run_record import RECORD_TAG
 from airflow_hops.extensions.experiments.core.repeats import STUDY_TAG, TRIAL_TAG
 from airflow_hops.extensions.experiments.core.search import StudyRecord, TrialRecord
 from airflow_hops.ml.tracking import TrainingRun
 from airflow_hops.ml.tracking.entries import entry_name, log_params, param_text
-from airflow_hops.ml.tracking.training_run import RECORD_TAG, OrderedCalls
+from airflow_hops.ml.tracking.training_run import OrderedCalls
 
 _STATUS = {"complete": "FINISHED", "failed": "FAILED"}
 _MAX_METRICS = 1000

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
-from airflow_hops.core.contract.run_record import app_id
+from airflow_hops.core.contract.run_record import RECORD_TAG, app_id
 from airflow_hops.ml.step.context import StepContext
 from airflow_hops.ml.tracking.client import mlflow_errors, open_tracking
 from airflow_hops.ml.tracking.registry import ModelRegistry
-from airflow_hops.ml.tracking.training_run import RECORD_TAG
 
 
 def run(context: StepContext, *, run_id: str | None = None, model: str = "", version: int = 0) -> dict[str, Any]:

@@ -1,0 +1,206 @@
+"""Provenance of training runs, from their records in the store: data, libraries and code, and differences of code."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Literal
+
+from fastapi import APIRouter
+
+from airflow_hops.core.contract.artifacts import Artifact, HopsError
+from airflow_hops.core.contract.run_record import RECORD_TAG, RunRecord
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.run_records import read_code, read_record
+from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
+from airflow_hops.web.artifacts.lookup import reaching
+from airflow_hops.web.artifacts.routes import ArtifactAddress
+from airflow_hops.web.queries import ask
+from airflow_hops.web.runs.trainings import RunId, tracking_hook
+from airflow_hops.web.types import Model
+
+router = APIRouter(
+    prefix="/api/dags/{dag_id}/training-runs", tags=["training runs"], dependencies=[READS_RUNS, READS_ARTIFACTS]
+)
+_MAX_FILES = 200
+_MAX_CHARACTERS = 1 << 20
+_MAX_LINES = 2000
+"""Largest file that is compared: the time grows with the square, a second for this."""
+_MAX_SECONDS = 5.0
+"""Time limit for comparing all files."""
+_SOURCES = (".py", ".ipynb")
+"""Files whose text is shown; other files may contain data or secrets."""
+_MAX_DIFF_LINES = 2000
+_CONTEXT_LINES = 3
+
+
+class RunData(Model):
+    """An artifact that a run read."""
+
+    role: str
+    uri: str
+    fingerprint: str
+    window: list[str | None] | None
+    rows: dict[str, int]
+    """Rows by split or table."""
+    made_by: ArtifactAddress | None
+    """Null if it is gone, or belongs to another pipeline."""
+
+
+class RunProvenance(Model):
+    """The provenance of a run."""
+
+    recorded: bool
+    """Whether the store has the record that reproducing the run requires."""
+    python: str | None
+    package: str | None
+    """Version of airflow-hops."""
+    packages: dict[str, str] | None
+    """Versions by name; null if unknown."""
+    data: list[RunData]
+
+
+class FileDifference(Model):
+    """A source file that differs."""
+
+    path: str
+    change: Literal["added", "removed", "changed"]
+    diff: str | None
+    """Unified diff without header; null if it cannot be shown."""
+    why: str | None
+    """Reason why it cannot be shown."""
+
+
+class CodeDifferences(Model):
+    """Differences between the code of two runs."""
+
+    files: list[FileDifference]
+    same: int
+    """Number of identical files."""
+    lacking: list[str]
+    """Runs whose code is unknown."""
+    whole: bool
+    """False if more files differ than are listed."""
+
+
+@router.get("/{mlflow_run_id}/provenance")
+def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
+    """Returns data and libraries of a training run; those of a run without a record are not known."""
+    store, tags, record = _find(dag_id, mlflow_run_id)
+    inputs = [] if record is None else [(role, each) for role, all in record.artifacts().items() for each in all]
+    with reaching(store):
+        data = [_data(store, dag_id, role, artifact) for role, artifact in inputs]
+        # The statistics of the examples are not an input of every training.
+        uri = tags.get("hops.statistics")
+        if uri and uri not in {each.uri for each in data}:
+            with suppress(HopsError):
+                data.append(_data(store, dag_id, "statistics", store.manifest(uri).reference(uri)))
+    if record is None:
+        return RunProvenance(recorded=False, python=None, package=None, packages=None, data=data)
+    return RunProvenance(
+        recorded=True,
+        python=record.python or None,
+        package=record.package_version,
+        packages=dict(record.packages),
+        data=data,
+    )
+
+
+@router.get("/{mlflow_run_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
+def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId) -> CodeDifferences:
+    """Returns the differences of another run's code from that of a run."""
+    ids = [mlflow_run_id, other_run_id]
+    sides = [_code(dag_id, run_id) for run_id in ids]
+    lacking = [run_id for run_id, side in zip(ids, sides, strict=True) if side is None]
+    if lacking:
+        return CodeDifferences(files=[], same=0, lacking=lacking, whole=True)
+    (before, all_before), (after, all_after) = (side or ({}, True) for side in sides)
+    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    until = time.monotonic() + _MAX_SECONDS
+    return CodeDifferences(
+        files=[_file_diff(name, before.get(name), after.get(name), until) for name in names[:_MAX_FILES]],
+        same=len({*before, *after}) - len(names),
+        lacking=[],
+        whole=len(names) <= _MAX_FILES and all_before and all_after,
+    )
+
+
+def _find(dag_id: str, run_id: str) -> tuple[ArtifactStore, Mapping[str, str], RunRecord | None]:
+    """Returns the store, MLflow's tags of a run, and its record; HTTPException (410) if the DAG has no such run."""
+    hook = tracking_hook(dag_id)
+    tags = ask(hook, "runs/tags", {"experiment": dag_id, "run_id": run_id})["tags"]
+    key = tags.get(RECORD_TAG)
+    with reaching(hook.store):
+        return hook.store, tags, None if key is None else read_record(hook.store, dag_id, key)
+
+
+def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | None:
+    """Returns files by path, decoded if possible, and whether these are all; None if the code is not known."""
+    store, _, record = _find(dag_id, run_id)
+    if record is None or record.code is None:
+        return None
+    # Drops the number of the first folder, which is mostly the only one.
+    with reaching(store):
+        files = {name.removeprefix("0/"): content for name, content in read_code(store, record).items()}
+    training = record.params.get("training") or record.params  # nested for a search
+    shipped = training.get("shipped") or training
+    if {"source", "function"} <= shipped.keys():
+        files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # not a possible name of a module
+    return {name: _text(name, content) for name, content in files.items()}, not record.code_left_out
+
+
+def _data(store: ArtifactStore, dag_id: str, role: str, artifact: Artifact) -> RunData:
+    unknown = RunData(role=role, uri=artifact.uri, fingerprint=artifact.fingerprint, window=None, rows={}, made_by=None)
+    try:
+        manifest = store.manifest(artifact.uri)
+    except HopsError:
+        return unknown
+    if manifest.producer.dag_id != dag_id:  # readers of this pipeline may lack access to that one
+        return unknown
+    return RunData(
+        role=role,
+        uri=artifact.uri,
+        fingerprint=artifact.fingerprint,
+        window=manifest.properties.get("window"),
+        rows={split: counts.rows_out for split, counts in manifest.rows.items()},
+        made_by=ArtifactAddress.of(manifest.producer, kind=manifest.kind),
+    )
+
+
+def _text(name: str, content: bytes) -> str | bytes:
+    """Decodes a source, or the code cells of a notebook; returns other files and very long ones unchanged."""
+    if not name.endswith(_SOURCES):
+        return content
+    try:
+        text = content.decode()
+        if name.endswith(".ipynb"):
+            cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+            text = "\n".join(f"# [{place}]\n{''.join(cell['source'])}\n" for place, cell in enumerate(cells, start=1))
+    except (ValueError, LookupError, TypeError):
+        return content
+    return content if "\0" in text or len(text) > _MAX_CHARACTERS else text
+
+
+def _file_diff(path: str, before: str | bytes | None, after: str | bytes | None, until: float) -> FileDifference:
+    change: Literal["added", "removed", "changed"] = "changed"
+    if before is None or after is None:
+        change = "added" if before is None else "removed"
+
+    def without_diff(why: str) -> FileDifference:
+        return FileDifference(path=path, change=change, diff=None, why=why)
+
+    if isinstance(before, bytes) or isinstance(after, bytes):
+        is_source = path.endswith(_SOURCES)
+        return without_diff("it is not text, or too long" if is_source else "only .py and .ipynb files are shown")
+    if time.monotonic() > until:
+        return without_diff("comparing the other files took too long")
+    old, new = (before or "").splitlines(), (after or "").splitlines()
+    if max(len(old), len(new)) > _MAX_LINES:
+        return without_diff(f"it has more than {_MAX_LINES:,} lines")
+    lines = list(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT_LINES))[2:]
+    if len(lines) > _MAX_DIFF_LINES:
+        return without_diff(f"more than {_MAX_DIFF_LINES:,} lines differ")
+    return FileDifference(path=path, change=change, diff="\n".join(lines), why=None)
