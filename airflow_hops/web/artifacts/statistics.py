@@ -131,7 +131,8 @@ def list_distances(
     _check_kind(found, "kind")
     _check_kind(other, "to")
     before, after = FeaturePage.read(found, dataset), FeaturePage.read(other, to_dataset)
-    names = [each for each in before.index.features if each in set(after.index.features) and feature in (None, each)]
+    shared = set(after.index.features) if feature is None else {feature}.intersection(after.index.features)
+    names = [each for each in before.index.features if each in shared]
     is_report = found.artifact.kind == "skew" and found.artifact.fingerprint == other.artifact.fingerprint
     if is_report and (dataset, to_dataset) == ("reference", "current"):
         judged = judged_features(found)

@@ -139,10 +139,14 @@ def test_artifact_has_protos_and_equal_json(flights_statistics: Artifact, shared
     folder = shared_store.local(flights_statistics)
     assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*")) == [
         "eval/FeatureStats.pb",
+        "eval/page.jsonl",
+        "eval/page_rows.bin",
         "eval/sample.parquet",
         "eval/statistics.json",
         "manifest.json",
         "train/FeatureStats.pb",
+        "train/page.jsonl",
+        "train/page_rows.bin",
         "train/sample.parquet",
         "train/statistics.json",
     ]
