@@ -85,7 +85,7 @@ def test_broken_launcher_names_its_distribution(install: Any, value: str, error:
 
 
 def test_unknown_launcher_and_options_are_refused(install: Any) -> None:
-    message = r"registers 'lokal'; there are kubernetes, local, spark; did you mean 'local'\?"
+    message = r"launchers is 'lokal', expected one of kubernetes, local, spark; did you mean 'local'\?"
     with pytest.raises(BadInput, match=message):
         find_launcher("lokal")
     with pytest.raises(BadInput, match=r"launcher 'local': .*unexpected keyword argument 'niceness'"):

@@ -150,7 +150,7 @@ def test_unreachable_server_and_wrong_fields_are_named(monkeypatch: pytest.Monke
         (
             "model_server",
             {"kind": "torchserve"},
-            "'serving_kind' is 'torchserve'; expected one of bundled,",
+            "'serving_kind' is 'torchserve', expected one of bundled,",
         ),
         ("model_server", {"rest_port": "http"}, "'serving_rest_port' is 'http'; expected a port"),
         ("model_server", {"timeout": "soon"}, "'serving_timeout' is 'soon'; expected a number of seconds"),

@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.names import check_known
 
 STAGES = "airflow_hops.stages"
 SOURCES = "airflow_hops.sources"
@@ -106,11 +106,7 @@ def _own(group: str) -> Mapping[str, str]:
 def find_extension(group: str, name: str) -> Extension:
     """Returns a registered implementation; raises BadInput if the name is not registered."""
     known = extensions(group)
-    if name not in known:
-        raise BadInput(
-            f"{group}: no installed distribution registers {name!r}; there are {', '.join(sorted(known)) or 'none'}"
-            f"{suggestion(name, list(known))}"
-        )
+    check_known(f"name in the entry-point group {group}", name, sorted(known))
     return known[name]
 
 

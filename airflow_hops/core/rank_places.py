@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.extensions import RANK_PLACES, load_all
 
 LOCAL = "local"
@@ -106,9 +106,5 @@ def rank_places() -> Mapping[str, RankPlace]:
 def place_of(where: Mapping[str, Any]) -> RankPlace:
     """Returns the place of a description, by its ``kind``. Raises BadInput if it is not registered."""
     places = rank_places()
-    if where.get("kind") not in places:
-        raise BadInput(
-            f"ranks are to run in a place of kind {where.get('kind')!r}, which no installed distribution registers; "
-            f"there are {', '.join(sorted(places))}"
-        )
+    check_known("kind of the ranks' place", where.get("kind"), sorted(places))
     return places[where["kind"]]

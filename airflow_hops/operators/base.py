@@ -22,7 +22,7 @@ from airflow_hops.airflow_internals.tasks import (
 from airflow_hops.arguments import BadArgument, check_arguments
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer, as_artifacts
 from airflow_hops.core.contract.json_fields import as_json
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.protocol import Output, StepResult, StepSpec
 from airflow_hops.core.contract.retraining.situation import as_utc
 from airflow_hops.core.contract.web import REFUSED_KEY
@@ -153,9 +153,8 @@ class HopsOperator(HopsTask):
         self.launcher_options = launcher_options
         self.partition_by_window = partition_by_window
         self.check_arguments(HopsOperator)
-        if launcher_name is not None and launcher_name not in (known := extensions(LAUNCHERS)):
-            end = suggestion(launcher_name, known) or f"; expected one of {', '.join(known)}"
-            raise BadInput(f"{type(self).__name__} {self.task_id!r}: launcher_name is {launcher_name!r}{end}")
+        if launcher_name is not None:
+            check_known(f"{type(self).__name__} {self.task_id!r}: launcher_name", launcher_name, extensions(LAUNCHERS))
         dag = self.get_dag()
         if self.output_kind and dag is not None:
             # Airflow accepts only ASCII addresses, and silently drops DAGs with others.

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from airflow_hops.arguments import FunctionName, ModelName, NotNegative
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.performance import METRICS
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
@@ -91,9 +90,7 @@ class EvaluateOperator(HopsOperator):
         known = {*(name for names in METRICS.values() for name in names), *(metrics or ())}
         of_labels = (name if name in known else name.rpartition("/")[2] for name in minimum or ())
         for name in [*([metric] if metric is not None else []), *of_labels]:
-            if name not in known:
-                end = suggestion(name, known) or f"; expected one of {', '.join(sorted(known))}"
-                raise BadInput(f"{type(self).__name__} {self.task_id!r}: metric {name!r} is unknown{end}")
+            check_known(f"{type(self).__name__} {self.task_id!r}: metric", name, sorted(known))
 
     def step_cache_key_parts(self, hook: RuntimeHook) -> dict[str, str]:
         """Adds the champion to the key, since another champion requires another comparison."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.core.contract.json_fields import StepOptions
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, PROBLEMS, Problem, Target
 
 TRAIN, EVAL, NEWEST = "train", "eval", "newest"
@@ -42,8 +43,8 @@ class PrepareOptions(StepOptions):
         check_max_rejected(self.max_rejected)
         if self.newest_s is not None and self.time is None:
             raise BadInput("newest needs a time; name the column of the time, or leave newest out")
-        if self.problem is not None and self.problem not in PROBLEMS:
-            raise BadInput(f"problem is {self.problem!r}, expected one of {', '.join(PROBLEMS)}")
+        if self.problem is not None:
+            check_known("problem", self.problem, PROBLEMS)
         if self.weight is not None and self.weight in (self.label, self.key, self.time):
             raise BadInput(f"weight is {self.weight!r}, which is also the column of the label, the key or the time")
         if self.classes is not None:

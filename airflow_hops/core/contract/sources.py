@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 
 FORMATS = ("csv", "jsonl", "parquet", "arrow", "tfrecord")
 REJECTED_FOLDER = "rejected"
@@ -176,8 +177,8 @@ class Source(RowSource):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.format is not None and self.format not in FORMATS:
-            raise BadInput(f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(FORMATS)}")
+        if self.format is not None:
+            check_known(f"source {self.uri!r}: format", self.format, FORMATS)
         if self.decimal not in (".", ",") or self.thousands == self.decimal:
             raise BadInput(
                 f"source {self.uri!r}: decimal is {self.decimal!r} and thousands {self.thousands!r}; expected '.' or "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 
 Problem = Literal["binary", "multiclass", "regression"]
 """Two classes, with the probability of the second as prediction; several classes; or a number."""
@@ -49,8 +50,7 @@ class Target:
     more: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.problem not in PROBLEMS:
-            raise BadInput(f"problem is {self.problem!r}, expected one of {', '.join(PROBLEMS)}")
+        check_known("problem", self.problem, PROBLEMS)
         count = None if self.classes is None else len(self.classes)
         if self.problem == REGRESSION and count is not None:
             raise BadInput(
@@ -124,8 +124,7 @@ def problem_of(problem: str | None, classes: tuple[str, ...] | None) -> Problem:
     """Returns the problem in an artifact's properties; for artifacts of older versions, derives it from the classes."""
     if problem is None:
         return MULTICLASS if classes is not None and len(classes) > 2 else BINARY
-    if problem not in PROBLEMS:
-        raise BadInput(f"problem is {problem!r}, expected one of {', '.join(PROBLEMS)}")
+    check_known("problem", problem, PROBLEMS)
     return problem  # type: ignore[return-value]
 
 

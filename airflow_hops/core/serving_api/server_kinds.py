@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.extensions import MODEL_SERVERS, load_all
 
 BUNDLED = "bundled"
@@ -45,8 +45,7 @@ TENSORFLOW_MODEL_SERVER = ModelServerKind(
 def kind_name(services: Mapping[str, str]) -> str:
     """Returns the kind of a connection's server. Raises BadInput if it is not registered."""
     name = services.get("serving_kind") or BUNDLED
-    if name not in (kinds := model_server_kinds()):
-        raise BadInput(f"connection field 'serving_kind' is {name!r}; expected one of {', '.join(sorted(kinds))}")
+    check_known("connection field 'serving_kind'", name, sorted(model_server_kinds()))
     return name
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_hops.arguments import Count, FunctionName, Positive, WholeNumber
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.training import HOROVOD, SINGLE
 from airflow_hops.core.extensions import STRATEGIES, extensions
 from airflow_hops.core.rank_places import place_of
@@ -100,9 +100,7 @@ class SearchOperator(RanksTrainOperator, TrainOperator):
         self.refit_np = refit_np
         self.strategy = strategy
         self.check_arguments(SearchOperator)
-        known = (SINGLE, HOROVOD, *extensions(STRATEGIES))
-        if strategy not in known:
-            raise BadInput(f"strategy is {strategy!r}, expected one of {', '.join(known)}{suggestion(strategy, known)}")
+        check_known("strategy", strategy, (SINGLE, HOROVOD, *extensions(STRATEGIES)))
         if strategy == SINGLE and refit_np not in (None, 1):
             raise BadInput(
                 f"refit_np is {refit_np}, but strategy 'single' trains in one process; give strategy='horovod' or "

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.skew import SkewTest
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.ml.schemas.comparators import DISTANCE, MEASURES, compare_by_distance
@@ -163,8 +164,7 @@ def _add_comparators(feature: Any, result: Any, thresholds: Mapping[str, float])
         if measure == DISTANCE:
             compare_by_distance(feature, threshold, SkewTest.threshold)
             continue
-        if measure not in MEASURES:
-            raise BadInput(f"{where}: unknown measure {measure!r}, expected one of {', '.join((DISTANCE, *MEASURES))}")
+        check_known(f"{where}: measure", measure, (DISTANCE, *MEASURES))
         if measure == "infinity_norm" and result.WhichOneof("stats") != "string_stats":
             raise BadInput(f"{where}: TFDV has infinity_norm only for strings; expected distance for a number")
         if vector_width(result):

@@ -102,7 +102,7 @@ def test_margins_may_differ_by_split_and_be_zero() -> None:
 
 def test_contradictory_rule_is_refused() -> None:
     with pytest.raises(
-        BadInput, match="metric 'f1' is unknown; expected one of auc, average_precision, accuracy, log_loss, brier"
+        BadInput, match="metric is 'f1', expected one of auc, average_precision, accuracy, log_loss, brier"
     ):
         BlessingRule(metric="f1")
     with pytest.raises(BadInput, match="max_regression is -1 for 'eval', expected 0 or more"):
@@ -284,9 +284,9 @@ def test_existing_splits_are_evaluated(
         ({"slices": ["month"]}, "there is no column 'month' to slice by; the columns are "),
         (
             {"metric": "f1"},
-            "metric 'f1' is not of the problem 'binary'; expected one of auc, average_precision, accuracy, log_",
+            "metric for the problem 'binary' is 'f1', expected one of auc, average_precision, accuracy, log_",
         ),
-        ({"minimum": {"recall": 0.5}}, "metric 'recall' is not of the problem 'binary'"),
+        ({"minimum": {"recall": 0.5}}, "metric for the problem 'binary' is 'recall'"),
     ],
 )
 def test_invalid_arguments_are_named(evaluate: Evaluate, flights_model: Artifact, params: Any, words: str) -> None:

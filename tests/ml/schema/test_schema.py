@@ -112,7 +112,7 @@ def test_thresholds_come_from_the_arguments(
         ({"presence_tolerance": -1}, "presence_tolerance is -1, expected 0 to 1"),
         ({"comparators": {"temp": {"jensen_shannon": 2}}}, r"comparators\['temp'\]\['jensen_shannon'\] is 2, expected"),
         ({"comparators": {"tmp": {}}}, "comparators: feature 'tmp' is not in the statistics; there are carrier, dest"),
-        ({"comparators": {"temp": {"psi": 0.1}}}, "unknown measure 'psi', expected one of distance, infinity_norm, j"),
+        ({"comparators": {"temp": {"psi": 0.1}}}, "measure is 'psi', expected one of distance, infinity_norm, j"),
         (
             {"comparators": {"temp": {"infinity_norm": 0.1}}},
             r"\['temp'\]: TFDV has infinity_norm only for strings",

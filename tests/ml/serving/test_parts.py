@@ -53,7 +53,7 @@ class TestLines(CaptureSinkContract):
 
 
 def test_unknown_scheme_names_registered_ones() -> None:
-    with pytest.raises(ValueError, match=r"no installed distribution registers 'tape'; there are .*lines"):
+    with pytest.raises(ValueError, match=r"is 'tape', expected one of .*lines"):
         open_sink("tape://robot", "")
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.names import check_known, suggestion
 
 _KINDS: dict[str, type[Part]] = {}
 _UNITS = ("days", "hours", "minutes", "seconds")
@@ -115,12 +115,8 @@ def _read(value: Any, where: str) -> Any:
         except (TypeError, ValueError, OverflowError) as error:
             raise BadInput(f"{where} is {json.dumps(value)}, expected numbers of {', '.join(_UNITS)}") from error
     kind = str(value.get("kind"))
-    cls = _KINDS.get(kind)
-    if cls is None:
-        raise BadInput(
-            f"{where}: kind is {value.get('kind')!r}, expected one of {', '.join(sorted(_KINDS))}"
-            + suggestion(kind, list(_KINDS))
-        )
+    check_known(f"{where}: kind", kind, sorted(_KINDS))
+    cls = _KINDS[kind]
     known = [each.name for each in fields(cls)]
     values = {name: _read(item, f"{where}.{name}") for name, item in value.items() if name != "kind"}
     for name in values:

@@ -15,6 +15,7 @@ from typing import IO, Any
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.processes.remote_files import without_markers
 from airflow_hops.extensions.experiments.ml.project import Project, remove
 
@@ -45,8 +46,7 @@ def open_file(hdfs_path: str, project: str | None = None, flags: str | None = No
         FileNotFoundError: the file does not exist.
     """
     mode = flags or (project if project in _MODES else None) or "r"
-    if mode not in _MODES:
-        raise BadInput(f"flags is {mode!r}, expected one of {', '.join(_MODES)}")
+    check_known("flags", mode, _MODES)
     files, whole = _find(hdfs_path)
     if mode[0] != "r":
         files.makedirs(whole.rpartition("/")[0], exist_ok=True)

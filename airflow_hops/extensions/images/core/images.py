@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from airflow_hops.core.contract.artifacts import BadInput, check_max_rejected
 from airflow_hops.core.contract.json_fields import JsonFields, StepOptions
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.prepare import EVAL, TRAIN
 from airflow_hops.core.contract.sources import AnySource
 
@@ -81,8 +82,7 @@ class ImageSpec(JsonFields):
         if isinstance(self.channels, bool) or self.channels not in CHANNELS:
             kinds = ", ".join(f"{number} ({kind})" for number, kind in CHANNELS.items())
             raise BadInput(f"channels is {self.channels!r}, expected one of {kinds}")
-        if self.fit not in FITS:
-            raise BadInput(f"fit is {self.fit!r}, expected one of {', '.join(FITS)}")
+        check_known("fit", self.fit, FITS)
         for name, default in (("mean", 0.0), ("scale", 1.0)):
             values = tuple(float(value) for value in getattr(self, name)) or (default,) * self.channels
             if len(values) != self.channels or not all(map(math.isfinite, values)):
@@ -141,8 +141,7 @@ class ImageOptions(StepOptions):
             raise BadInput(f"sources has a split {EVAL!r}, and eval_percent is {self.eval_percent}; expected 0 then")
         if self.label in (KEY, IMAGE):
             raise BadInput(f"label is {self.label!r}, which is the name of another column; choose another")
-        if self.encoding not in ENCODINGS:
-            raise BadInput(f"encoding is {self.encoding!r}, expected one of {', '.join(ENCODINGS)}")
+        check_known("encoding", self.encoding, ENCODINGS)
         if self.encoding == "jpeg" and self.channels == 4:
             raise BadInput("encoding is 'jpeg', which has no alpha channel, but channels is 4; expected 'png'")
         if not 1 <= self.jpeg_quality <= 100:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.sources import RowSource
 
 VALUE_FORMATS = ("json", "avro", "protobuf")
@@ -42,10 +43,8 @@ class TopicSource(RowSource):
         super().__post_init__()
         if self.storage_conn_id is None and not self.storage_options:
             object.__setattr__(self, "storage_conn_id", "kafka_default")
-        if self.format is not None and self.format not in VALUE_FORMATS:
-            raise BadInput(
-                f"source {self.uri!r}: format is {self.format!r}, expected one of {', '.join(VALUE_FORMATS)}"
-            )
+        if self.format is not None:
+            check_known(f"source {self.uri!r}: format", self.format, VALUE_FORMATS)
         for partition, bounds in (self.offsets or {}).items():
             if not (
                 str(partition).isdecimal()

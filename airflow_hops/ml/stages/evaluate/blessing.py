@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.evaluation import Difference
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.target import BINARY, Problem
 from airflow_hops.ml.metrics.custom_metrics import CustomMetric
 from airflow_hops.ml.metrics.judging import METRICS
@@ -42,8 +43,7 @@ class BlessingRule:
 
     def __post_init__(self) -> None:
         for name in [self.metric, *self.minimum]:
-            if name not in self.higher_is_better:
-                raise BadInput(f"metric {name!r} is unknown; expected one of {', '.join(self.higher_is_better)}")
+            check_known("metric", name, self.higher_is_better)
         margins = self.max_regression if isinstance(self.max_regression, Mapping) else {"all": self.max_regression}
         for split, margin in margins.items():
             if margin is not None and not margin >= 0:
@@ -68,10 +68,7 @@ class BlessingRule:
         higher = {**known.higher_is_better, **{name: own.higher_is_better for name, own in custom.items()}}
         asked = known.minimum if minimum is None else minimum
         for name in [metric or known.metric, *asked]:
-            if name not in higher:
-                raise BadInput(
-                    f"metric {name!r} is not of the problem {problem!r}; expected one of {', '.join(higher)}"
-                )
+            check_known(f"metric for the problem {problem!r}", name, higher)
         relative = [*known.relative, *custom]
         return cls(metric or known.metric, asked, max_regression, min_improvement, higher, relative)
 

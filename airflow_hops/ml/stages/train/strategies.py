@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.training import (
     AUTO,
     HOROVOD,
@@ -53,9 +54,7 @@ class Roles:
     parameter_servers: int = 0
 
     def __post_init__(self) -> None:
-        known = (*OF_KERAS, SINGLE, *extensions(STRATEGIES))
-        if self.strategy not in known:
-            raise BadInput(f"strategy is {self.strategy!r}, expected one of {', '.join(known)}")
+        check_known("strategy", self.strategy, (*OF_KERAS, SINGLE, *extensions(STRATEGIES)))
         wants = self.strategy == PARAMETER_SERVER
         if wants != (self.parameter_servers > 0):
             expected = "1 or more" if wants else f"0, as the strategy is {self.strategy!r}"

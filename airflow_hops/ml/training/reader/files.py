@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.sources import Source, SourceFile
 from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import open_url
@@ -53,8 +54,8 @@ class SplitFiles:
         cache_dir: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        if format is not None and format not in _SUFFIXES:
-            raise BadInput(f"format is {format!r}, expected one of {', '.join(_SUFFIXES)}")
+        if format is not None:
+            check_known("format", format, _SUFFIXES)
         self.source = str(source)
         uri = self.source if "://" in self.source else str(Path(source).expanduser().absolute())
         try:

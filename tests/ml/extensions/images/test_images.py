@@ -29,8 +29,6 @@ from airflow_hops.extensions.images.ml.stage import run
 from airflow_hops.ml.features.feature_specs import FeatureSpecs
 from airflow_hops.ml.features.serving_export import export_serving_model
 from airflow_hops.ml.features.transform_graph import load_transform
-from airflow_hops.ml.metrics.class_metrics import class_metrics
-from airflow_hops.ml.metrics.judging import Judge
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages import infra_validate
 from airflow_hops.ml.stages.evaluate import stage as evaluate
@@ -72,12 +70,9 @@ def write_folders(root: Path) -> None:
     (root / "train" / "cat" / "deep.png").write_bytes(tf.io.encode_png(tf.zeros([9, 9, 1], tf.uint16)).numpy())
     wide = struct.pack(">II", 23_000, 23_000)
     (root / "train" / "dog" / "wide.png").write_bytes(whole[:16] + wide + whole[24:])
-    (root / "hollow" / "cat").mkdir(parents=True)
     (root / "gap" / "unicorn").mkdir(parents=True)
     (root / "gap" / "cat").mkdir()
     (root / "gap" / "cat" / "one.png").write_bytes(whole)
-    (root / "one" / "cat").mkdir(parents=True)
-    (root / "one" / "cat" / "one.png").write_bytes(whole)
     (root / "damaged" / "cat").mkdir(parents=True)
     (root / "damaged" / "cat" / "one.png").write_bytes(whole[:60])
 
@@ -95,11 +90,8 @@ def write_idx(root: Path) -> None:
     (root / "short").write_bytes(images[:-100])
     (root / "long").write_bytes(images + b"tail")
     (root / "fewer").write_bytes(struct.pack(">2I", 0x0801, 199) + labels[8:-1])
-    (root / "floats").write_bytes(struct.pack(">4I", 0x0D03, 1, 1, 1) + b"\0\0\0\0")
     (root / "text").write_text("neither images nor labels")
     (root / "wide").write_bytes(struct.pack(">4I", 0x0803, 1, 60_000, 60_000))
-    (root / "none").write_bytes(struct.pack(">4I", 0x0803, 0, 10, 8))
-    (root / "no-labels").write_bytes(struct.pack(">2I", 0x0801, 0))
 
 
 def write_parquet(root: Path) -> None:
@@ -164,24 +156,16 @@ CASES: dict[str, dict[str, Any]] = {
     "short": idx_case(uri="short"),
     "long": idx_case(uri="long"),
     "fewer": idx_case(labels="fewer"),
-    "floats": idx_case(uri="floats"),
     "text": idx_case(uri="text"),
     "wide": idx_case(uri="wide"),
-    "none": idx_case(uri="none", labels="no-labels"),
-    "no_labels": {"sources": {"train": "idx/images.gz"}},
-    "hollow": {"sources": {"train": "hollow"}},
     "gap": {"sources": {"train": "gap"}, "eval_percent": 0},
-    "one_class": {"sources": {"train": "one"}, "eval_percent": 0},
     "damaged": {"sources": {"train": "damaged"}, "eval_percent": 0},
     "too_small": {"sources": {"train": IDX}, "fit": "crop"},
     "mixed": {"sources": {"train": IDX, "test": "test"}},
     "no_column": {"sources": {"train": {"uri": "parquet/a.parquet", "label_column": "species"}}},
     "words": {"sources": {"train": "parquet/words"}},
     "file": {"sources": {"train": "train/loose.png"}},
-    "nowhere": {"sources": {"train": "nowhere"}},
     "no_train": {"sources": {"test": "test"}},
-    "two_evals": {"sources": {"train": "train", "eval": "test"}},
-    "channels": {"sources": {"train": "train"}, "channels": 2},
     "opacity": {"sources": {"train": "train"}, "channels": 4, "encoding": "jpeg"},
 }
 
@@ -517,16 +501,11 @@ def test_number_without_class_is_rejected(prepared: Any) -> None:
         ("short", "/idx/short: it ends after 15,916 bytes, but its header promises 16,016"),
         ("long", "/idx/long: 16,020 bytes, but its header promises 16,016"),
         ("fewer", "/idx/fewer has 199 labels for the 200 images of "),
-        ("floats", "IDX values of type 0x0d in 3 dimensions; expected unsigned bytes (0x08) in 3 or 4"),
         ("text", "/idx/text: not an IDX file: it begins with 6e 65 69 74"),
         ("wide", "/idx/wide: images of 3600000000 pixels by its header; the limit is 67108864 pixels"),
-        ("none", "sources['train']: "),
-        ("no_labels", "expected one, and in 'labels' that of its labels"),
-        ("hollow", "no file matches"),
         ("gap", "1 of 2 classes have no image in split 'train': 'unicorn'"),
         ("damaged", "split 'train' has no images, of 1 that were read; 1 were rejected: not an image"),
         ("too_small", "split 'train' has no images, of "),
-        ("one_class", "problem is 'multiclass'; expected the names of at least 2 classes, found 1"),
         (
             "many_rejected",
             "sources['train']: 10 of 30 rows (33.3%) are rejected for 'unknown class', more than max_rejected=0.1 "
@@ -536,10 +515,7 @@ def test_number_without_class_is_rejected(prepared: Any) -> None:
         ("no_column", "/parquet/a.parquet: there is no column 'image'; it has id, photo, species"),
         ("words", "column 'image' is string, expected binary, or a struct with a field 'bytes'"),
         ("file", "expected a folder with a folder of image files for each class"),
-        ("nowhere", "/nowhere': no file matches"),
         ("no_train", "sources has no 'train'; it has test"),
-        ("two_evals", "sources has a split 'eval', and eval_percent is 10; expected 0 then"),
-        ("channels", "channels is 2, expected one of "),
         ("opacity", "encoding is 'jpeg', which has no alpha channel"),
     ],
 )
@@ -570,7 +546,7 @@ def test_imported_multiclass_model_is_served(
     assert np.sum(figures["confusion"]) == figures["rows"] == len(prepared("idx")["splits"]["train"])
     assert np.trace(figures["confusion"]) / figures["rows"] == pytest.approx(figures["accuracy"])
     assert judge(guess, minimum={"accuracy": 0.9}).properties["blessed"] is False
-    with pytest.raises(BadInput, match="metric 'rmse' is not of the problem 'multiclass'"):
+    with pytest.raises(BadInput, match="metric for the problem 'multiclass' is 'rmse'"):
         judge(model, metric="rmse")
     infra = run_shared_stage(
         infra_validate.run,
@@ -580,28 +556,3 @@ def test_imported_multiclass_model_is_served(
         split="eval",
     )
     assert infra.properties == {"blessed": True}
-
-
-def test_class_metrics_match_their_definitions() -> None:
-    labels = np.array([0, 0, 1, 2])
-    p = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
-    result = class_metrics(labels, p, ("a", "b", "c"))
-    assert result.accuracy == 0.75 and result.balanced_accuracy == pytest.approx((0.5 + 1 + 1) / 3)
-    assert result.log_loss == pytest.approx(-np.log([0.7, 0.3, 0.8, 0.6]).mean())
-    assert result.brier == pytest.approx((0.14 + 0.86 + 0.06 + 0.24) / 4)
-    assert result.confusion == ((1, 1, 0), (0, 1, 0), (0, 0, 1))
-    assert [(c.name, c.rows, c.recall, c.precision) for c in result.classes] == [
-        ("a", 2, 0.5, 1.0),
-        ("b", 1, 1.0, 0.5),
-        ("c", 1, 1.0, 1.0),
-    ]
-    # Wilson's interval of 3 in 4.
-    assert result.intervals["accuracy"] == pytest.approx((0.3006, 0.9544), abs=1e-4)
-    nothing = class_metrics(labels[:0], p[:0])
-    assert nothing.accuracy is None and nothing.reason == "no rows"
-    gain = Judge("multiclass", "accuracy").gain(labels, p, np.roll(p, 1, axis=1), None)
-    right = (np.roll(p, 1, axis=1).argmax(axis=1) == labels).astype(float)
-    gains = np.array([1.0, 0.0, 1.0, 1.0]) - right
-    assert gain is not None and gain.difference == gains.mean()
-    assert (gain.high - gain.low) / 2 == pytest.approx(1.96 * gains.std(ddof=1) / 2, rel=1e-4)
-    assert Judge("multiclass", "brier").gain(labels[:0], p[:0], p[:0], None) is None

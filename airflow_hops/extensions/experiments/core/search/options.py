@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput, Producer
 from airflow_hops.core.contract.json_fields import StepOptions
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.contract.run_record import BACKTEST, REPRODUCED
 from airflow_hops.extensions.experiments.core.search.space import Dimension, is_number, space_of_dict, space_to_dict
 
@@ -74,8 +75,8 @@ class SearchOptions(StepOptions):
             )
         if self.study is not None and (not isinstance(self.study, str) or self.study.strip() in ("", ".", "..")):
             raise BadInput(f"study is {self.study!r}, expected a name, or None for a separate study in each run")
-        if self.choose is not None and self.choose not in self.metrics:
-            raise BadInput(f"choose is {self.choose!r}, expected one of {', '.join(self.metrics)}")
+        if self.choose is not None:
+            check_known("choose", self.choose, self.metrics)
         if not is_number(self.seed, (int,)) or not 0 <= self.seed < 1 << 32:
             raise BadInput(f"seed is {self.seed!r}, expected an integer from 0 to 4294967295")
         several = len(self.metrics) > 1
