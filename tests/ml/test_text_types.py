@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import random
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import Source
@@ -48,13 +51,6 @@ def read_for_statistics(source: Source | str) -> pa.Table:
     raise AssertionError("types did not fit a third time")
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has most values come as a surprise, in a later block."""
-    for module in (readers_csv, readers_jsonl):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 48)
-
-
 CSV_TYPES = {
     "int64": [
         ["1", "-9223372036854775808", "9223372036854775807"], [" 5", "7 ", "0"], ["1", "", "-3"], ["1", "NA"],
@@ -88,12 +84,7 @@ def csv_of(columns: dict[str, list[str]]) -> str:
     )
 
 
-@pytest.mark.parametrize("blocks", ["small_blocks", None])
-def test_csv_columns_have_one_type_in_ingest_and_statistics(
-    tmp_path: Path, request: pytest.FixtureRequest, blocks: str | None
-) -> None:
-    if blocks:
-        request.getfixturevalue(blocks)
+def test_csv_columns_have_one_type_in_ingest_and_statistics(tmp_path: Path) -> None:
     cases = [(kind, values) for kind, columns in CSV_TYPES.items() for values in columns]
     for number, (kind, values) in enumerate(cases):
         # Ordinary values of the same type come first.
@@ -148,12 +139,7 @@ JSON_TYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("blocks", ["small_blocks", None])
-def test_json_fields_have_one_type_in_ingest_and_statistics(
-    tmp_path: Path, request: pytest.FixtureRequest, blocks: str | None
-) -> None:
-    if blocks:
-        request.getfixturevalue(blocks)
+def test_json_fields_have_one_type_in_ingest_and_statistics(tmp_path: Path) -> None:
     for number, (kind, values, texts) in enumerate(JSON_TYPES):
         path = tmp_path / f"{number}.jsonl"
         lines = [*[values[0]] * 20, *values]
@@ -169,44 +155,55 @@ def test_json_fields_have_one_type_in_ingest_and_statistics(
             assert read["a"].to_pylist() == snapshot["a"].to_pylist(), values
 
 
-def test_late_values_are_typed(tmp_path: Path, small_blocks: None) -> None:
-    (tmp_path / "t.csv").write_text("a,b\n" + ",x\n" * 60 + "7,x\n")
-    (tmp_path / "t.jsonl").write_text('{"b": "x"}\n' * 60 + '{"b": "x", "a": 7}\n')
-    for name in ("t.csv", "t.jsonl"):
-        for table in (
-            ingested(str(tmp_path / name), tmp_path / f"of_{name}"),
-            read_for_statistics(str(tmp_path / name)),
-        ):
-            assert (str(table.schema.field("a").type), table["a"][60].as_py()) == ("int64", 7)
+@pytest.fixture
+def read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Asserts that rows of one column are read alike as one file, as two, in blocks, by ingest and for statistics."""
+    numbers = itertools.count()
+
+    def check(suffix: str, header: str, lines: list[str], cut: int) -> None:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        for name, part in (("whole", lines), ("part-1", lines[:cut]), ("part-2", lines[cut:])):
+            if part:
+                (folder / f"{name}.{suffix}").write_text(header + "".join(f"{line}\n" for line in part))
+        whole = ingested(f"{folder}/whole.{suffix}", folder / "whole")
+        is_time = str(whole.schema.field("a").type).startswith(("date", "timestamp"))
+        for block_bytes in (24, 1 << 20):
+            for module in (readers_csv, readers_jsonl):
+                monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
+            for files in ("whole", "part-*"):
+                source = f"{folder}/{files}.{suffix}"
+                table, read = ingested(source, folder / f"{files[:4]}-{block_bytes}"), read_for_statistics(source)
+                assert (table.schema, str(table.to_pydict())) == (whole.schema, str(whole.to_pydict())), source
+                if is_time:  # statistics have no times
+                    assert str(read.schema.field("a").type) == "string"
+                else:
+                    assert str(read["a"].to_pylist()) == str(whole["a"].to_pylist())
+
+    return check
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "kind"),
-    [
-        (["1"], ["0.5"], "double"), (["1"], ["x"], "string"), (["x"], ["1"], "string"), ([""], ["1"], "int64"),
-        (["9007199254740993"], ["0.5"], "string"), (["true"], ["1"], "string"), (["2013-01-01"], ["late"], "string"),
-        (["007"], ["1"], "string"),
-    ],
-)  # fmt: skip
-def test_text_types_join_over_files_as_over_rows(tmp_path: Path, one: list[str], other: list[str], kind: str) -> None:
-    for name, values in {"1.csv": one, "2.csv": other, "both.csv": one + other}.items():
-        (tmp_path / name).write_text(csv_of({"b": ["x"] * len(values), "a": values}))
-    together = ingested(str(tmp_path / "both.csv"), tmp_path / "both")
-    apart = ingested(str(tmp_path / "[12].csv"), tmp_path / "apart")
-    assert apart.equals(together)
-    assert str(apart.schema.field("a").type) == kind
-    assert str(read_for_statistics(str(tmp_path / "[12].csv")).schema.field("a").type) == kind
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+NUMBERS_AS_TEXT = st.integers().map(str) | st.floats().map(repr)
+CELLS = NUMBERS_AS_TEXT | st.sampled_from(sorted({cell for of in CSV_TYPES.values() for cells in of for cell in cells}))
+JSON_VALUES = st.sampled_from(sorted({value for _, values, _ in JSON_TYPES for value in values}))
 
 
-def test_json_files_join_as_rows_do(tmp_path: Path) -> None:
-    (tmp_path / "1.jsonl").write_text('{"a": 1, "l": [1], "s": {"x": 1}}\n')
-    (tmp_path / "2.jsonl").write_text('{"a": "one", "l": [0.5], "s": {"y": true}}\n')
-    rows = [
-        {"a": "1", "l": [1.0], "s": {"x": 1, "y": None}},
-        {"a": "one", "l": [0.5], "s": {"x": None, "y": True}},
-    ]
-    assert ingested(str(tmp_path / "*.jsonl"), tmp_path / "t").to_pylist() == rows
-    assert read_for_statistics(str(tmp_path / "*.jsonl")).to_pylist() == rows
+@FEW
+@given(
+    cells=st.lists(CELLS | st.integers().map(str) | st.floats().map(repr), min_size=1, max_size=6),
+    cut=st.integers(0, 6),
+)
+@example(cells=["2013-01-01", "", ""], cut=1)  # a file, and a block, without any of the dates
+@example(cells=["1999-12-31", "10000000000000.0"], cut=1)  # a block with the header alone
+def test_csv_rows_are_read_alike_in_any_files_and_blocks(read_in_parts: Any, cells: list[str], cut: int) -> None:
+    read_in_parts("csv", "a,b\n", [f'"{cell}",x' if cell else ",x" for cell in cells], cut)
+
+
+@FEW
+@given(values=st.lists(JSON_VALUES | st.integers().map(str), min_size=1, max_size=6), cut=st.integers(0, 6))
+def test_json_rows_are_read_alike_in_any_files_and_blocks(read_in_parts: Any, values: list[str], cut: int) -> None:
+    read_in_parts("jsonl", "", [f'{{"b": "x", "a": {value}}}' for value in values], cut)
 
 
 NUMBERS = [

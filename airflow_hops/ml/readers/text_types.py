@@ -171,14 +171,14 @@ def _floats(texts: pa.Array) -> pa.Array | None:
 
 def _booleans(texts: pa.Array) -> pa.Array | None:
     known = pa.array([*_TRUE, *_FALSE, None])
-    if not pc.all(pc.is_in(texts, value_set=known)).as_py():
+    if not pc.all(pc.is_in(texts, value_set=known), min_count=0).as_py():
         return None
     return pc.if_else(pc.is_valid(texts), pc.is_in(texts, value_set=pa.array(_TRUE)), pa.scalar(None, BOOLEAN))
 
 
 def _dates(texts: pa.Array) -> pa.Array | None:
     times = texts.cast(TIME)
-    return times.cast(DATE) if pc.all(pc.match_substring_regex(texts, _DATE)).as_py() else None
+    return times.cast(DATE) if pc.all(pc.match_substring_regex(texts, _DATE), min_count=0).as_py() else None
 
 
 def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
