@@ -26,9 +26,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
-from tests.extensions.sharing import tcp_flow  # noqa: E402
+from benchmarks.measurement import tcp_flow  # noqa: E402
+from benchmarks.measurement.slow_network import Link, missing, slow_network  # noqa: E402
 from tests.extensions.sharing.organisations import Organisation, random_files  # noqa: E402
-from tests.extensions.sharing.slow_network import Link, missing, slow_network  # noqa: E402
 
 REF = "north/numbers@1"
 UP_MBIT_S, DOWN_MBIT_S = 20.0, 50.0

@@ -305,25 +305,17 @@ def test_server_that_does_not_answer_is_named_and_the_task_may_retry(pipeline: P
 
 
 @pytest.mark.parametrize(
-    ("services", "params", "message"),
+    ("services", "message"),
     [
-        ({"serving_base_path": ""}, {}, "field 'serving_base_path' is empty"),
-        (
-            {"serving_config_file": "models.config"},
-            {},
-            "'serving_config_file' is 'models.config'; expected an absolute",
-        ),
-        ({"serving_port": "http"}, {}, "'serving_port' is 'http'; expected a port"),
-        ({"tracking_uri": "sqlite:///mlflow.db"}, {}, "expected sqlite:////absolute/path"),
-        ({}, {"canary_percent": 0}, "canary_percent is 0; expected a whole number from 1 to 100"),
-        ({}, {"model_name": "../flights"}, "model_name is '../flights'; expected letters"),
+        ({"serving_base_path": ""}, "field 'serving_base_path' is empty"),
+        ({"serving_config_file": "x"}, "'serving_config_file' is 'x'; expected an absolute"),
+        ({"serving_port": "http"}, "'serving_port' is 'http'; expected a port"),
+        ({"tracking_uri": "sqlite:///mlflow.db"}, "expected sqlite:////absolute/path"),
     ],
 )
-def test_bad_settings_are_named(
-    pipeline: Pipeline, services: dict[str, str], params: dict[str, Any], message: str
-) -> None:
+def test_bad_settings_are_named(pipeline: Pipeline, services: dict[str, str], message: str) -> None:
     with pytest.raises(StepFailed) as caught:
-        pipeline.deploy(pipeline.model("first"), services=services, **params)
+        pipeline.deploy(pipeline.model("first"), services=services)
     assert message in str(caught.value)
     assert not caught.value.retryable
     assert not pipeline.store.exists(pipeline.runner.last_uri)

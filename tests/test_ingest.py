@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import json
 import shutil
 import threading
@@ -173,28 +172,6 @@ def test_rerun_gives_equal_bytes_for_a_moved_file(ingest: Any, flights_raw: Path
     assert first.fingerprint == second.fingerprint
 
 
-def test_a_later_block_of_another_type_widens_the_column(ingest: Any, tmp_path: Path) -> None:
-    ordinary = "".join(f"{n},{n},{n}\n" for n in range(400_000))
-    assert len(ordinary) > 5 << 20
-    (tmp_path / "rows.csv").write_text(f"id,amount,code\n{ordinary}400000,0.5,A1\n")
-    result = table_of(ingest, ingest(rows=tmp_path / "rows.csv"), "rows")
-    assert result.schema.types == [pa.int64(), pa.float64(), pa.string()]
-    assert result.slice(399_999).to_pylist() == [
-        {"id": 399_999, "amount": 399_999.0, "code": "399999"}, {"id": 400_000, "amount": 0.5, "code": "A1"}
-    ]  # fmt: skip
-    source = Source(str(tmp_path / "rows.csv"), schema={"code": "int64"})
-    assert f"{tmp_path}/rows.csv, row 400001, column 'code': 'A1' is not of type int64" in refused(ingest, rows=source)
-
-
-def test_quoted_newlines_do_not_end_a_row(ingest: Any, tmp_path: Path) -> None:
-    texts = ["plain", 'with "quotes"', "two\nlines", "a,b", ""]
-    rows = [(n, text) for n, text in zip(range(200_000), itertools.cycle(texts), strict=False)]
-    quoted = "".join(f'{n},"{text.replace(chr(34), chr(34) * 2)}"\n' for n, text in rows)
-    (tmp_path / "rows.csv").write_text(f"id,text\n{quoted}")
-    result = table_of(ingest, ingest(rows=Source(str(tmp_path / "rows.csv"), null_values=("NA",))), "rows")
-    assert result.column("text").to_pylist() == [text for _, text in rows]
-
-
 def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(
         "import logging, resource\n"
@@ -227,7 +204,6 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
     ("name", "content", "fields", "expected"),
     [
         ("t.csv", CSV, {"time_column": "when"}, "t.csv: there is no column 'when', which the source's 'time_column'"),
-        ("t.csv", CSV, {"columns": ["id", "price"]}, "t.csv: there is no column 'price'"),
         ("t.csv", CSV, {"time_column": "note"}, "t.csv, row 2, column 'note': 'café' is not a time"),
         ("t.csv", CSV, {"time_column": "amount"}, "t.csv: time_column 'amount' is of type double"),
         ("t.csv", CSV, {"schema": {"note": "float64"}}, "t.csv, row 2, column 'note': 'café' is not of type double"),
@@ -236,22 +212,16 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv", "id,at\n", {}, "table 't': '{path}' has no rows"),
         ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
         ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
-        ("t.csv", "größe,b\n1,2\n".encode("latin-1"), {}, "t.csv: the header b'gr\\xf6\\xdfe,b' is not text in utf8"),
         ("t.csv", CSV.encode("utf-16"), {}, "give the source encoding='utf-16', or airflow hops init --encod"),
         ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
         ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; rewrite it"),
         ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),
-        ("t.jsonl", '{"a": 1}\n{"a": "\0"}\n', {}, "t.jsonl, row 2: a NUL byte"),
         ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl, row 1: JSON parse error: values within"),
-        ("t.jsonl", '{"a": 1}\n' + '{"b":' * 100_000 + "1" + "}" * 100_000 + "\n", {}, "t.jsonl, row 2: JSON parse"),
         ("t.zip", encrypted_zip(), {}, "t.zip: 'a.csv' is encrypted"),
         ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
         ("t.csv", ",id\n0,1\n", {}, "t.csv: column 1 ('') has no name; rename it, or leave it out"),
         ("t.csv.gz", gzip.compress(CSV.encode() * 99, mtime=0)[:-12], {}, "t.csv.gz: cannot be read: Truncated"),
-        ("t.csv.gz", gzip.compress(bytes(99_000), mtime=0)[:50] + b"rubbish" * 9, {}, "t.csv.gz: cannot be read"),
         ("t.zip", b"PK\x03\x04" + bytes(99), {}, "t.zip: cannot be read"),
-        ("t.jsonl", '{"a": 1}\n{"a": }\n', {}, "t.jsonl, row 2: JSON parse error"),
-        ("t.jsonl", '{"a": 1}\n{"a": 2, "a": 3}\n', {}, "row 2: JSON parse error: a field of 'a' occurs twice"),
         ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
         ("t.bin", bytes(range(256)), {}, "t.bin: neither CSV, JSON lines nor Parquet"),
     ],

@@ -51,37 +51,6 @@ def processes_of(process: StepProcess) -> list[psutil.Process]:
     return [p for p in results if p.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_process_leads_its_own_session_and_group(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start("import os; print(os.getpid(), os.getpgid(0), os.getsid(0), os.getcwd())", tmp_path, started)
-    pid, group, session, folder = next(iter(process.lines())).split()
-    assert int(pid) == int(group) == int(session) == process.pid
-    assert folder == str(tmp_path)
-    assert process.wait() == 0
-
-
-def test_lines_arrive_while_the_process_runs(tmp_path: Path, started: list[StepProcess]) -> None:
-    process = start(
-        """
-        import os, sys, time
-        def wait_for(file):
-            for _ in range(600):
-                if os.path.exists(file):
-                    return
-                time.sleep(0.05)
-            sys.exit(f"nobody has written {file}")
-        print("first"); wait_for("first"); print("second", file=sys.stderr); wait_for("second"); print("third")
-        """,
-        tmp_path,
-        started,
-    )
-    arrived = []
-    for line in process.lines():
-        arrived.append(line)
-        (tmp_path / line).touch()
-    assert arrived == ["first", "second", "third"]
-    assert process.wait() == 0
-
-
 @pytest.mark.parametrize(
     ("program", "lines"),
     [

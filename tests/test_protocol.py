@@ -165,15 +165,6 @@ def test_kernel_memory_kill_is_reported_and_leaves_no_artifact(step: Step, small
     assert not runner.store.exists(runner.last_uri)
 
 
-def test_exit_by_signal_is_reported_with_last_lines_and_cause(step: Step) -> None:
-    with pytest.raises(StepFailed) as caught:
-        step("end_by_signal", number=int(signal.SIGKILL))
-    assert "ended by SIGKILL" in str(caught.value)
-    assert "for lack of memory" in str(caught.value)
-    assert "  these are its last words" in str(caught.value)
-    assert caught.value.retryable
-
-
 def test_step_with_the_longest_task_id_runs(step: Step) -> None:
     assert step("say", task_id="t" * 250)["python"]
 

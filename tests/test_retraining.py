@@ -119,19 +119,6 @@ def test_any_other_verdict_is_skipped_and_makes_no_event(
     assert f"the verdict is '{verdict}'" in output.out + output.err
 
 
-def test_pipeline_fault_is_named_without_retraining(
-    request_retraining: Requests, capfd: pytest.CaptureFixture[str]
-) -> None:
-    report = skew("pipeline_fault")
-    report["properties"] |= {
-        "drifted": ["temp", "carrier"],
-        "causes": {"temp": "unit_change", "carrier": "new_category"},
-    }
-    assert request_retraining(report) == ("skipped", [])
-    output = capfd.readouterr()
-    assert "'pipeline_fault': temp (unit_change), carrier (new_category); correct the source" in output.out + output.err
-
-
 def test_drift_between_spans_requests_retraining(request_retraining: Requests) -> None:
     report = skew()
     report["properties"]["reference"] = {"statistics": "file:///store/spans/march", "schema": None, "fingerprint": "f"}
@@ -153,15 +140,6 @@ def test_cooldown_prevents_a_second_request_for_a_reference(
     request_retraining.claim_request()
     # After a retraining the reference is another one.
     assert request_retraining(skew(day="2013-07-02", fingerprint="training-data-of-version-2"))[0] == "success"
-
-
-def test_request_is_pending_until_its_run_ends(request_retraining: Requests, capfd: pytest.CaptureFixture[str]) -> None:
-    assert request_retraining(skew())[0] == "success"
-    assert request_retraining(skew(day="2013-08-01")) == ("skipped", [])
-    output = capfd.readouterr()
-    assert "no run has claimed it yet" in output.out + output.err
-    request_retraining.claim_request()
-    assert request_retraining(skew(day="2013-08-01"))[0] == "success"
 
 
 def test_two_monitors_of_a_model_make_one_request_at_a_time(request_retraining: Requests) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +68,6 @@ def test_versions_record_author_time_and_reason(any_store: ArtifactStore) -> Non
     with pytest.raises(BadInput, match="there is no version 3; there are 1 to 2"):
         schema_text(any_store, uri, 3)
     any_store.verify(second)
-
-
-def test_a_reference_to_a_replaced_version_still_leads_to_its_text(any_store: ArtifactStore) -> None:  # noqa: F811
-    first = freeze(any_store, text_of("a"))
-    second = publish_schema(any_store, address(any_store), text_of("b"), approved_by="ann")
-    assert (any_store.local(first) / SCHEMA_FILE).read_text() == text_of("a")
-    assert (any_store.local(second) / SCHEMA_FILE).read_text() == text_of("b")
 
 
 def test_a_hand_edit_becomes_a_version_when_it_is_accepted_or_replaced(any_store: ArtifactStore) -> None:  # noqa: F811
@@ -200,34 +191,6 @@ def test_concurrent_first_runs_freeze_one_schema(store: ArtifactStore) -> None:
     assert len(versions_of(store)) == 1
 
 
-@pytest.mark.parametrize("dies_in", ["_write", "create_text", "publish"])
-def test_interrupted_publication_is_atomic_and_repeatable(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, dies_in: str
-) -> None:
-    import airflow_hops.core.store.schema_history as module
-    from airflow_hops.core.store.files import LocalFiles
-
-    freeze(store, text_of("a"))
-    uri = address(store)
-    place = {"_write": module, "create_text": ArtifactStore, "publish": LocalFiles}[dies_in]
-    real = getattr(place, dies_in)
-
-    def die(*arguments: Any, **named: Any) -> Any:
-        # Past the copy that is kept: the frozen schema itself is about to be replaced.
-        if dies_in == "publish" and "history" in arguments[2]:
-            return real(*arguments, **named)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place, dies_in, die)
-        with pytest.raises(KeyboardInterrupt):
-            publish_schema(store, uri, text_of("b"), approved_by="ann", note="once")
-    assert schema_text(store, uri) == text_of("a")
-    assert [v.version for v in schema_history(store, uri) if v.in_force] == [1]
-    publish_schema(store, uri, text_of("b"), approved_by="ann", note="once")
-    assert versions_of(store) == [(1, "", "inferred by run run-1", False), (2, "ann", "once", True)]
-
-
 def test_deleted_schema_is_restored_not_inferred_again(any_store: ArtifactStore) -> None:  # noqa: F811
     freeze(any_store, text_of("a"))
     uri = address(any_store)
@@ -317,19 +280,3 @@ def test_binary_edit_is_preserved_and_can_be_replaced(store: ArtifactStore) -> N
     assert retained.read_bytes().startswith(b"# caf\xe9\n")
     with pytest.raises(BadInput, match="expected UTF-8"):
         schema_text(store, uri, 2)
-
-
-def test_a_publisher_that_is_killed_blocks_nobody(store: ArtifactStore, tmp_path: Path) -> None:
-    freeze(store, text_of("a"))
-    pid = os.fork()
-    if pid == 0:
-        with store.lock(address(store).removesuffix("/schema") + "/history"):
-            (tmp_path / "held").touch()
-            time.sleep(60)
-        os._exit(0)
-    while not (tmp_path / "held").exists():
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    publish_schema(store, address(store), text_of("b"), approved_by="ann")
-    assert schema_text(store, address(store)) == text_of("b")

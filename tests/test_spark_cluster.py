@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import tarfile
 import threading
@@ -16,7 +15,6 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import flights_examples
@@ -401,31 +399,16 @@ def test_predictions_on_a_cluster_match_local_ones(stages: Stages) -> None:
 
 
 @on_s3
-def test_images_and_statistics_on_a_cluster_match_local_ones(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
-    fs, folder = stages.runner.store.files.remote().fs, "s3://cluster/raw"
-    random = Random(7)
-    (tmp_path / "images").write_bytes(struct.pack(">HBBIII", 0, 8, 3, 600, 8, 8) + random.randbytes(600 * 64))
-    (tmp_path / "labels").write_bytes(struct.pack(">HBBI", 0, 8, 1, 600) + bytes(n % 3 for n in range(600)))
-    for path in (tmp_path / "images", tmp_path / "labels", flights_raw / "weather.csv"):
-        fs.put_file(str(path), f"{folder}/{path.name}")
-    options = {"storage_options": stages.runner.store.storage_options}
-    pictures = {"uri": f"{folder}/images", "labels": f"{folder}/labels", **options}
-    params: dict[str, Any] = {"sources": {"train": pictures}, "height": 8, "width": 8, "channels": 1}
-    here, there = (
-        stages.run(where, "airflow_hops.extensions.images.ml.stage:run", "transformed_examples", params=params)
-        for where in ("here", "cluster")
-    )
-    assert checksums(stages.runner, here, ".parquet") == checksums(stages.runner, there, ".parquet")
-    assert checksums(stages.runner, here, ".tfrecord") == checksums(stages.runner, there, ".tfrecord")
-    assert (here.rows, here.properties) == (there.rows, there.properties)
-
-    params = {"engine": "auto", "source": {"source": {"uri": f"{folder}/weather.csv", **options}, "split": "data"}}
+def test_statistics_of_a_source_on_a_cluster_match_local_ones(stages: Stages, flights_raw: Path) -> None:
+    stages.runner.store.files.remote().fs.put_file(str(flights_raw / "weather.csv"), "s3://cluster/raw/weather.csv")
+    source = {"uri": "s3://cluster/raw/weather.csv", "storage_options": stages.runner.store.storage_options}
+    params = {"engine": "auto", "source": {"source": source, "split": "data"}}
     here, there = (stages.run(where, "statistics", "statistics", params=params) for where in ("process", "cluster"))
     assert stages.figures(here, "data/statistics.json") == stages.figures(there, "data/statistics.json")
 
 
 @on_s3
-def test_skew_and_assessments_on_a_cluster_match_local_ones(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
+def test_skew_on_a_cluster_matches_the_local_one(stages: Stages, tmp_path: Path, flights_raw: Path) -> None:
     store, made = stages.runner.store, stages.made
     champion = {
         "version": 1, "model": made["model"].to_dict(), "statistics": made["statistics"].uri,
@@ -449,30 +432,6 @@ def test_skew_and_assessments_on_a_cluster_match_local_ones(stages: Stages, tmp_
     report = stages.figures(here, "report.json")
     assert report["verdict"] == "drift" and report["attribution"]["effects"]
     assert report == stages.figures(there, "report.json")
-
-    later = flights_examples.months(flights_raw, 2, 3).iloc[::8]
-    splits = {"train": later.iloc[::2], "eval": later.iloc[1::2]}
-    history = flights_examples.write_examples(store, splits, run_id="history", problem="binary")
-    params = {
-        "ticks": [f"2013-02-{day:02}T00:00:00+00:00" for day in (1, 8, 15, 22)], "delays_s": [0.0],
-        "trained_until": "2013-01-20T05:00:00Z", "skew": {"min_rows": 500}, "performance": {},
-    }  # fmt: skip
-    roles = ("model", "statistics", "schema", "examples")
-    here, there = (
-        stages.run(
-            where,
-            "airflow_hops.extensions.replay.ml.backtest.stage:run",
-            "assessment",
-            *roles,
-            params=params,
-            inputs={"history": history},
-        )
-        for where in ("process", "cluster")
-    )
-    assert [period["compared"] >= 500 for period in stages.figures(here, "assessment.json")["periods"]] == [True] * 3
-    assert stages.figures(here, "assessment.json") == stages.figures(there, "assessment.json")
-    assert here.rows == there.rows
-    assert set(checksums(stages.runner, there)) == {"assessment.json"}
 
 
 def printed(run_step: StepRunner, text: str) -> Condition:

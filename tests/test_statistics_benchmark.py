@@ -10,71 +10,11 @@ import time
 from pathlib import Path
 
 import psutil
-import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.measurement.flights_tables import FLIGHTS_ROWS, ROW_GROUP_ROWS, write_csv, write_parquet
 from benchmarks.measurement.memory_account import MemoryAccount
 from benchmarks.measurement.statistics_figures import Measurements, figures_of, marks_of, ratios_of
-from benchmarks.measurement.timing import REPOSITORY, Timed, time_work
-
-WAYS = "benchmarks.measurement.statistics_ways"
-LARGE_ROWS = FLIGHTS_ROWS + 100
-
-
-@pytest.fixture(scope="module")
-def tables(flights_raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tables")
-    for rows in (1_000, LARGE_ROWS):
-        write_csv(flights_raw, folder / f"flights-{rows}.csv", rows)
-        write_parquet(flights_raw, folder / f"flights-{rows}.parquet", rows)
-    return folder
-
-
-def test_repeated_flights_are_the_same_rows_in_both_formats(tables: Path) -> None:
-    parquet = pq.ParquetFile(tables / f"flights-{LARGE_ROWS}.parquet")
-    table = parquet.read()
-    assert table.num_rows == LARGE_ROWS
-    assert parquet.metadata.row_group(0).num_rows == ROW_GROUP_ROWS
-    assert table.slice(FLIGHTS_ROWS).equals(table.slice(0, 100))
-    options = pyarrow.csv.ConvertOptions(
-        strings_can_be_null=True, column_types={name: table.schema.field(name).type for name in table.column_names}
-    )
-    assert pyarrow.csv.read_csv(tables / f"flights-{LARGE_ROWS}.csv", convert_options=options).equals(table)
-    assert not list(tables.glob("*.unfinished"))
-
-
-@pytest.mark.runtime
-def test_timed_process_reports_seconds_memory_and_rows(runtime: Path, tables: Path) -> None:
-    timed = time_work(runtime, WAYS, "decode", tables / "flights-1000.parquet", with_memory=True)
-    assert timed.facts["rows"] == 1_000
-    assert timed.seconds > 0
-    assert timed.peak_mib >= timed.idle_mib > 20
-
-
-@pytest.mark.runtime
-@pytest.mark.slow
-def test_benchmark_tables_are_read_completely_by_both_programs(runtime: Path, tmp_path: Path) -> None:
-    # By its own process: this one has another PyArrow.
-    lines = [
-        "from pathlib import Path",
-        "from benchmarks.measurement.shaped_tables import SHAPES",
-        "for shape in ('mixed', 'lists'):",
-        "    for rows in (1000, 3000):",
-        f"        SHAPES[shape].write(Path({str(tmp_path)!r}) / f'{{shape}}-{{rows}}.parquet', rows)",
-    ]
-    subprocess.run([runtime / "bin" / "python", "-c", "\n".join(lines)], cwd=REPOSITORY, check=True)
-    for shape, way, features in (("mixed", "ours", 16), ("lists", "tfdv_batch", 3)):
-        timed = time_work(runtime, WAYS, way, tmp_path / f"{shape}-3000.parquet")
-        assert (timed.facts["rows"], timed.facts["features"]) == (3000, features)
-
-
-@pytest.mark.runtime
-def test_failed_timed_process_is_explained(runtime: Path, tables: Path) -> None:
-    (tables / "flights-2.csv").touch()
-    with pytest.raises(RuntimeError, match=r"(?s)decode .*flights-2\.csv' ended with 1.*Empty CSV file"):
-        time_work(runtime, WAYS, "decode", tables / "flights-2.csv")
+from benchmarks.measurement.timing import Timed
 
 
 def test_ratios_use_medians_and_the_fastest_peer() -> None:

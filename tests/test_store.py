@@ -619,24 +619,6 @@ def test_committed_artifact_stays_without_space_for_its_cache_entry(
     assert "will not find this artifact in the cache" in capsys.readouterr().out
 
 
-def test_file_size_limit_leaves_nothing(tmp_path: Path) -> None:
-    code = (
-        "import resource, signal, sys\n"
-        "from airflow_hops.core.contract.artifacts import Producer\n"
-        "from airflow_hops.core.store import ArtifactStore\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
-        "store = ArtifactStore(sys.argv[1])\n"
-        "with store.create(store.uri('a', 'model'), 'model', Producer()) as writer:\n"
-        "    (writer.path / 'weights').write_bytes(bytes(1 << 17))\n"
-        "    writer.commit()\n"
-    )
-    process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True)
-    assert process.returncode == 1
-    assert "OSError: [Errno 27] File too large" in process.stderr
-    assert names_in(ArtifactStore(str(tmp_path / "store"))) == []
-
-
 def verify(*arguments: str) -> None:
     """``airflow hops store verify``, in this process."""
     parser = argparse.ArgumentParser()

@@ -167,19 +167,6 @@ def test_lambdas_and_coroutines_are_refused() -> None:
         shipped(fine)
 
 
-def test_value_that_is_not_json_is_named(run_step: Any, warm_launcher: Any) -> None:
-    @task.hops
-    def give() -> dict:  # type: ignore[type-arg]
-        import numpy
-
-        return {"mean": numpy.float32(0.5)}
-
-    with pytest.raises(StepFailed) as caught:
-        run_shipped(run_step, warm_launcher, shipped(give))
-    assert "what give() returned['mean'] is a numpy.float32; expected a JSON value" in str(caught.value)
-    assert not caught.value.retryable
-
-
 def test_error_in_the_function_shows_its_line(run_step: Any, warm_launcher: Any) -> None:
     @task.hops
     def divide(by: int) -> float:

@@ -49,41 +49,6 @@ def test_autograph_files_are_removed(
     assert list(tmp_path.rglob("__autograph*")) == []
 
 
-def test_killing_the_step_ends_all_ranks_within_5_seconds(
-    shared_run_step: Any, warm_launcher: Any, examples: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hooks: list[RuntimeHook] = []
-    launch = RuntimeHook._launch
-    monkeypatch.setattr(RuntimeHook, "_launch", lambda hook, *a: hooks.append(hook) or launch(hook, *a))
-    failures: list[BaseException] = []
-
-    def train() -> None:
-        params = {"train": "training_functions:train_slowly", "params": {}}
-        inputs = {"examples": examples}
-        try:
-            shared_run_step(ENTRY, params=params, inputs=inputs, kind="model", code_paths=STEPS, launcher=warm_launcher)
-        except StepFailed as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    deadline = time.monotonic() + 30
-    step = None
-    while time.monotonic() < deadline and not any("pids" in line.text for line in shared_run_step.lines):
-        time.sleep(0.1)
-    assert hooks[0]._process is not None
-    step = psutil.Process(hooks[0]._process.pid)
-    processes = [step, *step.children(recursive=True)]  # the ranks, and git where it is asked for the commit
-    assert len(processes) >= 3
-    began = time.monotonic()
-    hooks[0].kill()
-    assert time.monotonic() - began < 5
-    assert not [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
-    thread.join(5)
-    assert "ended by SIG" in str(failures[0])
-    assert not shared_run_step.store.exists(shared_run_step.last_uri)
-
-
 def test_ranks_end_with_a_killed_step(shared_run_step: Any, warm_launcher: Any, examples: Artifact) -> None:
     def train() -> None:
         with pytest.raises(StepFailed):

@@ -9,7 +9,6 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from ui import one_dag_auth_manager
 from ui.conftest import OpenPage, Site, follow
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
@@ -89,60 +88,6 @@ def test_lineage_is_also_a_nested_list(
     expect(first).to_contain_text(f"flights v{other['version']} as")
     page.go_back()
     expect(first).not_to_contain_text(f"flights v{other['version']} as")
-
-
-def test_deleted_artifact_keeps_its_box(site: Site, open_page: OpenPage, lineage: dict[str, Any]) -> None:
-    node = next(node for node in lineage["nodes"] if node["kind"] == "statistics")
-    address = node["address"]
-    made = site.home / "store" / address["dag_id"]
-    manifests = made.glob(f"*/{address['task_id']}/statistics/manifest.json")
-    (folder,) = (result.parent for result in manifests if node["fingerprint"] in result.read_text())
-    page = open_page(f"plugin/hops/lineage?dag={DAG}")
-    box = page.locator(f"[data-node='{node['id']}']")
-    expect(box).to_be_visible()
-    expect(page.get_by_text("deleted", exact=True)).to_have_count(0)
-    away = folder.with_name("away")
-    folder.rename(away)
-    try:
-        page.reload()
-        expect(box).to_contain_text("deleted")
-        expect(box).to_have_css("border-top-style", "dashed")
-        box.click()
-        expect(page.get_by_role("heading", name="Statistics")).to_be_visible()
-        expect(page.get_by_text("was deleted")).to_be_visible()
-        expect(page.get_by_role("link", name="Task", exact=True)).to_be_visible()
-        expect(page.get_by_role("link", name="Open statistics")).to_have_count(0)
-        expect(page.get_by_role("link", name="Lineage of this")).to_have_count(0)
-    finally:
-        away.rename(folder)
-    page.reload()
-    expect(box).not_to_contain_text("deleted")
-
-
-def test_foreign_artifact_is_an_unnamed_box(site: Site, open_page: OpenPage) -> None:
-    if one_dag_auth_manager.USER not in site.passwords:
-        pytest.skip("the site has no user who may read one DAG alone")
-    watching = one_dag_auth_manager.DAG
-    newest = site.get(f"/hops/api/dags/{watching}/skew?limit=1")["entries"][0]
-    artifact = quote(
-        "/".join(str(newest[name]) for name in ("kind", "dag_id", "task_id", "map_index", "run_id")), safe=""
-    )
-    path = f"plugin/hops/lineage?dag={watching}&artifact={artifact}"
-    page = open_page(path, user=one_dag_auth_manager.USER)
-    focus = page.get_by_role("button", name=re.compile("^Skew"))
-    expect(focus).to_be_visible()
-    hidden = page.get_by_role("button", name=re.compile("made by a DAG that you do not have permission to read$"))
-    expect(hidden).not_to_have_count(0)
-    hidden.first.click()
-    expect(page.get_by_role("heading", name="Hidden")).to_be_visible()
-    expect(page.get_by_text("made by a DAG that you do not have permission to read", exact=True).last).to_be_visible()
-    expect(page.get_by_role("link", name="Task", exact=True)).to_have_count(0)
-    assert DAG not in page.locator("main, #root").first.inner_text()
-    seen = open_page(path)
-    expect(seen.get_by_role("button", name=re.compile("^Skew"))).to_be_visible()
-    expect(
-        seen.get_by_role("button", name=re.compile("made by a DAG that you do not have permission to read$"))
-    ).to_have_count(0)
 
 
 def test_empty_lineage_shows_how_to_start(open_page: OpenPage) -> None:

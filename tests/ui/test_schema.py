@@ -11,7 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from airflow_hops.operators.validation import APPROVE, CONTINUE, REJECT
+from airflow_hops.operators.validation import APPROVE
 from ui.accessibility import grave_violations
 from ui.conftest import OpenPage, Site
 from ui.own_airflow import OwnAirflow
@@ -165,26 +165,6 @@ def test_proposal_is_approved_and_used_by_the_run(asking: Asking, open_page: Ope
     changes = page.get_by_role("table", name="From version 1 to version 2")
     expect(changes.get_by_text(f"+ {SCRIPT}")).to_be_visible()
     expect(changes.get_by_text(f"+ {SCRIPT}")).to_be_visible()
-
-
-def test_late_answer_names_the_first_one(asking: Asking, open_page: OpenPage) -> None:
-    validation = asking.wait_for(asking.waiting)
-    page = open_page(f"{PAGE}&tab=anomalies", site=asking.site, problems_expected=True)
-    page.get_by_role("region", name="Decision").get_by_role("button", name=CONTINUE).click()
-    dialog = page.get_by_role("alertdialog")
-    dialog.get_by_role("textbox").fill("once")
-    assert asking.answer(validation, REJECT, "op") == 200
-    dialog.get_by_role("button", name=CONTINUE).click()
-    decision = page.get_by_role("region", name="Decision")
-    expect(decision).to_contain_text("somebody else has answered")
-    expect(decision).to_contain_text(f"{REJECT} by op")
-    expect(decision).to_contain_text("not like this")
-    asking.wait_for(lambda: len(asking.states()) > 2)
-    assert asking.states()[2] == "failed"
-    # A task after it is a newer validation by then, which does not take the place of what is read.
-    timeline = page.get_by_role("table", name="Anomalies across runs")
-    expect(timeline.get_by_role("columnheader").get_by_role("button")).to_have_count(6)
-    expect(decision).to_contain_text(f"{REJECT} by op")
 
 
 def test_pages_work_below_a_path_prefix(asking: Asking, open_page: OpenPage) -> None:

@@ -327,24 +327,6 @@ def test_proposal_without_question_is_rejected_and_approved(
     assert (again.status_code, "has changed since" in again.json()["detail"]) == (409, True)
 
 
-def test_concurrent_approvals_report_the_conflict(asking: Asking, open_proposal: str) -> None:
-    seen = asking.api.get(f"{open_proposal}/review").json()
-    count = len(seen["decisions"])
-    store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
-    versions = len(schema_history(store, uri))
-    together = threading.Barrier(2)
-
-    def approve(user: str) -> int:
-        together.wait()
-        answer = asking.api.request("POST", open_proposal, user, json=_body(seen, "approve", count))
-        return int(answer.status_code)
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(approve, ("admin", ANYBODY))) == [200, 409]
-    assert len(schema_history(store, uri)) == versions + 1
-    assert len(asking.api.get(f"{open_proposal}/review").json()["decisions"]) == count + 1
-
-
 def test_later_hand_edit_is_not_overwritten(asking: Asking, open_proposal: str) -> None:
     store, uri = asking.api.store, asking.api.store.uri("pages_schema", "_frozen", "rows", "schema")
     edited = f"{schema_text(store, uri)}# mine\n"

@@ -446,11 +446,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: DistributedOptimizer(sgd(), op=hvd.Adasum),
         "op is Adasum, which Horovod has for MPI only; expected Average or Sum",
     ),
-    "Max": (lambda: DistributedOptimizer(sgd(), op=hvd.Max), "expected horovod.tensorflow.Average or Sum"),
-    "no batches": (
-        lambda: DistributedOptimizer(sgd(), backward_passes_per_step=0),
-        "backward_passes_per_step is 0, expected a number of batches, 1 or more",
-    ),
     "two answers": (
         lambda: DistributedOptimizer(sgd(gradient_accumulation_steps=3), backward_passes_per_step=2),
         "but the optimizer's gradient_accumulation_steps is 3",
@@ -459,20 +454,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: DistributedOptimizer(_built(), backward_passes_per_step=2),
         "backward_passes_per_step must be given before the optimizer is built",
     ),
-    "several": (
-        lambda: DistributedOptimizer(keras.optimizers.MultiOptimizer([sgd(), sgd()]), backward_passes_per_step=2),
-        "backward_passes_per_step is not for a MultiOptimizer",
-    ),
-    "sparse": (
-        lambda: DistributedOptimizer(sgd(), backward_passes_per_step=2, sparse_as_dense=False),
-        "sparse_as_dense must be True",
-    ),
     "jit": (
         lambda: fit(compiled(0, DistributedOptimizer(sgd()), jit=True), *rows_of(0)),
-        "compile it with jit_compile=False",
-    ),
-    "jit without a callback": (
-        lambda: compiled(0, DistributedOptimizer(sgd()), jit=True).fit(*rows_of(0), batch_size=BATCH, verbose=0),
         "compile it with jit_compile=False",
     ),
     "several values": (

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.ml.monitoring.skew import detect_skew
 from airflow_hops.ml.schemas import SCHEMA_FILE, load_schema
 from airflow_hops.ml.stages import skew
 from airflow_hops.ml.stages import statistics as feature_statistics
@@ -396,45 +395,6 @@ def test_spans_are_compared_without_schema_except_for_time(
         drift(spans["march"], spans["july"], split="newest")
 
 
-def test_other_flights_of_the_same_months_are_stable(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
-    winter = flights_examples.months(flights_raw, 1, 3)
-    captured.add(winter[winter.index % 4 == 2])
-    artifact, report = detect(alpha=0.01)
-    assert report["verdict"] == artifact.properties["verdict"] == "stable"
-    assert report["drifted"] == []
-    assert max(skew["score"] / skew["threshold"] for skew in report["features"].values()) < 0.7
-
-
-@pytest.fixture(scope="module")
-def whole_and_holes() -> tuple[pa.Table, pa.Table]:
-    """Numbers and strings, and the same with half of them missing."""
-    random = np.random.default_rng(2)
-    values, names = random.normal(size=10_000), random.choice(["a", "b", "c"], 10_000)
-    with_nan = np.where(random.random(10_000) < 0.5, np.nan, values)
-    some = pa.array(np.where(random.random(10_000) < 0.5, None, names))
-    return pa.table({"x": values, "s": names}), pa.table({"x": with_nan, "s": some})
-
-
-def test_missing_values_do_not_count_as_value_drift(
-    whole_and_holes: tuple[pa.Table, pa.Table],
-) -> None:
-    whole, holes = whole_and_holes
-    gone = pa.table({"x": np.full(10_000, np.nan), "s": pa.nulls(10_000, pa.string())})
-    same, more, all_ = (detect_skew(*pair) for pair in ((holes, holes), (whole, holes), (whole, gone)))
-    for name in ("x", "s"):
-        unchanged, half, none = (report.features[name] for report in (same, more, all_))
-        assert unchanged.score == 0
-        assert unchanged.missing_reference == unchanged.missing_current == pytest.approx(0.5, abs=0.02)
-        assert half.score is not None and half.score < 0.02
-        assert (half.missing_reference, half.cause) == (0, "missing_rate")
-        assert (none.score, none.cause, none.missing_current) == (None, "all_missing", 1.0)
-        assert name in all_.lost
-    assert [report.verdict for report in (same, more, all_)] == ["stable", "drift", "pipeline_fault"]
-    assert detect_skew(whole, whole.slice(0, 10)).verdict == "insufficient"
-
-
 def test_statistics_recomputed_after_training_are_refused(
     shared_store: ArtifactStore, detect: Detect, captured: CaptureFolder, reference: Any, flights_raw: Path
 ) -> None:
@@ -483,18 +443,6 @@ def test_too_few_rows_wait_for_more(detect: Detect, captured: CaptureFolder, fli
     assert artifact.properties["window_end"] == "2013-01-02T00:00:00+00:00"
     captured.add(january.iloc[400:1100])
     assert detect("second", min_rows=1000)[1]["rows_current"] == 1100
-
-
-def test_columns_in_another_order_make_no_difference(
-    detect: Detect, captured: CaptureFolder, flights_raw: Path
-) -> None:
-    january = flights_examples.months(flights_raw, 1, 1).iloc[:800]
-    table = pq.read_table(captured.add(january))
-    straight = detect("first", min_rows=500)[1]
-    captured.write(table.select(list(reversed(table.column_names))))
-    turned = detect("second", min_rows=500)[1]
-    assert turned["features"] == straight["features"]
-    assert turned["window_end"] == straight["window_end"]
 
 
 def _without_temp(table: pa.Table) -> pa.Table:

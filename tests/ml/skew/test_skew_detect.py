@@ -162,16 +162,6 @@ def test_seasons_are_not_faults(flights_raw: Path) -> None:
         assert set(report.causes.values()) == {"covariate_shift"}
 
 
-@pytest.mark.parametrize("rows", [100, 1000])
-def test_random_windows_of_flights_are_stable(flights_raw: Path, rows: int) -> None:
-    winter = flights_examples.months(flights_raw, 1, 3)[flights_examples.FEATURES]
-    table, random = flights_examples.to_arrow(winter.iloc[::4]), np.random.default_rng(4)
-    for _ in range(6):
-        order = random.permutation(table.num_rows)
-        report = detect_skew(table.take(pa.array(order[rows:])), table.take(pa.array(order[:rows])))
-        assert report.verdict == "stable", report.drifted
-
-
 @cache
 def _sides() -> tuple[Side, Side]:
     """A table, and a smaller one that has moved."""
@@ -384,11 +374,6 @@ def test_lists_that_become_longer_are_drift(alpha: float | None) -> None:
     report = detect_skew(lists(1), lists(2, least=3), alpha=alpha, threshold=0.5, min_rows=100)
     assert (report.verdict, set(report.drifted)) == ("drift", {"text", "numbers"})
     assert report.features["text"].summary == "4.11 values per row, 2.23 in the reference"
-
-
-def test_unchanged_lists_are_stable() -> None:
-    for seed in range(10):
-        assert detect_skew(lists(seed), lists(seed + 100, rows=300)).verdict == "stable", seed
 
 
 def few(seed: int, *, frequent: float = 0.3, rare: float = 0.0015, rows: int = 20_000) -> pa.Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,10 +16,8 @@ import pytest
 from more_labels_functions import CAUSES
 from server_process import ServerProcess
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import root_mean_squared_error
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer, RowCounts
-from airflow_hops.core.contract.evaluation import EvaluationReport
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, SchemaProperties
 from airflow_hops.core.contract.target import Target
 from airflow_hops.core.serving_api.client import ModelServerClient
@@ -32,8 +29,6 @@ from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
 from airflow_hops.ml.schemas import classes_of, load_schema
 from airflow_hops.ml.stages import schema, skew
 from airflow_hops.ml.stages import statistics as feature_statistics
-from airflow_hops.ml.stages.batch_predict import stage as batch_predict
-from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.prepare import stage as prepare
 from airflow_hops.ml.stages.rollout.answers import read_captured
 from airflow_hops.ml.stages.transform import stage as transform
@@ -181,40 +176,6 @@ def test_a_model_is_exported_with_outputs_for_each_label(model: Artifact, shared
 
 def rows_of(examples: Artifact, store: ArtifactStore, split: str = "eval") -> Any:
     return pq.read_table(store.local(examples) / split).to_pandas()
-
-
-def evaluated(run: Run, store: ArtifactStore, model: Artifact, examples: Artifact, **params: Any) -> EvaluationReport:
-    inputs = {"model": model, "examples": examples}
-    artifact = run(evaluate.run, kind="evaluation", inputs=inputs, **{"model_name": "parcels", **params})
-    report = json.loads((store.local(artifact) / "evaluation.json").read_text())
-    return EvaluationReport.from_dict({**report, "metrics_of_artifact": artifact.metrics})
-
-
-def test_each_label_is_evaluated_and_may_be_a_condition(
-    run_shared_stage: Run, shared_store: ArtifactStore, model: Artifact, examples: Artifact
-) -> None:
-    minimum = {"minutes/rmse": 6.0, "cause/accuracy": 0.8}
-    report = evaluated(run_shared_stage, shared_store, model, examples, minimum=minimum, slices=["hour"])
-    assert report.blessed, report.reasons
-    assert report.more_labels is not None and list(report.more_labels) == ["minutes", "cause"]
-    minutes, cause = (report.more_labels[name].splits["eval"] for name in ("minutes", "cause"))
-    # The figures are those of what a batch prediction says of the same rows.
-    inputs = {"model": model, "examples": examples}
-    predictions = run_shared_stage(batch_predict.run, kind="predictions", inputs=inputs, columns=["parcel", *LABELS])
-    table = pq.read_table(shared_store.local(predictions) / "eval")
-    rows = table.to_pandas()
-    assert minutes.candidate["rmse"] == pytest.approx(root_mean_squared_error(rows.minutes, rows.minutes_prediction))
-    likeliest = np.stack(rows.cause_probabilities.to_list()).argmax(axis=1)
-    assert cause.candidate["accuracy"] == pytest.approx(np.mean(likeliest == rows.cause))
-    assert rows.cause_class.map(bytes.decode).tolist() == [CAUSES[number] for number in likeliest]
-    assert minutes.slices is not None and len(minutes.slices["hour"]) == 24
-    assert report.more["metrics_of_artifact"]["eval_minutes/rmse"] == minutes.candidate["rmse"]
-    assert any(re.fullmatch(r"minutes: eval: rmse [\d.]+ is at most 6", said) for said in report.reasons or ())
-    # What is asked of the first label unless it is said holds beside what is asked of others.
-    assert report.rule["minimum"] == {"auc": 0.6}
-    strict = evaluated(run_shared_stage, shared_store, model, examples, minimum={"minutes/rmse": 0.1})
-    assert not strict.blessed
-    assert any(re.match(r"minutes: eval: rmse [\d.]+ is above 0.1", said) for said in strict.reasons or ())
 
 
 TARGET = Target.from_properties("late", "binary", None, None, MORE)

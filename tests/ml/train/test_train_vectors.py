@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,21 +17,14 @@ import tensorflow as tf
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.sources import Source
-from airflow_hops.core.serving_api import tensors
-from airflow_hops.core.serving_api.protocol import PredictRequest, PredictResponse
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.feature_specs import FeatureSpecs, read_raw_features
 from airflow_hops.ml.schemas import load_schema
 from airflow_hops.ml.stages import infra_validate, ingest, prepare, schema, validation
-from airflow_hops.ml.stages import skew as skew_stage
 from airflow_hops.ml.stages import statistics as feature_statistics
 from airflow_hops.ml.stages.batch_predict import stage as batch_predict
 from airflow_hops.ml.stages.evaluate import stage as evaluate
 from airflow_hops.ml.stages.transform import stage as transform
-from airflow_hops.ml.training.tables import raw_specs, read_table
-from airflow_hops.serving.capture.record import CapturedCall
-from airflow_hops.serving.capture.rows import CallTables
-from airflow_hops.serving.request_kind import RequestKind
 from tests.ml.train.trainings import Trainings
 
 pytestmark = [pytest.mark.runtime, pytest.mark.server]
@@ -207,86 +199,6 @@ def test_estimators_serve_vectors(
     evaluated = run_shared_stage(evaluate.run, kind="evaluation", model_name="items", splits=["eval"], **of)
     assert evaluated.metrics["eval_auc"] > 0.97
     assert run_shared_stage(infra_validate.run, kind="infra_blessing", requests=8, **of).properties["blessed"]
-
-
-def test_a_table_has_vectors_in_every_form(made: dict[str, Artifact], shared_store: ArtifactStore) -> None:
-    folder = str(shared_store.local(made["examples"]) / "eval")
-    rows = read_table(folder, "eval", made_target(made), raw_specs(folder, ["sold", "item"]))
-    assert rows.arrays()["embedding"].shape == (len(rows), WIDTH)
-    assert rows.matrix().shape == (len(rows), WIDTH + 1)
-    assert list(rows.frame()) == [*(f"embedding_{number}" for number in range(WIDTH)), "price"]
-    np.testing.assert_array_equal(rows.frame().to_numpy("float32"), rows.matrix())
-    missing = rows.arrow()["embedding"].is_null().to_numpy()
-    assert missing.any() and np.array_equal(np.isnan(rows.arrays()["embedding"]).all(axis=1), missing)
-
-
-def made_target(made: dict[str, Artifact]) -> Any:
-    from airflow_hops.core.contract.properties import ExamplesProperties
-
-    return ExamplesProperties.of(made["examples"]).target
-
-
-def capture(folder: Path, vectors: Any, prices: Any) -> None:
-    """Captures a request of so many rows, as the model server does."""
-    request, response = PredictRequest(), PredictResponse()
-    tensors.fill_proto(request.inputs["embedding"], np.asarray(vectors, np.float32))
-    tensors.fill_proto(request.inputs["price"], np.asarray(prices, np.float32))
-    tensors.fill_proto(response.outputs["probability"], np.zeros(len(vectors), np.float32))
-    kind = RequestKind("items", 1, "Predict", "GRPC")
-    payload = request.SerializeToString(), response.SerializeToString()
-    tables = CallTables()
-    tables.add(CapturedCall(kind, "request", 1_700_000_000_000_000, 2.0, len(vectors), *payload))
-    (folder / "items").mkdir(parents=True)
-    pq.write_table(tables.groups[0].to_table(), folder / "items" / "20231114T221301.000000Z-v1-17.parquet")
-
-
-@pytest.mark.parametrize(
-    ("change", "verdict", "cause"),
-    [
-        ("none", "stable", None),
-        ("correlation", "drift", "covariate_shift"),
-        ("missing", "pipeline_fault", "missing_rate"),
-        ("zeros", "pipeline_fault", "constant"),
-    ],
-)
-def test_monitor_compares_vectors(
-    made: dict[str, Artifact],
-    run_shared_stage: Callable[..., Any],
-    shared_store: ArtifactStore,
-    tmp_path: Path,
-    change: str,
-    verdict: str,
-    cause: str | None,
-) -> None:
-    champion = {
-        "version": 1, "model": made["model"].to_dict(), "statistics": made["statistics"].uri,
-        "schema": made["schema"].uri, "fingerprint": made["model"].fingerprint, "serving_path": "/models/items/1",
-        "since": "2023-11-01T00:00:00+00:00",
-    }  # fmt: skip
-    record = {"champion": champion, "challenger": None, "history": []}
-    shared_store.write_text(shared_store.uri("_models", "items.json"), json.dumps(record))
-    vectors = embeddings(2000, 11, 0.4 if change == "correlation" else 0.0)
-    if change == "zeros":
-        vectors[:] = 0
-    vectors[: 1400 if change == "missing" else 40] = np.nan
-    capture(tmp_path, vectors, np.random.default_rng(3).uniform(1, 9, 2000))
-    result = run_shared_stage(
-        skew_stage.run,
-        kind="skew",
-        run_id=f"vectors-{change}",
-        task_id=f"skew-{change}",
-        services={"serving_capture_path": str(tmp_path)},
-        model_name="items",
-    )
-    report = json.loads((shared_store.local(result) / "report.json").read_text())
-    judged = report["features"]["embedding"]
-    assert (report["verdict"], judged["cause"], judged["measure"]) == (verdict, cause, "maximum_mean_discrepancy")
-    assert "price" not in report["drifted"]
-    if change == "correlation":
-        effects = report["attribution"]["effects"]
-        assert effects["embedding"]["effect"] > 3 * effects["price"]["effect"], report["notes"]
-    # The sample is the statistics' own; a report needs no copy of it.
-    assert b"type.googleapis.com" not in (shared_store.local(result) / "report.pb").read_bytes()
 
 
 def test_fixed_size_lists_are_ingested(run_stage: Callable[..., Any], store: ArtifactStore, tmp_path: Path) -> None:

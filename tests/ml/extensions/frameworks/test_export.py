@@ -268,7 +268,9 @@ def test_missing_packages_and_names_are_named(
 
     with pytest.raises(BadInput, match="airflow hops runtime install onnxmltools"):
         export_model(Booster(), tmp_path, framework="lightgbm", target=PRICE, sample=X)
-    with pytest.raises(BadInput, match="registers 'jax'; there are lightgbm, pyspark, sklearn, torch, xgboost"):
+    with pytest.raises(
+        BadInput, match="frameworks is 'jax', expected one of lightgbm, pyspark, sklearn, torch, xgboost"
+    ):
         export_model(Booster(), tmp_path, framework="jax", target=PRICE, sample=X)
     model = Ridge().fit(X, Y)
     values = {"framework": "sklearn", "target": PRICE, "sample": X, "transform_graph": transform_graph}
@@ -282,10 +284,8 @@ def test_missing_packages_and_names_are_named(
     ("change", "message"),
     [
         ({"classes": ["a", "b", "c", "d"]}, "the model's output is float32 of shape [1, 3]; expected numbers of shape"),
-        ({"classes": "abc"}, "'classes' is 'abc'; expected a list of names"),
         ({"classes": [0, 1, 2]}, "'classes' is [0, 1, 2]; expected a list of names"),
         ({"model": []}, "no signature of a model (TypeError"),
-        ({"problem": 7}, "problem is 7; expected binary, multiclass or regression"),
         ({"problem": "ranking"}, "problem is 'ranking'; expected binary, multiclass or regression"),
         ({"output": "scores"}, "expected 'scores': name the prediction in 'output' of signature.json"),
         (
@@ -350,17 +350,6 @@ def test_mixed_ensemble_with_trees_is_exported(model: Any, target: Target, outpu
     assert exported.largest_difference < 1e-4
     expected = model.predict_proba(table)[:, 1] if target is LATE else model.predict(table)
     np.testing.assert_allclose(ask(tmp_path / "onnx", as_request(table))[output], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_columns_keep_any_name_when_served(tmp_path: Path) -> None:
-    names = ["a b", "a_b", 'Größe in "cm"', "new\nline", "🦆`x`", "class"]
-    table = pd.DataFrame(np.random.default_rng(0).random((60, len(names)), np.float32), columns=names)
-    model = make_pipeline(ColumnTransformer([("all", "passthrough", names)]), LinearRegression())
-    model.fit(table, table @ np.arange(len(names)))
-    exported = export_model(model, tmp_path, framework="sklearn", target=PRICE, sample=table)
-    assert list(exported.inputs) == names
-    asked = ask(tmp_path / "onnx", as_request(table[:5]))
-    np.testing.assert_allclose(asked["prediction"], model.predict(table[:5]), rtol=1e-4)
 
 
 def test_description_of_a_skops_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,16 +207,6 @@ def test_late_record_is_in_the_next_window(mock_kafka: Broker, tmp_path: Path, t
     assert recorded_ranges(store, TASK, "t", source(mock_kafka), (middle, end)).offsets["0"] == (2, 4)
 
 
-def test_retry_reads_the_same_records_and_the_next_run_new_ones(mock_kafka: Broker, tmp_path: Path) -> None:
-    store, topic = ArtifactStore(str(tmp_path / "store")), source(mock_kafka)
-    mock_kafka.send("events", [(1, as_json(n=0))])
-    first = recorded_ranges(store, TASK, "t", topic, (None, None))
-    mock_kafka.send("events", [(1, as_json(n=1))])
-    assert recorded_ranges(store, TASK, "t", topic, (None, None)) == first
-    other = recorded_ranges(store, Producer("dag", "run2", "ingest"), "t", topic, (None, None))
-    assert (first.offsets["1"], other.offsets["1"]) == ((0, 1), (0, 2))
-
-
 def test_expired_offsets_are_named(mock_kafka: Broker, tmp_path: Path, time_lookup: None) -> None:
     filler = "x" * 100_000
     mock_kafka.send("events", [(0, as_json(n=n, filler=filler), 1_700_000_000_000 + n) for n in range(80)])
