@@ -216,7 +216,7 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
         ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
         ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; rewrite it"),
         ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),
-        ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl, row 1: JSON parse error: values within"),
+        ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl, row 1: JSON parse error: values nested"),
         ("t.zip", encrypted_zip(), {}, "t.zip: 'a.csv' is encrypted"),
         ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
         ("t.csv", ",id\n0,1\n", {}, "t.csv: column 1 ('') has no name; rename it, or leave it out"),
