@@ -28,7 +28,7 @@ from airflow_hops.ml.spark.pools import IN_PROCESS, WorkSummary, checked
 from airflow_hops.ml.stages.prepare.classes import Classifier
 from airflow_hops.ml.stages.prepare.columns import REASON_COLUMN, check_columns
 from airflow_hops.ml.stages.prepare.engine import PreparedRows, WritePart, call_prepare
-from airflow_hops.ml.stages.prepare.hashes import partitions
+from airflow_hops.ml.stages.prepare.hashes import partitions, stable_order
 from airflow_hops.ml.step.context import StepContext
 
 _BATCH_ROWS = 1 << 17
@@ -52,12 +52,11 @@ class DuckRows(PreparedRows):
         identity = schema.get_field_index(classifier.identity)
         paths = [self.folder / f"part-{number}.arrow" for number in range(parts)]
         with summary.recording_errors(str(self.folder)), ExitStack() as stack:
-            options = ipc.IpcWriteOptions(compression="lz4")
-            sinks = [stack.enter_context(ipc.new_file(path, schema, options=options)) for path in paths]
+            sinks = [stack.enter_context(ipc.new_file(path, schema)) for path in paths]
             for batch in self._batches(self.relation):
                 rows = classifier.classify(batch)
                 of_rows = partitions(rows.column(identity), parts)
-                rows = rows.take(pa.array(np.argsort(of_rows, kind="stable")))
+                rows = rows.take(pa.array(stable_order(of_rows)))
                 ends = np.cumsum(np.bincount(of_rows, minlength=parts))
                 for sink, begin, end in zip(sinks, [0, *ends[:-1]], ends, strict=True):
                     if end > begin:

@@ -55,6 +55,11 @@ def partitions(column: pa.Array, number: int) -> np.ndarray:
     return hashes.view(np.int32).astype(np.int64) % number
 
 
+def stable_order(numbers: np.ndarray) -> np.ndarray:
+    """Returns the order of integers from 0, like a stable ``argsort``; NumPy sorts those of 16 bits by radix."""
+    return np.argsort(numbers.astype(np.int16) if numbers.max(initial=0) < 1 << 15 else numbers, kind="stable")
+
+
 def list_offsets(column: Any) -> np.ndarray:
     """Returns the positions at which a column's lists begin and end in its flattened values; missing ones are empty."""
     lengths = column.value_lengths().fill_null(0)
@@ -78,7 +83,7 @@ def _bytes_of(column: Any) -> Iterator[tuple[np.ndarray, _Read, int]]:
     _, ends, content = column.buffers()
     offsets = np.frombuffer(ends, np.int32)[column.offset :]
     lengths = np.diff(offsets)[rows]
-    order = np.argsort(lengths, kind="stable")
+    order = stable_order(lengths)
     for some in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1):
         yield rows[some], partial(_read, content, offsets[rows[some]]), int(lengths[some[0]])
 
