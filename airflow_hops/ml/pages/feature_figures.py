@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class _View:
         """Returns the buckets of a number's histogram: equally wide (0) or equally filled (1)."""
         return [b for one in self.number.histograms if one.type == kind for b in one.buckets]
 
-    @property
+    @cached_property
     def curve(self) -> Curve | None:
         """CDF of the finite values: steps for few integers, else by quantiles, and beyond these by wide buckets."""
         curves = [curve_of(one) for one in self.number.histograms if one.type in (0, 1) and one.buckets]

@@ -213,6 +213,11 @@ function Slices({
                 </Menu.CheckboxItem>
               );
             })}
+            {dataset.slices_left_out > 0 && (
+              <Text px={2} py={1} fontSize="xs" color="fg.muted">
+                and {plural(dataset.slices_left_out, "smaller slice")} without figures here
+              </Text>
+            )}
           </Menu.Content>
         </Menu.Positioner>
       </Portal>
