@@ -223,7 +223,7 @@ def test_function_and_options_exclude_each_other() -> None:
     def made() -> None: ...
 
     with DAG("d", schedule=None):
-        decorated = task.hops_statistics(source="/x", options={"epsilon": 0.1})(made)
+        decorated = task.hops_statistics(source="/x", options={"num_top_values": 5})(made)
         with pytest.raises(ValueError, match=r"options is .*; expected none, as made\(\) replaces it"):
             decorated()
 

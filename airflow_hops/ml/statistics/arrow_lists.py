@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tfx_bsl.arrow import array_util
 
 from airflow_hops.ml.statistics.formats.feature_types import batch_of, is_list
 
@@ -27,7 +26,8 @@ def _as_list(array: pa.Array) -> pa.Array:
     if is_list(kind):
         return _list(array)
     plain = _plain(array)
-    return array_util.ToSingletonListArray(plain) if plain.null_count else _singletons(plain)
+    # Not array_util.ToSingletonListArray, which makes large lists: batches of slices are merged, which takes one type.
+    return _singletons(plain.drop_null(), np.asarray(plain.is_null())) if plain.null_count else _singletons(plain)
 
 
 def _list(array: pa.Array) -> pa.Array:

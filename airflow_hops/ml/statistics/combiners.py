@@ -2,15 +2,26 @@
 
 Batches go through the steps of TFDV's Beam pipeline (``tfdv.GenerateStatistics``: sampling, selection of features,
 slices, the options' generators, merging) in the same order, without Beam.
+
+Statistics depend on the source and the options alone, whatever computes them:
+
+1. A source has parts, and a part has units of rows; both are the same on every machine.
+2. Each unit gets an accumulator of its own. Any process may compute it.
+3. Accumulators of the units of a part are merged, and those of the parts, each in the source's order and in a tree of
+   fixed form (:meth:`Combiners.merge_tree`), here or in Spark's tasks.
+4. What an accumulator drops when it is full depends on its rows alone (:mod:`~airflow_hops.ml.statistics.quantiles`).
+5. Small batches of slices wait in the accumulator for more rows, and are merged with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,15 +43,21 @@ from airflow_hops.core.versions import has_slices, slicers
 from airflow_hops.ml.statistics import histograms
 from airflow_hops.ml.statistics.arrow_lists import as_lists
 from airflow_hops.ml.statistics.formats.feature_types import batch_of
-from airflow_hops.ml.statistics.row_keys import Keys, drawn, keys_of, priorities_of
+from airflow_hops.ml.statistics.formats.layout import Share
+from airflow_hops.ml.statistics.quantiles import SLICE_VALUES, Quantiles, values_per_feature
+from airflow_hops.ml.statistics.row_keys import Keys, drawn, priorities_of
 from airflow_hops.ml.statistics.sample import RowSample
-from airflow_hops.ml.statistics.sketches import CountedQuantiles, CountedTopValues
+from airflow_hops.ml.statistics.top_values import TopValues
 
-_SLICE_ROWS = 16_384
-_SLICE_BYTES = 8 << 20
+_WAITING_ROWS = 16_384
+_SMALL_ROWS = 1_024
 _WAITING_BYTES = 128 << 20
 MAX_SLICES = 5_000
 """Maximum number of slices, each of which has statistics of every feature in memory."""
+
+
+LEAST_EPSILON = 0.002
+"""Error of quantiles that is guaranteed for any number of rows, as a share of them; TFDV's default is 0.01."""
 
 
 @dataclass
@@ -49,8 +66,14 @@ class SliceAccumulator:
 
     parts: list[Any]
     waiting: list[pa.RecordBatch] = field(default_factory=list)
-    waiting_rows: int = 0
-    waiting_bytes: int = 0
+    rows: int = 0
+    size: int = 0
+
+    def wait(self, batches: list[pa.RecordBatch], rows: int, size: int) -> None:
+        """Adds small batches, with their rows and bytes."""
+        self.waiting += batches
+        self.rows += rows
+        self.size += size
 
 
 @dataclass
@@ -62,16 +85,12 @@ class Accumulator:
         rows: Rows added, sampled or not.
         sampled: Rows in the statistics: all, or a sample at the options' ``sample_rate``.
         columns: Columns in the sampled rows or their schema.
-        sample: Rows drawn from those in the statistics; None for none.
-        waiting_bytes: Upper bound for the bytes of the batches waiting in all slices.
     """
 
     slices: dict[str | None, SliceAccumulator] = field(default_factory=dict)
     rows: int = 0
     sampled: int = 0
     columns: set[str] = field(default_factory=set)
-    sample: RowSample | None = None
-    waiting_bytes: int = 0
 
 
 class Combiners:
@@ -81,144 +100,140 @@ class Combiners:
 
     Args:
         options: ``tensorflow_data_validation.StatsOptions``.
-        generators: Generators to run instead of those of the options.
-        looks_twice: Whether a second pass will count the top values of features with very many values.
-        sample_rows: Maximum rows of the sample of rows; 0 for none.
+        types: Types of the columns, which bound the values that are kept of each feature.
 
     Raises:
-        BadInput: the options name a generator that needs Beam.
+        BadInput: the options name a generator that needs Beam, a sample rate of semantic domains, or a small epsilon.
     """
 
-    def __init__(
-        self,
-        options: tfdv.StatsOptions,
-        generators: Sequence[CombinerStatsGenerator] | None = None,
-        *,
-        looks_twice: bool = False,
-        sample_rows: int = 0,
-    ) -> None:
+    def __init__(self, options: tfdv.StatsOptions, types: Iterable[pa.DataType] = ()) -> None:
         self.options = options
-        self.looks_twice = looks_twice
-        self._sample_rows = sample_rows
-        self._given = generators
+        self._most = values_per_feature(types)
         # Not functools.cached_property: its lock is shared by all instances, and would stay locked in a process that
         # is forked while another thread holds it.
-        self._generators: list[CombinerStatsGenerator] | None = None
+        self._generators: dict[bool, list[CombinerStatsGenerator]] = {}
         self._slicers: tuple[list[Any], Any] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(type(self), looks_twice=self.looks_twice, sample_rows=self._sample_rows)
-        return made, (self.options, self._given)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_generators": {}, "_slicers": None}
 
-    @property
-    def generators(self) -> list[CombinerStatsGenerator]:
-        """Generators, in the order of an accumulator's parts."""
-        if self._generators is None:
-            made = list(self._given) if self._given is not None else _generators(self.options, self.looks_twice)
+    def generators(self, key: str | None) -> list[CombinerStatsGenerator]:
+        """Returns the generators of a slice, in the order of an accumulator's parts."""
+        is_whole = key in (None, constants.DEFAULT_SLICE_KEY)
+        if is_whole not in self._generators:
+            made = _generators(self.options, self._most if is_whole else SLICE_VALUES)
             for generator in made:
                 generator.setup()
-            self._generators = made
-        return self._generators
+            self._generators[is_whole] = made
+        return self._generators[is_whole]
 
     @property
     def is_sliced(self) -> bool:
         """Whether the options define slices."""
         return has_slices(self.options)
 
-    def create(self) -> Accumulator:
-        """Returns an empty accumulator."""
-        return Accumulator(sample=RowSample(self._sample_rows) if self._sample_rows else None)
-
-    def add(self, accumulator: Accumulator, batch: pa.RecordBatch, keys: Keys | None = None) -> Accumulator:
-        """Adds a batch of flat or nested columns to an accumulator, and returns it.
+    def add(self, accumulator: Accumulator, batch: pa.RecordBatch, keys: Keys, sample: RowSample | None = None) -> None:
+        """Adds a batch of flat or nested columns to an accumulator.
 
         Args:
             accumulator: State so far.
             batch: Rows to add.
-            keys: Keys of the rows (:mod:`~airflow_hops.ml.statistics.row_keys`), uint64; None to number the
-                accumulator's rows.
+            keys: Keys of the rows (:mod:`~airflow_hops.ml.statistics.row_keys`), uint64.
+            sample: Draws from the rows that are in the statistics.
 
         Raises:
             BadInput: a slicing function fails, or a feature's type differs from that in earlier batches.
         """
-        if keys is None:
-            keys = keys_of(0, accumulator.rows, batch.num_rows)
         accumulator.rows += batch.num_rows
         # A batch without rows is not sampled: its columns count as missing if no other batch has them.
         if self.options.sample_rate is not None and batch.num_rows:
             chosen = drawn(keys, self.options.sample_rate)
             if not len(chosen):
-                return accumulator
+                return
             batch, keys = _take(batch, chosen), keys[chosen]
-        if accumulator.sample is not None:
-            accumulator.sample.add(batch, priorities_of(keys))
+        if sample is not None:
+            sample.add(batch, priorities_of(keys))
         accumulator.sampled += batch.num_rows
         accumulator.columns.update(batch.schema.names)
         lists = self._selected(as_lists(batch))
         if not self.is_sliced:
-            self._add_batch(self._slice(accumulator, None), lists)
-            return accumulator
-        self._add_batch(self._slice(accumulator, constants.DEFAULT_SLICE_KEY), lists)
+            self._add_batch(None, self._slice(accumulator, None), lists)
+            return
+        whole = constants.DEFAULT_SLICE_KEY
+        self._add_batch(whole, self._slice(accumulator, whole), lists)
         for key, rows in self._slices(lists) if lists.num_rows else ():
-            waiting = self._slice(accumulator, key)
-            waiting.waiting.append(rows)
-            waiting.waiting_rows += rows.num_rows
-            waiting.waiting_bytes += rows.nbytes
-            accumulator.waiting_bytes += rows.nbytes
-            if waiting.waiting_rows >= _SLICE_ROWS or waiting.waiting_bytes >= _SLICE_BYTES:
-                self._settle(waiting)
-            if accumulator.waiting_bytes > _WAITING_BYTES:
-                # Halves the waiting batches, so that memory does not grow with the number of slices.
-                parts = sorted(accumulator.slices.values(), key=lambda part: -part.waiting_bytes)
-                left = sum(part.waiting_bytes for part in parts)
-                for part in parts:
-                    if left <= _WAITING_BYTES // 2:
-                        break
-                    left -= part.waiting_bytes
-                    self._settle(part)
-                accumulator.waiting_bytes = left
+            self._slice(accumulator, key).wait([rows], rows.num_rows, rows.nbytes)
+        self._settle(accumulator, _WAITING_ROWS)
+
+    def merge(self, accumulator: Accumulator, other: Accumulator) -> Accumulator:
+        """Adds the accumulator of later rows, which must not be used afterwards; returns the first."""
+        accumulator.rows += other.rows
+        accumulator.sampled += other.sampled
+        accumulator.columns |= other.columns
+        for key, part in other.slices.items():
+            if key not in accumulator.slices:
+                self._slice(accumulator, key)
+                accumulator.slices[key] = part
+                continue
+            mine = accumulator.slices[key]
+            with _explained():
+                mine.parts = [
+                    generator.merge_accumulators(pair)
+                    for generator, *pair in zip(self.generators(key), mine.parts, part.parts, strict=True)
+                ]
+            mine.wait(part.waiting, part.rows, part.size)
+        self._settle(accumulator, _WAITING_ROWS)
         return accumulator
 
-    def merge(self, accumulators: Iterable[Accumulator]) -> Accumulator:
-        """Merges accumulators of different rows into the first; the others must not be used afterwards."""
-        merged, *others = accumulators
-        for other in others:
-            merged.rows += other.rows
-            merged.sampled += other.sampled
-            merged.columns |= other.columns
-            if merged.sample is not None and other.sample is not None:
-                merged.sample.merged(other.sample)
-            for key, part in other.slices.items():
-                self._settle(part)
-                if key not in merged.slices:
-                    merged.slices[key] = part
-                    continue
-                mine = merged.slices[key]
-                self._settle(mine)
-                with _explained():
-                    mine.parts = [
-                        generator.merge_accumulators(pair)
-                        for generator, *pair in zip(self.generators, mine.parts, part.parts, strict=True)
-                    ]
-        return merged
+    def accumulate(
+        self, plan: Any, part: Any, share: Share, sample: RowSample | None
+    ) -> Iterator[tuple[int, Accumulator]]:
+        """Yields the accumulators of the units of a share of a part, with the units' numbers."""
+        batches = plan.read_units(part, share)
+        for unit, run in itertools.groupby(batches, key=itemgetter(0)):
+            accumulator = Accumulator()
+            for _, batch, keys in run:
+                self.add(accumulator, batch, keys, sample)
+            self._settle(accumulator, _SMALL_ROWS)
+            yield unit, accumulator
 
-    def settle(self, accumulator: Accumulator) -> Accumulator:
-        """Adds the waiting batches and compacts the accumulator, before it is sent to another process."""
-        for part in accumulator.slices.values():
-            self._settle(part)
-            part.parts = [generator.compact(a) for generator, a in zip(self.generators, part.parts, strict=True)]
-        if accumulator.sample is not None:
-            accumulator.sample.compact()
-        return accumulator
+    def accumulate_parts(
+        self,
+        plan: Any,
+        parts: Iterable[Any],
+        sample: RowSample | None,
+        report: Callable[[int], None] = lambda size: None,
+    ) -> Iterator[Accumulator]:
+        """Yields the accumulators of whole parts; reports the size of each."""
+        for part in parts:
+            units = self.accumulate(plan, part, Share(), sample)
+            yield self.merge_tree(accumulator for _, accumulator in units)
+            report(part.size)
+
+    def merge_tree(self, accumulators: Iterable[Accumulator]) -> Accumulator:
+        """Merges accumulators of consecutive rows.
+
+        Neighbours are merged, then pairs of neighbours, and so on. So the result is the same if runs of 2, 4, 8 … of
+        them, counted from the first, were merged before by this function, and memory holds one of each size.
+        """
+        pending: list[tuple[int, Accumulator]] = []
+        for accumulator in accumulators:
+            level = 0
+            while pending and pending[-1][0] == level:
+                accumulator = self.merge(pending.pop()[1], accumulator)
+                level += 1
+            pending.append((level, accumulator))
+        last = [accumulator for _, accumulator in reversed(pending)]
+        return functools.reduce(lambda later, earlier: self.merge(earlier, later), last) if last else Accumulator()
 
     def extract(self, accumulator: Accumulator) -> statistics_pb2.DatasetFeatureStatisticsList:
         """Returns the statistics: the whole data set first, then the slices ordered by key."""
-        self.settle(accumulator)
+        self._settle(accumulator, 0)
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
             with histograms.made_at_once():
-                results = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators)
+                results = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators(key))
             dataset = result.datasets.add()
             dataset.CopyFrom(results.datasets[0])
             if key is not None:
@@ -232,18 +247,23 @@ class Combiners:
                     f"slices: more than {MAX_SLICES}, {key!r} among them; expected to slice by features of few values, "
                     "or by chosen values"
                 )
-            accumulator.slices[key] = SliceAccumulator([each.create_accumulator() for each in self.generators])
+            parts = [each.create_accumulator() for each in self.generators(key)]
+            accumulator.slices[key] = SliceAccumulator(parts)
         return accumulator.slices[key]
 
-    def _add_batch(self, part: SliceAccumulator, lists: pa.RecordBatch) -> None:
+    def _add_batch(self, key: str | None, part: SliceAccumulator, lists: pa.RecordBatch) -> None:
         with _explained():
-            part.parts = [g.add_input(a, lists) for g, a in zip(self.generators, part.parts, strict=True)]
+            part.parts = [g.add_input(a, lists) for g, a in zip(self.generators(key), part.parts, strict=True)]
 
-    def _settle(self, part: SliceAccumulator) -> None:
-        if part.waiting:
-            whole = part.waiting[0] if len(part.waiting) == 1 else table_util.MergeRecordBatches(part.waiting)
-            self._add_batch(part, whole)
-            part.waiting, part.waiting_rows, part.waiting_bytes = [], 0, 0
+    def _settle(self, accumulator: Accumulator, rows: int) -> None:
+        """Adds the waiting batches of slices with so many rows; if those left are too large, also the largest."""
+        left = sum(part.size for part in accumulator.slices.values())
+        for key, part in sorted(accumulator.slices.items(), key=lambda item: -item[1].size):
+            if part.waiting and (part.rows >= rows or left > _WAITING_BYTES):
+                left -= part.size
+                for _, run in itertools.groupby(part.waiting, key=lambda batch: batch.schema):
+                    self._add_batch(key, part, table_util.MergeRecordBatches(list(run)))
+                part.waiting, part.rows, part.size = [], 0, 0
 
     def _selected(self, lists: pa.RecordBatch) -> pa.RecordBatch:
         allowed = self.options.feature_allowlist
@@ -272,7 +292,11 @@ def _take(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
     return pa.Table.from_batches([batch]).take(pa.array(rows)).combine_chunks().to_batches()[0]
 
 
-def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerStatsGenerator]:
+def _generators(options: tfdv.StatsOptions, most: int) -> list[CombinerStatsGenerator]:
+    if options.semantic_domain_stats_sample_rate is not None:
+        raise BadInput("options: semantic_domain_stats_sample_rate draws at random, so results would differ; omit it")
+    if options.epsilon < LEAST_EPSILON:
+        raise BadInput(f"options: epsilon is {options.epsilon}, expected at least {LEAST_EPSILON}")
     try:
         result = stats_impl.get_generators(copy.copy(options), in_memory=True)
     except TypeError as error:
@@ -280,9 +304,9 @@ def _generators(options: tfdv.StatsOptions, looks_twice: bool) -> list[CombinerS
     generators = []
     for generator in result:
         if type(generator) is TopKUniquesSketchStatsGenerator:
-            generator = CountedTopValues(options, looks_twice=looks_twice)
+            generator = TopValues(options, most)
         elif type(generator) is BasicStatsGenerator:
-            generator._make_quantiles_sketch_fn = partial(CountedQuantiles, options.epsilon)
+            generator._make_quantiles_sketch_fn = functools.partial(Quantiles, most)
         generators.append(generator)
     if options.label_feature and options.schema is not None:
         from airflow_hops.ml.statistics.lift import LiftGenerator

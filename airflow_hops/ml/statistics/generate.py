@@ -1,8 +1,9 @@
 """Computes statistics of a source, equal to TFDV's, without Beam.
 
-Each batch is added to the accumulators of TFDV's own combiners, and those of several processes are merged; the result
-is the ``DatasetFeatureStatisticsList`` that TFDV computes. Memory depends on the batch size and the number of features,
-not on the number of rows.
+Each batch is added to the accumulators of TFDV's own combiners, and these are merged; the result is the
+``DatasetFeatureStatisticsList`` that TFDV computes. It is the same for any number of processes, and on Spark
+(:mod:`~airflow_hops.ml.statistics.combiners`). Memory depends on the batch size and the number of features, not on the
+number of rows.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from functools import partial
 from typing import Any, Literal
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.statistics.sample import SAMPLE_ROWS
+from airflow_hops.ml.statistics.sample import SAMPLE_ROWS, RowSample
 
 log = logging.getLogger(__name__)
 
 PERCENTILES = 100
-Accumulate = Callable[..., Any]
 Engine = Literal["local", "spark"]
 OnCorrupt = Literal["fail", "skip"]
 
@@ -62,9 +62,9 @@ def generate_statistics(
 ) -> Any:
     """Computes TFDV statistics.
 
-    They equal those of TFDV's Beam pipeline on the same rows: exactly for counts, means, missing and top values (values
-    above 1,024 bytes are counted together, as in TFDV's own sketches), and within the sketches' stated error for
-    quantiles and for numbers of distinct values above 16,384. NaN is a value, counted as ``num_nan``; null is missing.
+    They equal those of TFDV's Beam pipeline on the same rows. Quantiles, top values and numbers of distinct values are
+    exact up to a number of distinct values (:mod:`~airflow_hops.ml.statistics.quantiles`), where TFDV estimates them.
+    Values above 1,024 bytes are listed together, as by TFDV. NaN is a value, counted as ``num_nan``; null is missing.
 
     Args:
         source: A file, a folder or a glob, as a path or as a URI of fsspec; an
@@ -139,7 +139,9 @@ def collect_statistics(
 
     from airflow_hops.ml.statistics import local
     from airflow_hops.ml.statistics.combiners import Combiners
-    from airflow_hops.ml.statistics.sources import BatchPlan, plan_source
+    from airflow_hops.ml.statistics.formats.feature_types import empty_batch
+    from airflow_hops.ml.statistics.row_keys import keys_of
+    from airflow_hops.ml.statistics.sources import CorruptFile, TypesDoNotFit, plan_source
 
     options = options if options is not None else tfdv.StatsOptions()
     if not isinstance(options, tfdv.StatsOptions):
@@ -157,23 +159,12 @@ def collect_statistics(
         plan = spark.plan_table(source, exclude=exclude, columns=columns) if spark.is_table(source) else None
     if plan is None:
         plan = plan_source(source, exclude=exclude, columns=columns, on_corrupt=on_corrupt)
-    combiners = Combiners(options, looks_twice=not isinstance(plan, BatchPlan), sample_rows=sample_rows)
-    if engine == "spark":
-        return _collect(plan, combiners, spark.accumulate, on_corrupt, progress)
-    return _collect(plan, combiners, partial(local.accumulate, processes=processes), on_corrupt, progress)
-
-
-def _collect(
-    plan: Any, combiners: Any, accumulate: Accumulate, on_corrupt: OnCorrupt, progress: Callable[[float], None] | None
-) -> Collected:
-    from airflow_hops.ml.statistics import recount
-    from airflow_hops.ml.statistics.combiners import Combiners
-    from airflow_hops.ml.statistics.formats.feature_types import empty_batch
-    from airflow_hops.ml.statistics.sources import CorruptFile, TypesDoNotFit
-
+    accumulate = spark.accumulate if engine == "spark" else partial(local.accumulate, processes=processes)
     while True:
+        combiners = Combiners(options, plan.types.values())
+        sample = RowSample(sample_rows) if sample_rows else None
         try:
-            accumulator = accumulate(plan, combiners, progress=progress)
+            accumulator = accumulate(plan, combiners, sample, progress=progress)
             break
         except TypesDoNotFit as misfit:
             log.log(logging.WARNING if misfit.is_text else logging.INFO, "%s; starting again with wider types", misfit)
@@ -187,19 +178,9 @@ def _collect(
     if not accumulator.rows:
         raise BadInput(f"{plan.name}: no rows; statistics need at least one")
     if not accumulator.sampled:
-        rate = combiners.options.sample_rate
-        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {rate}")
+        raise BadInput(f"{plan.name}: none of {accumulator.rows} rows is in a sample of rate {options.sample_rate}")
     if not plan.types.keys() <= accumulator.columns:
         # Counts columns that only occur in files without rows, or in rows outside the sample, as missing.
-        combiners.add(accumulator, empty_batch(plan.types))
-    statistics = combiners.extract(accumulator)
-    # Counts top values in a second pass for features whose sketches were too small for an exact count.
-    hashes = recount.candidates(combiners, accumulator) if combiners.looks_twice else {}
-    if hashes:
-        log.info("Counting the top values of %s", ", ".join(map(str, hashes)))
-        counting = Combiners(combiners.options, [recount.CandidateCounts(hashes, combiners.options)])
-        columns = recount.columns(hashes, combiners.options)
-        again = plan if columns is None else plan.select(columns)
-        recount.replace_top_values(statistics, counting.extract(accumulate(again, counting)))
-    sample = accumulator.sample.table(plan.types) if accumulator.sample is not None else None
-    return Collected(statistics, accumulator.rows, accumulator.sampled, plan.skipped, sample)
+        combiners.add(accumulator, empty_batch(plan.types), keys_of(0, 0, 0))
+    table = sample.table(plan.types) if sample is not None else None
+    return Collected(combiners.extract(accumulator), accumulator.rows, accumulator.sampled, plan.skipped, table)

@@ -27,7 +27,6 @@ class _Options(_Model):
     cross_features: Literal[True] | _Pairs | None = Field(
         None, description="a list of pairs of features, or true for all pairs of numeric features"
     )
-    epsilon: float | None = Field(None, gt=0, lt=1, description="a number above 0 and below 1")
     features: _Names | None = Field(None, description=_NAMES, serialization_alias="feature_allowlist")
     frequency_threshold: int | None = Field(None, ge=1, description=_COUNT)
     label_feature: _Name | None = Field(None, description=_NAME)
@@ -43,9 +42,6 @@ class _Options(_Model):
     sample_rate: float | None = Field(None, gt=0, le=1, description=_RATE)
     semantic_domains: bool | None = Field(
         None, description="true or false", serialization_alias="enable_semantic_domain_stats"
-    )
-    semantic_domains_sample_rate: float | None = Field(
-        None, gt=0, le=1, description=_RATE, serialization_alias="semantic_domain_stats_sample_rate"
     )
     slice_by: Annotated[Sequence[_Name | _Names], Field(min_length=1)] | None = Field(
         None, description="a list of features, or of lists of features for slices by several at once"
@@ -88,8 +84,7 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
       ``bottom_k_per_y`` (number of values with the highest and the lowest lift).
     - ``cross_features``: pairs of numeric features, or true for all pairs: covariance and correlation.
     - ``features``: compute statistics of these features only.
-    - ``semantic_domains``: detect images, natural language and times in strings; in a sample of the batches if there is
-      a ``semantic_domains_sample_rate``.
+    - ``semantic_domains``: detect images, natural language and times in strings.
 
     Args:
         value: The options; None for TFDV's defaults.
@@ -111,8 +106,6 @@ def options_from(value: Mapping[str, Any] | None, *, schema: Any = None) -> Any:
             )
     if settings.lift is not None and settings.label_feature is None:
         raise BadInput("options.lift is given without options.label_feature; lift is that of a label's values")
-    if settings.semantic_domains_sample_rate is not None and not settings.semantic_domains:
-        raise BadInput("options.semantic_domains_sample_rate is given without options.semantic_domains")
     if settings.features is not None:
         for name, used in _used_features(settings, lift):
             if used not in settings.features:

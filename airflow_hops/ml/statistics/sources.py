@@ -1,7 +1,8 @@
 """Sources of statistics: files of any format, an Arrow table, or a stream of record batches.
 
-A plan lists the parts of a source, which processes read in parallel. A plan has no open files, and plans of files can
-be pickled. The size of batches is limited and independent of the source's size.
+A plan lists the parts of a source, and each part has units of rows; both depend on the source alone. Processes read
+parts in parallel, or the units of one part. A plan has no open files, and plans of files can be pickled. The size of
+batches is limited and independent of the source's size.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ from airflow_hops.ml.statistics.formats.feature_types import (
     check_type,
     types_of,
 )
-from airflow_hops.ml.statistics.formats.layout import Layout, Span, Wanted, batch_rows, bounded
+from airflow_hops.ml.statistics.formats.layout import (
+    Layout,
+    Share,
+    Span,
+    Wanted,
+    batch_rows,
+    bounded,
+    units_of_rows,
+)
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
 
 __all__ = ["CorruptFile", "Part", "Plan", "TypesDoNotFit", "plan_source"]
@@ -50,7 +59,7 @@ class CorruptFile(BadInput):
 
 @dataclass(frozen=True)
 class Part:
-    """Share of a source that one process reads at a time.
+    """Piece of a source that can be read separately.
 
     ``size`` is in bytes, for balancing; ``file`` is empty if the source is not a file.
     """
@@ -78,27 +87,19 @@ class Plan(ABC):
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Streams a part's rows; like :meth:`read_with_keys`, without the keys."""
-        return (batch for batch, _ in self.read_with_keys(part))
+        """Streams a part's rows."""
+        return (batch for _, batch, _ in self.read_units(part, Share()))
 
     @abstractmethod
-    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
-        """Streams a part's rows, in batches of bounded rows and bytes with the columns of its file, and their keys.
+    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+        """Streams the rows of a share of a part, in batches of bounded rows and bytes with the columns of its file.
+
+        Each batch comes with the number of its unit and the keys of its rows.
 
         Raises:
             TypesDoNotFit: values do not fit the plan's types; start again with :meth:`widen`.
             CorruptFile: the file cannot be read; :meth:`without` leaves it out.
         """
-
-    def select(self, columns: Collection[str]) -> Plan:
-        """Restricts the plan to some of its columns."""
-        return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
-
-    def dealt(self, processes: int) -> Sequence[Part]:
-        """Returns the parts; with fewer parts than processes, their batches are distributed."""
-        if len(self.parts) >= processes:
-            return self.parts
-        return [Part(span.size, part.file, span) for part in self.parts for span in part.span.dealt(processes)]
 
     def widen(self, misfit: TypesDoNotFit) -> Plan:
         """Returns the plan with types that hold the values that did not fit."""
@@ -164,23 +165,19 @@ class FilePlan(Plan):
     files: Mapping[str, RawFile]
     wanted: Wanted
 
-    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         file = self.files[part.file]
         # Not its path, so that a copy of the files gives the same sample.
         number = list(self.files).index(part.file)
         try:
             with explained(file.name):
-                for batch in format_of(file).read(file, part.span, self.types, self.wanted):
+                for unit, batch in format_of(file).read(file, part.span, self.types, self.wanted, share):
                     rows, keys = split_keys(batch, number)
-                    yield as_joined(rows, self.types, file.name), keys
+                    yield unit, as_joined(rows, self.types, file.name), keys
         except CorruptFile:
             raise
         except BadInput as error:
             raise CorruptFile(file.name, str(error)) from error
-
-    def select(self, columns: Collection[str]) -> FilePlan:
-        types = {name: kind for name, kind in self.types.items() if name in columns}
-        return replace(self, types=types, wanted=self.wanted.among(columns))
 
     def widen(self, misfit: TypesDoNotFit) -> FilePlan:
         """Infers the types from all rows, so that they need not be widened again."""
@@ -198,7 +195,7 @@ class FilePlan(Plan):
                 self,
                 parts=tuple(part for part in self.parts if part.file != file),
                 files=files,
-                skipped={**self.skipped, file: reason},
+                skipped=dict(sorted({**self.skipped, file: reason}.items())),
             )
         )
 
@@ -285,10 +282,9 @@ class TablePlan(Plan):
 
     table: pa.Table
 
-    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         start, stop = part.span.start, part.span.stop or 0
-        table = self.table.select(list(self.types))
-        return map(split_keys, bounded(numbered_on(table.slice(start, stop - start).to_batches(), first=start)))
+        return keyed_units(numbered_on(self.table.slice(start, stop - start).to_batches(), first=start), share)
 
 
 def _plan_table(table: pa.Table, wanted: Wanted) -> TablePlan:
@@ -315,9 +311,8 @@ class BatchPlan(Plan):
     batches: Iterator[pa.RecordBatch]
     wanted: Wanted
 
-    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
-        batches = (_checked_batch(batch, self.wanted) for batch in self.batches)
-        return map(split_keys, bounded(numbered_on(batches)))
+    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+        return keyed_units(numbered_on(_checked_batch(batch, self.wanted) for batch in self.batches), share)
 
 
 def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
@@ -333,12 +328,10 @@ def _checked_batch(batch: Any, wanted: Wanted) -> pa.RecordBatch:
     return retained
 
 
-def share_out(parts: Sequence[Any], processes: int) -> list[list[Any]]:
-    """Distributes parts evenly by size, the largest first; each share is in the source's order."""
-    shares: list[list[tuple[int, Any]]] = [[] for _ in range(max(1, min(processes, len(parts))))]
-    loads = [0] * len(shares)
-    for index in sorted(range(len(parts)), key=lambda index: -parts[index].size):
-        lightest = loads.index(min(loads))
-        shares[lightest].append((index, parts[index]))
-        loads[lightest] += parts[index].size
-    return [[part for _, part in sorted(share, key=lambda item: item[0])] for share in shares]
+def keyed_units(
+    batches: Iterable[pa.RecordBatch], share: Share, source: int = 0
+) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+    """Yields the units of a share of batches that have the hidden column of keys; ``source`` as in ``split_keys``."""
+    for unit, batch in units_of_rows(bounded(batches)):
+        if share.has(unit):
+            yield unit, *split_keys(batch, source)

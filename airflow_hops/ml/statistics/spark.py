@@ -1,16 +1,16 @@
 """Spark engine: executors read the parts of a source, or the rows of a table, and merge their accumulators as a tree.
 
-Combiners and readers of files are those of the local engine. Executors return errors in the data as values for the
-driver to act on, since Spark would retry a task that raises, in vain. The driver holds only the final accumulator.
+Combiners, readers of files and the order of merging are those of the local engine; so a task has 1, 2, 4, 8 … parts.
+Executors return errors in the data as values for the driver to act on, since Spark would retry a task that raises, in
+vain. The driver holds only the final accumulator.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,9 +19,10 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
-from airflow_hops.ml.statistics.formats.layout import bounded
-from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
-from airflow_hops.ml.statistics.sources import BatchPlan, Plan, TypesDoNotFit, share_out
+from airflow_hops.ml.statistics.formats.layout import Share, Span
+from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
+from airflow_hops.ml.statistics.sample import RowSample
+from airflow_hops.ml.statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, keyed_units
 
 if TYPE_CHECKING:
     from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 TABLE = "spark://"
 _FAN_IN = 8
 _TASKS_PER_CORE = 4
-_SMALL_TASK_BYTES = 2 << 20
-_LARGE_TASK_BYTES = 128 << 20
 _POLL_S = 0.5
 _COLUMN = "outcome"
 
@@ -45,10 +44,6 @@ class FramePlan:
     name: str
     types: Mapping[str, pa.DataType]
     skipped: Mapping[str, str] = field(default_factory=dict)
-
-    def select(self, columns: Collection[str]) -> FramePlan:
-        """Restricts the plan to some of its columns."""
-        return replace(self, types={name: kind for name, kind in self.types.items() if name in columns})
 
 
 def is_table(source: Any) -> bool:
@@ -89,13 +84,16 @@ def plan_table(source: Any, *, exclude: Collection[str] = (), columns: Collectio
     return FramePlan(frame, name, types)
 
 
-def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progress | None = None) -> Accumulator:
-    """Adds all rows of a source to an accumulator, in the active Spark session or a new one.
+def accumulate(
+    plan: Plan | FramePlan, combiners: Combiners, sample: RowSample | None, *, progress: Progress | None = None
+) -> Accumulator:
+    """Adds all rows of a source to an accumulator, and draws the sample, in the active Spark session or a new one.
 
     Args:
         plan: The plan. Executors must see its files under the same paths, and have this package.
         combiners: The combiners. Slicing functions and generators are sent to executors, which must have the modules
             that these import.
+        sample: Empty, to be filled; None for none.
         progress: Called with the completed share of the tasks, 0 to 1.
 
     Raises:
@@ -105,7 +103,7 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
     """
     if isinstance(plan, BatchPlan):
         raise BadInput("source is a stream of record batches, which only engine='local' reads; give a pyarrow.Table")
-    outcome = _run(plan, combiners, progress or (lambda share: None))
+    outcome = _run(plan, combiners, sample, progress or (lambda share: None))
     misfits = [failure for failure in outcome.failures if isinstance(failure, TypesDoNotFit)]
     for failure in outcome.failures:
         if failure not in misfits:
@@ -114,43 +112,56 @@ def accumulate(plan: Plan | FramePlan, combiners: Combiners, *, progress: Progre
         # Combines the misfits of all tasks, so that the data is read only once more.
         types = {name: kind for misfit in misfits for name, kind in misfit.types.items()}
         raise TypesDoNotFit(misfits[0].file, types, misfits[0].why)
-    return outcome.accumulator if outcome.accumulator is not None else combiners.create()
+    if sample is not None and outcome.sample is not None:
+        sample.merged(outcome.sample)
+    return outcome.accumulator or combiners.merge_tree([])
 
 
 @dataclass
 class _Outcome:
-    """Outcome of a task: an accumulator, or errors in the data."""
+    """Outcome of a task: an accumulator with a sample, or errors in the data."""
 
     accumulator: Accumulator | None = None
+    sample: RowSample | None = None
     failures: tuple[Exception, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Partition:
+    """Plan of a partition of a DataFrame, whose rows have the hidden column of keys."""
+
+    batches: Iterable[pa.RecordBatch]
+
+    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
+        return keyed_units(self.batches, share)
 
 
 class _Job:
     """Common input of all tasks, broadcast once and unpacked once per task."""
 
-    def __init__(self, context: Any, plan: Plan | None, combiners: Combiners) -> None:
+    def __init__(self, context: Any, *values: Any) -> None:
         from pyspark import cloudpickle
 
-        self._packed = context.broadcast(cloudpickle.dumps((plan, combiners)))
+        self._packed = context.broadcast(cloudpickle.dumps(values))
         self.done = context.accumulator(0)
 
-    def unpack(self) -> tuple[Any, Combiners]:
-        """Returns the plan and the combiners."""
-        plan, combiners = pickle.loads(self._packed.value)
-        return plan, combiners
+    def unpack(self) -> tuple[Any, Combiners, RowSample | None]:
+        """Returns the plan, the combiners and the empty sample."""
+        plan, combiners, sample = pickle.loads(self._packed.value)
+        return plan, combiners, sample
 
     def release(self) -> None:
         self._packed.destroy()
 
 
-def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _Outcome:
+def _run(plan: Plan | FramePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
     """Runs one Spark job, from the rows to a single outcome."""
     from pyspark.sql import functions
 
     with as_spark_failure():
         if isinstance(plan, FramePlan):
             context = plan.frame.sparkSession.sparkContext
-            job = _Job(context, None, combiners)
+            job = _Job(context, None, combiners, sample)
             # Columns get numbers as names, as mapInArrow would look for "a.b" in a struct "a".
             quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
             numbered = plan.frame.select(*(functions.col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
@@ -158,13 +169,13 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
             outcomes = packed.rdd.map(lambda row: bytes(row[0]))
         else:
             context = _session().sparkContext
-            job = _Job(context, plan, combiners)
-            parts = plan.dealt(context.defaultParallelism)
-            # Tasks large enough to be worth starting, enough for all cores and those that Spark may add later.
-            size, most = sum(part.size for part in parts), _TASKS_PER_CORE * context.defaultParallelism
-            tasks = max(1, min(len(parts), most, size // _SMALL_TASK_BYTES), size // _LARGE_TASK_BYTES)
-            shares = share_out(parts, tasks)
-            outcomes = context.parallelize(shares, len(shares)).map(partial(_accumulate_share, job))
+            job = _Job(context, plan, combiners, sample)
+            # Parts for each task: few enough for all cores and those that Spark may add later.
+            size = 1
+            while len(plan.parts) > size * _TASKS_PER_CORE * context.defaultParallelism:
+                size *= 2
+            shares = [plan.parts[start : start + size] for start in range(0, len(plan.parts), size)]
+            outcomes = context.parallelize(shares, len(shares)).map(partial(_accumulate_parts, job))
         tasks = outcomes.getNumPartitions()
         merged = _merge_tree(outcomes, job)
         try:
@@ -178,7 +189,7 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, progress: Progress) -> _O
 
 
 def _merge_tree(outcomes: Any, job: _Job) -> Any:
-    """Merges eight partitions into one, level by level, until one is left."""
+    """Merges eight neighbouring partitions into one, level by level, until one is left."""
     while (partitions := outcomes.getNumPartitions()) > 1:
         numbered = outcomes.mapPartitionsWithIndex(_numbered)
         merged = numbered.partitionBy(-(-partitions // _FAN_IN), int).values()
@@ -186,56 +197,55 @@ def _merge_tree(outcomes: Any, job: _Job) -> Any:
     return outcomes
 
 
-def _numbered(index: int, outcomes: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    return ((index // _FAN_IN, outcome) for outcome in outcomes)
+def _numbered(index: int, outcomes: Iterable[bytes]) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    return ((index // _FAN_IN, (index, outcome)) for outcome in outcomes)
 
 
-def _merge(job: _Job, outcomes: Iterable[bytes]) -> Iterator[bytes]:
-    _, combiners = job.unpack()
-    merged = _Outcome()
-    for packed in outcomes:
-        outcome: _Outcome = pickle.loads(packed)
-        merged.failures += outcome.failures
-        if merged.failures:
-            merged.accumulator = None
-        elif merged.accumulator is None:
-            merged.accumulator = outcome.accumulator
-        elif outcome.accumulator is not None:
-            try:
-                merged.accumulator = combiners.merge([merged.accumulator, outcome.accumulator])
-            except BadInput as error:
-                merged = _Outcome(failures=(error,))
-    if merged.accumulator is not None:
-        combiners.settle(merged.accumulator)
-    yield _packed(merged)
+def _merge(job: _Job, outcomes: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    _, combiners, sample = job.unpack()
+    failures: tuple[Exception, ...] = ()
+
+    def accumulators() -> Iterator[Accumulator]:
+        nonlocal failures
+        # Spark's shuffle does not keep the order of partitions.
+        for _, packed in sorted(outcomes):
+            outcome: _Outcome = pickle.loads(packed)
+            failures += outcome.failures
+            if sample is not None and outcome.sample is not None:
+                sample.merged(outcome.sample)
+            if outcome.accumulator is not None and not failures:
+                yield outcome.accumulator
+
+    try:
+        merged = combiners.merge_tree(accumulators())
+    except BadInput as error:
+        failures += (error,)
+    yield _packed(_Outcome(failures=failures) if failures else _Outcome(merged, sample))
 
 
-def _accumulate_share(job: _Job, parts: Sequence[Any]) -> bytes:
+def _accumulate_parts(job: _Job, parts: Sequence[Any]) -> bytes:
     """Runs a task over some of the parts of a plan."""
-    plan, combiners = job.unpack()
-    return _accumulate(job, combiners, chain.from_iterable(map(plan.read_with_keys, parts)))
+    plan, *_ = job.unpack()
+    return _accumulate(job, plan, parts)
 
 
 def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs a task over a partition of a DataFrame."""
     from pyspark import TaskContext
 
-    _, combiners = job.unpack()
     named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
     # A table's rows are numbered within their partition, as they have no other order.
-    rows = numbered_on(bounded(named), TaskContext.get().partitionId())
-    outcome = _accumulate(job, combiners, map(split_keys, rows))
+    rows = numbered_on(named, TaskContext.get().partitionId())
+    outcome = _accumulate(job, _Partition(rows), [Part(0, "", Span(0))])
     yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
 
 
-def _accumulate(job: _Job, combiners: Combiners, batches: Iterable[tuple[pa.RecordBatch, Keys]]) -> bytes:
+def _accumulate(job: _Job, plan: Any, parts: Sequence[Any]) -> bytes:
     # Each task has one core.
     pa.set_cpu_count(1)
-    accumulator = combiners.create()
+    _, combiners, sample = job.unpack()
     try:
-        for batch, keys in batches:
-            combiners.add(accumulator, batch, keys)
-        outcome = _Outcome(combiners.settle(accumulator))
+        outcome = _Outcome(combiners.merge_tree(combiners.accumulate_parts(plan, parts, sample)), sample)
     except (TypesDoNotFit, BadInput) as error:
         outcome = _Outcome(failures=(error,))
     job.done += 1

@@ -18,5 +18,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BATCH_BYTES", 12_000)
     for module in (layout, parquet):
         monkeypatch.setattr(module, "BATCH_ROWS", 200)
-    monkeypatch.setattr(tfrecord, "_DEALT_BYTES", 500)
+    monkeypatch.setattr(tfrecord, "_UNIT_BYTES", 500)
+    monkeypatch.setattr(tfrecord, "_UNIT_CHUNKS", 2)
     monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)

@@ -158,7 +158,6 @@ def cases() -> dict[str, tuple[Callable[[], pa.Table], Callable[[], Any]]]:
                 num_histogram_buckets=7,
                 num_quantiles_histogram_buckets=5,
                 frequency_threshold=10,
-                epsilon=0.001,
             ),
         ),
         "schema": (photo_table, lambda: options(schema=typed)),

@@ -24,8 +24,9 @@ from tfx_bsl.public.proto import slicing_spec_pb2
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.statistics import generate_statistics, lift
 from airflow_hops.ml.statistics.arrow_lists import as_lists
-from airflow_hops.ml.statistics.combiners import Combiners
+from airflow_hops.ml.statistics.combiners import Accumulator, Combiners
 from airflow_hops.ml.statistics.lift import LiftGenerator
+from airflow_hops.ml.statistics.row_keys import keys_of
 from tests import flights_examples
 
 pytestmark = pytest.mark.runtime
@@ -96,11 +97,11 @@ def test_sliced_statistics_have_the_lift_of_each_slice(batches: list[pa.RecordBa
     combiners = Combiners(_sliced())
     halves = []
     for number in range(2):
-        accumulator = combiners.create()
+        accumulator = Accumulator()
         for batch in batches[number::2]:
-            accumulator = combiners.add(accumulator, batch)
-        halves.append(pickle.loads(pickle.dumps(combiners.settle(accumulator))))
-    ours = _by_slice(combiners.extract(combiners.merge(halves)))
+            combiners.add(accumulator, batch, keys_of(0, 0, batch.num_rows))
+        halves.append(pickle.loads(pickle.dumps(accumulator)))
+    ours = _by_slice(combiners.extract(combiners.merge_tree(halves)))
     assert set(ours) == {"All Examples", "origin_EWR", "origin_JFK", "origin_LGA"}
     _close(ours, _by_slice(_sliced_by_beam(batches)))
 

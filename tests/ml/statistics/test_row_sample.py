@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tensorflow_data_validation as tfdv
 from scipy import stats
 from written_tables import table_of, write
 
@@ -22,7 +21,6 @@ from airflow_hops.ml.statistics.generate import collect_statistics
 from airflow_hops.ml.statistics.sample import SAMPLE_FILE, RowSample, load_sample, write_sample
 
 pytestmark = pytest.mark.runtime
-FORMATS = ("csv", "csv.gz", "jsonl", "parquet", "one.parquet", "feather", "arrows", "tfrecord")
 
 
 def draw(source: Any, rows: int = 300, **options: Any) -> pa.Table:
@@ -33,26 +31,6 @@ def written(table: pa.Table, folder: Path) -> bytes:
     folder.mkdir(exist_ok=True)
     write_sample(table, folder)
     return (folder / SAMPLE_FILE).read_bytes()
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_sample_is_equal_for_any_number_of_processes(tmp_path: Path, small_parts: None, format_: str) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for number in range(2):
-        path = write(table_of(700, 700 * number), folder / f"{number}.{format_}")
-        if format_ == "one.parquet":
-            pq.write_table(table_of(700, 700 * number), path)
-    one, *others = (written(draw(folder, processes=processes), tmp_path / str(processes)) for processes in (1, 2, 3))
-    assert others == [one, one]
-    ids = [_single(value) for value in load_sample(tmp_path / "1").column("id").to_pylist()]
-    assert len(set(ids)) == 300
-    assert set(ids) < set(range(1400))
-    assert 100 < sum(value >= 700 for value in ids) < 200
-
-
-def _single(value: Any) -> Any:
-    return value[0] if isinstance(value, list) else value
 
 
 def test_copied_source_has_the_same_sample(tmp_path: Path) -> None:
@@ -119,15 +97,6 @@ def test_sample_can_be_switched_off(tmp_path: Path) -> None:
     assert load_sample(tmp_path) is None
     with pytest.raises(BadInput, match="sample_rows is -1"):
         draw(tmp_path, -1)
-
-
-def test_rate_of_the_options_draws_the_same_rows_in_any_number_of_processes(tmp_path: Path, small_parts: None) -> None:
-    write(table_of(3000), tmp_path / "t.csv")
-    options = tfdv.StatsOptions(sample_rate=0.2)
-    one, two = (collect_statistics(tmp_path, options=options, processes=processes) for processes in (1, 2))
-    assert one.sampled == two.sampled == one.sample.num_rows
-    assert 500 < one.sampled < 700
-    assert one.sample == two.sample
 
 
 def test_long_text_is_replaced_by_its_digest() -> None:

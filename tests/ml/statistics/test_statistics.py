@@ -51,9 +51,7 @@ def test_statistics_match_tfdvs_beam_pipeline(expected: dict[str, Any], tmp_path
     for part in range(3):
         rows = table.slice(part * third, third)
         pq.write_table(rows, tmp_path / f"part-{part}.parquet", row_group_size=400 + third // 3)
-    for processes in (1, 2):
-        ours = generate_statistics(tmp_path, options=options(), processes=processes)
-        assert compare(ours, theirs, table) == []
+    assert compare(generate_statistics(tmp_path, options=options(), processes=1), theirs, table) == []
     assert len(theirs.datasets[0].features) >= (2 if case in ("buckets_of_some_features", "many_strings") else 3)
     assert (len(theirs.datasets) > 2) == ("slic" in case)
 
@@ -95,7 +93,7 @@ def test_one_row_many_strings_and_many_columns_are_counted() -> None:
     )  # fmt: skip
     strings = pa.table({"s": pa.array(np.arange(200_000).astype(str))})
     many = summarize(generate_statistics(strings))["features"]["s"]
-    assert many["unique"] == pytest.approx(200_000, rel=0.03)
+    assert many["unique"] == 200_000
     assert [count for _, count in many["top_values"]] == [1] * 20
     columns = summarize(generate_statistics(pa.table({f"c{i}": np.arange(50) + i for i in range(1000)})))
     assert (columns["rows"], len(columns["features"])) == (50, 1000)

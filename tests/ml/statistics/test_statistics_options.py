@@ -22,14 +22,14 @@ from airflow_hops.ml.statistics.options import options_from
 pytestmark = pytest.mark.runtime
 
 _SHOWN = (
-    "epsilon", "feature_allowlist", "frequency_threshold", "num_histogram_buckets", "num_quantiles_histogram_buckets",
+    "feature_allowlist", "frequency_threshold", "num_histogram_buckets", "num_quantiles_histogram_buckets",
     "num_rank_histogram_buckets", "num_top_values", "num_values_histogram_buckets", "sample_rate", "weight_feature",
-    "weighted_frequency_threshold", "enable_semantic_domain_stats", "semantic_domain_stats_sample_rate",
+    "weighted_frequency_threshold", "enable_semantic_domain_stats",
 )  # fmt: skip
 
 GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    ({"sample_rate": 0.5, "epsilon": 0.001}, {"sample_rate": 0.5, "epsilon": 0.001}),
+    ({"sample_rate": 0.5}, {"sample_rate": 0.5}),
     (
         {"num_top_values": 5, "num_rank_histogram_buckets": 7, "num_histogram_buckets": 8, "frequency_threshold": 2},
         {"num_top_values": 5, "num_rank_histogram_buckets": 7, "num_histogram_buckets": 8, "frequency_threshold": 2},
@@ -38,10 +38,7 @@ GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"num_quantiles_histogram_buckets": 4, "num_values_histogram_buckets": 3},
         {"num_quantiles_histogram_buckets": 4, "num_values_histogram_buckets": 3},
     ),
-    (
-        {"semantic_domains": True, "semantic_domains_sample_rate": 0.2},
-        {"enable_semantic_domain_stats": True, "semantic_domain_stats_sample_rate": 0.2},
-    ),
+    ({"semantic_domains": True}, {"enable_semantic_domain_stats": True}),
     ({"features": ["a", "b"], "slice_by": ["a"]}, {"feature_allowlist": ["a", "b"]}),
     ({"weight_feature": "w"}, {"weight_feature": "w", "weight_of_a": "w"}),
     ({"per_feature_weight_override": {"a": "v"}}, {"weight_of_a": "v"}),
@@ -50,18 +47,16 @@ GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 BAD: list[tuple[Any, str]] = [
-    ({"slice": ["a"]}, "options has 'slice', expected some of cross_features, epsilon, features"),
+    ({"slice": ["a"]}, "options has 'slice', expected some of cross_features, features"),
     (["slice_by"], "options is ['slice_by'], expected a mapping"),
     ({"slice_by": "carrier"}, "options.slice_by is 'carrier', expected a list of features"),
     ({"slice_by": [["a", 1]]}, "options.slice_by is [['a', 1]], expected a list of features"),
     ({"slice_values": {"a": [1.5]}}, "options.slice_values is {'a': [1.5]}, expected a mapping from features to lists"),
     ({"sample_rate": 2}, "options.sample_rate is 2, expected a number above 0 and at most 1"),
     ({"sample_rate": "0.1"}, "options.sample_rate is '0.1', expected a number"),
-    ({"epsilon": 1}, "options.epsilon is 1, expected a number above 0 and below 1"),
     ({"num_top_values": True}, "options.num_top_values is True, expected a whole number of at least 1"),
     ({"num_values_histogram_buckets": 1}, "options.num_values_histogram_buckets is 1, expected a whole number of at"),
     ({"semantic_domains": "yes"}, "options.semantic_domains is 'yes', expected true or false"),
-    ({"semantic_domains_sample_rate": 0.5}, "without options.semantic_domains"),
     ({"cross_features": [["a", "a"]]}, "options.cross_features is [['a', 'a']], expected a list of pairs"),
     ({"cross_features": False}, "options.cross_features is False, expected a list of pairs"),
     ({"features": []}, "options.features is [], expected a list of names"),

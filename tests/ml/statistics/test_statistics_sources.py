@@ -20,7 +20,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import tensorflow_data_validation as tfdv
-from statistics_equality import compare, many_strings, nested_table
+from statistics_equality import compare, nested_table
 from tensorflow_data_validation.statistics.stats_impl import generate_statistics_in_memory
 from tfx_bsl.coders import csv_decoder
 from written_tables import generated_columns, table_of, without_nulls, write, write_examples
@@ -96,22 +96,19 @@ def test_tables_and_batches_are_sources(small_parts: None, source: str) -> None:
 
 
 @pytest.mark.parametrize("format_", ["csv.gz", "jsonl.gz", "parquet", "tfrecord", "tfrecord.gz"])
-def test_batches_of_one_span_are_distributed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
-) -> None:
-    for module in (readers_csv, readers_jsonl, text):
-        monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(tfrecord, "_DEALT_BYTES", 500)
-    monkeypatch.setattr(tfrecord, "_DECODED_ROWS", 20)
-    for module in (layout, parquet):
-        monkeypatch.setattr(module, "BATCH_ROWS", 100)
+def test_units_of_a_part_are_distributed_once(tmp_path: Path, small_parts: None, format_: str) -> None:
     path = write(table_of(500), tmp_path / f"t.{format_}")
     if format_ == "parquet":
         pq.write_table(table_of(500), path)  # in one row group
-    plan, _ = read_all(path)
-    shares = [[row["id"] for row in rows_of(list(plan.read(part)))] for part in plan.dealt(3)]
-    assert sorted(itertools.chain(*shares)) == list(range(500))
-    assert len(shares) == 3 and all(shares)
+    plan, batches = read_all(path)
+    shares = [_read_share(plan, number, 3) for number in range(3)]
+    assert sorted(itertools.chain(*shares)) == sorted(row["id"] for row in rows_of(batches)) == list(range(500))
+    assert all(shares)
+
+
+def _read_share(plan: Plan, number: int, of: int) -> list[int]:
+    batches = [batch for part in plan.parts for _, batch, _ in plan.read_units(part, layout.Share(number, of))]
+    return [row["id"] for row in rows_of(batches)]
 
 
 @pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "feather", "tfrecord"])
@@ -249,10 +246,8 @@ def test_quoted_newlines_end_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             writer.writerows([["x", "y", "z"], *rows])
         for module in (readers_csv, text):
             monkeypatch.setattr(module, "BLOCK_BYTES", draw.randint(1, 80))
-        plan, batches = read_all(path)
+        _, batches = read_all(path)
         assert [list(row.values()) for batch in batches for row in batch.to_pylist()] == rows, path.read_text()
-        shares = [list(row.values()) for part in plan.dealt(3) for b in plan.read(part) for row in b.to_pylist()]
-        assert sorted(shares) == sorted(rows)
 
 
 def test_csv_with_a_byte_order_mark_in_another_encoding_and_with_given_types(tmp_path: Path) -> None:
@@ -425,13 +420,6 @@ def test_statistics_of_every_format_match_tfdv(tmp_path: Path, format_: str, col
         theirs = generate_statistics_in_memory(as_lists(batch), tfdv.StatsOptions(**settings))
         ours = generate_statistics(path, options=tfdv.StatsOptions(**settings), processes=2)
         assert compare(ours, theirs, table) == []
-
-
-def test_statistics_of_json_lines_equal_those_of_parquet(tmp_path: Path) -> None:
-    # Top values of so many are counted in a second reading.
-    strings = many_strings().append_column("n", pa.array(range(60_000)))
-    lines, columns = (generate_statistics(write(strings, tmp_path / f"s.{kind}")) for kind in ("jsonl", "parquet"))
-    assert compare(lines, columns, strings) == []
 
 
 def _files(folder: Path, **tables: pa.Table) -> Path:

@@ -16,36 +16,19 @@ import pytest
 import tensorflow_data_validation as tfdv
 from crafted_files import AS_STORED, write_crafted
 from scipy import stats
-from statistics_equality import cases, compare, flights_like_table, mixed_table, nested_table
-from written_tables import table_of, write
+from statistics_equality import compare, flights_like_table, mixed_table, nested_table
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.ml.statistics import generate_statistics
-from airflow_hops.ml.statistics import spark as engine
 from airflow_hops.ml.statistics.generate import collect_statistics
-from airflow_hops.ml.statistics.sample import SAMPLE_FILE, write_sample
 
 pytestmark = [pytest.mark.runtime, pytest.mark.spark]
-
-
-@pytest.fixture(autouse=True)
-def _several_tasks_for_small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_SMALL_TASK_BYTES", 1)
 
 
 def _write_parts(table: pa.Table, folder: Path, parts: int) -> None:
     rows = table.num_rows // parts + 1
     for part in range(parts):
         pq.write_table(table.slice(part * rows, rows), folder / f"part-{part}.parquet", row_group_size=rows // 3 + 1)
-
-
-@pytest.mark.parametrize("case", ["nested", "weighted_slices", "slicing_config", "cross_features", "many_strings"])
-def test_both_engines_return_the_same_statistics(spark: Any, tmp_path: Path, case: str) -> None:
-    make, options = cases()[case]
-    table = make()
-    _write_parts(table, tmp_path, 5)
-    ours = generate_statistics(tmp_path, options=options(), engine="spark")
-    assert compare(ours, generate_statistics(tmp_path, options=options(), processes=1), table) == []
 
 
 def test_executors_read_csv_with_late_wider_types(spark: Any, tmp_path: Path) -> None:
@@ -119,20 +102,6 @@ def test_a_sample_is_drawn_in_the_executors(spark: Any) -> None:
     result = generate_statistics(spark.range(0, 7000, 1, 5), options=options, engine="spark")
     # 1,400 of 7,000 rows are expected, with a standard deviation of 33.
     assert 1200 < result.datasets[0].num_examples < 1600
-
-
-@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet", "tfrecord"])
-def test_both_engines_draw_the_same_sample(spark: Any, tmp_path: Path, format_: str) -> None:
-    for number in range(3):
-        write(table_of(20_000, 20_000 * number), tmp_path / f"{number}.{format_}")
-    theirs, ours = (
-        collect_statistics(tmp_path, engine=engine, sample_rows=500).sample for engine in ("spark", "local")
-    )
-    for name, sample in (("theirs", theirs), ("ours", ours)):
-        (tmp_path / name).mkdir()
-        write_sample(sample, tmp_path / name)
-    assert theirs.num_rows == 500
-    assert (tmp_path / "theirs" / SAMPLE_FILE).read_bytes() == (tmp_path / "ours" / SAMPLE_FILE).read_bytes()
 
 
 def test_sample_of_a_dataframe_is_uniform(spark: Any) -> None:

@@ -18,10 +18,10 @@ from airflow_hops.ml.monitoring.skew.sides import Side
 from airflow_hops.ml.readers.vectors import finite_vectors, is_list
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
 from airflow_hops.ml.statistics import comparable_options
-from airflow_hops.ml.statistics.formats.layout import Span
+from airflow_hops.ml.statistics.formats.layout import Share, Span
 from airflow_hops.ml.statistics.generate import Engine, collect_statistics
-from airflow_hops.ml.statistics.row_keys import Keys, numbered_on, split_keys
-from airflow_hops.ml.statistics.sources import Part, Plan
+from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
+from airflow_hops.ml.statistics.sources import Part, Plan, keyed_units
 
 INPUT = "input."
 """Prefix of a model input's column in captured rows."""
@@ -84,13 +84,10 @@ class _RowsPlan(Plan):
     files: Mapping[str, RowsFile]
     prefix: str
 
-    def read_with_keys(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Keys]]:
+    def read_units(self, part: Part, share: Share) -> Iterator[tuple[int, pa.RecordBatch, Keys]]:
         number = list(self.files).index(part.file)
         batches = _read(self.files[part.file], list(self.types), self.prefix)
-        return (split_keys(batch, number) for batch in numbered_on(batches))
-
-    def dealt(self, processes: int) -> Sequence[Part]:
-        return self.parts
+        return keyed_units(numbered_on(batches), share, number)
 
 
 def _read(file: RowsFile, features: Sequence[str], prefix: str) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,15 @@ from pyarrow import ipc
 
 from airflow_hops.ml.readers.raw_file import RawFile, explained
 from airflow_hops.ml.statistics.formats.feature_types import Types, join, types_of
-from airflow_hops.ml.statistics.formats.layout import BATCH_BYTES, Layout, Span, Wanted, bounded
+from airflow_hops.ml.statistics.formats.layout import (
+    BATCH_BYTES,
+    Layout,
+    Share,
+    Span,
+    Wanted,
+    bounded_units,
+    units_of_rows,
+)
 from airflow_hops.ml.statistics.row_keys import numbered
 
 _MAGIC = b"ARROW1"
@@ -34,8 +42,8 @@ def lay_out(file: RawFile) -> Layout:
         return Layout(types_of(reader.schema, file.name), spans)
 
 
-def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Streams the rows of a span."""
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Streams the rows of a share of a span."""
     with _opened(file) as (source, is_stream):
         open_ = ipc.open_stream if is_stream else ipc.open_file
         names = open_(source).schema.names
@@ -45,7 +53,8 @@ def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa
         reader = open_(source, options=ipc.IpcReadOptions(included_fields=fields, use_threads=pa.cpu_count() > 1))
         batches = reader if is_stream else (reader.get_batch(index) for index in range(span.start, span.stop or 0))
         numbers = enumerate(batches, span.start)
-        yield from bounded(numbered(wanted.of(_valid(batch)), number) for number, batch in numbers)
+        rows = (numbered(wanted.of(_valid(batch)), number) for number, batch in numbers)
+        yield from bounded_units((unit, batch) for unit, batch in units_of_rows(rows) if share.has(unit))
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -21,32 +23,40 @@ BATCH_BYTES = 32 << 20
 class Span:
     """Part of a file that can be read separately.
 
-    The batches of a span can be dealt out to several processes, which each read all of it: the cost is in processing.
-
     Attributes:
         size: Bytes, for balancing.
-        start: First unit (byte, row group or batch, depending on the format).
-        stop: Unit after the last; None for the end of the file.
-        batches: Approximate number of batches that can be dealt out.
-        share: Number of the first batch to process; every ``shares``-th follows.
-        shares: Number of processes that the batches are dealt out to.
+        start: First unit of the format (byte, row group or batch).
+        stop: The one after the last; None for the end of the file.
+        units: Approximate number of units of rows that can be dealt out (:class:`Share`).
     """
 
     size: int
     start: int = 0
     stop: int | None = None
-    batches: int = 1
-    share: int = 0
-    shares: int = 1
+    units: int = 1
 
-    def has(self, number: int) -> bool:
-        """Returns whether the span includes a batch, by its number from 0."""
-        return number % self.shares == self.share
 
-    def dealt(self, processes: int) -> tuple[Span, ...]:
-        """Deals the span's batches out to at most this many processes."""
-        shares = max(1, min(processes, self.batches))
-        return tuple(replace(self, size=self.size // shares, share=share, shares=shares) for share in range(shares))
+class Share:
+    """Share of one process in the units of a part: runs of rows that depend on the file alone.
+
+    All processes read the part, but each decodes or processes its units only.
+
+    Args:
+        number: Number of the first unit of the share; every ``of``-th follows.
+        of: Number of shares.
+
+    Attributes:
+        units: Number of units that the reader has come across so far, in this share or not.
+    """
+
+    def __init__(self, number: int = 0, of: int = 1) -> None:
+        self._number, self._of = number, of
+        self.units = 0
+
+    def has(self, unit: int) -> bool:
+        """Returns whether a unit is in the share; readers ask for each unit, in order."""
+        self.units = unit + 1
+        return unit % self._of == self._number
 
 
 @dataclass(frozen=True)
@@ -117,3 +127,21 @@ def _slices(batches: list[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.
     for batch in batches:
         for start in range(0, batch.num_rows, step):
             yield with_plain_types(batch.slice(start, step))
+
+
+def bounded_units(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Regroups the pieces of each unit like :func:`bounded`; pieces have the number of their unit, in order."""
+    for unit, run in itertools.groupby(pieces, key=itemgetter(0)):
+        for batch in bounded(batch for _, batch in run):
+            yield unit, batch
+
+
+def units_of_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Numbers units, each of as many batches as reach :data:`BATCH_ROWS` or :data:`BATCH_BYTES` together."""
+    unit = rows = size = 0
+    for batch in batches:
+        yield unit, batch
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            unit, rows, size = unit + 1, 0, 0

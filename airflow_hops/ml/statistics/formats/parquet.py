@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -21,10 +20,12 @@ from airflow_hops.ml.statistics.formats.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     Layout,
+    Share,
     Span,
     Wanted,
     batch_rows,
-    bounded,
+    bounded_units,
+    units_of_rows,
 )
 from airflow_hops.ml.statistics.row_keys import numbered
 
@@ -47,8 +48,8 @@ def lay_out(file: RawFile) -> Layout:
             size += max(group.total_byte_size, int(group.num_rows * width))
             is_last = index == metadata.num_row_groups - 1
             if rows and (is_last or rows >= BATCH_ROWS // 2 or size >= BATCH_BYTES // 2):
-                batches = max(rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
-                spans.append(Span(size, start, index + 1, batches))
+                units = max(1, rows // BATCH_ROWS, size // BATCH_BYTES) if file.is_local else 1
+                spans.append(Span(size, start, index + 1, units))
                 start, rows, size = index + 1, 0, 0
         schema = parquet.schema_arrow
         types = types_of(schema, file.name)
@@ -58,28 +59,31 @@ def lay_out(file: RawFile) -> Layout:
         return Layout(types, tuple(spans))
 
 
-def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Streams the rows of a span."""
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Streams the rows of a share of a span."""
     with _opened(file) as (parquet, source):
-        # Parquet reads both the column "a.b" and the field "b" of a struct "a"; this selects the column.
-        batches = _batches(parquet, source, span, types, file)
-        yield from bounded(numbered(wanted.of(batch), 0, row) for batch, row in batches)
+        row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
+
+        def pieces() -> Iterator[tuple[int, pa.RecordBatch]]:
+            at = row
+            for unit, batch in units_of_rows(_batches(parquet, source, span, types, file)):
+                if share.has(unit):
+                    check_text(batch, file, at)
+                    # Parquet reads both the column "a.b" and the field "b" of a struct "a"; this selects the column.
+                    yield unit, numbered(wanted.of(batch), 0, at)
+                at += batch.num_rows
+
+        yield from bounded_units(pieces())
 
 
-def _batches(
-    parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yields the batches of a span's share, with the number of their first row in the file."""
-    row = sum(parquet.metadata.row_group(index).num_rows for index in range(span.start))
+def _batches(parquet: pq.ParquetFile, source: Any, span: Span, types: Types, file: RawFile) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of a span."""
     names = [name for name in parquet.schema_arrow.names if name in types]
-    count = itertools.count()
     for index in range(span.start, span.stop or 0):
         options = {"row_groups": [index], "columns": names, "use_threads": pa.cpu_count() > 1}
         group = parquet.metadata.row_group(index)
         if not names:
-            if span.has(next(count)):
-                yield batch_of([], [], group.num_rows), row
-            row += group.num_rows
+            yield batch_of([], [], group.num_rows)
             continue
         most = most_rows(source, parquet.metadata, index, names, file.name)
         # The footer lacks the size of dictionary values, so a few rows are read to estimate it.
@@ -87,12 +91,7 @@ def _batches(
         sizes = [group.total_byte_size / max(group.num_rows, 1)]
         if probe is not None:
             sizes.append(probe.nbytes / probe.num_rows)
-        rows = min(most, batch_rows(max(sizes)))
-        for batch in parquet.iter_batches(rows, **options):
-            if span.has(next(count)):
-                check_text(batch, file, row)
-                yield batch, row
-            row += batch.num_rows
+        yield from parquet.iter_batches(min(most, batch_rows(max(sizes))), **options)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""TFRecord of ``tf.Example``, decoded as in TFDV; chunks of records are dealt out to the processes."""
+"""TFRecord of ``tf.Example``, decoded as in TFDV; units are runs of records."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from airflow_hops.ml.readers.tfrecord import records
 from airflow_hops.ml.statistics.formats.feature_types import Types, batch_of, join
 from airflow_hops.ml.statistics.formats.layout import (
     BATCH_BYTES,
-    BATCH_ROWS,
     Layout,
+    Share,
     Span,
     Wanted,
-    bounded,
+    bounded_units,
 )
 from airflow_hops.ml.statistics.row_keys import numbered
 
-_DEALT_BYTES = 1 << 20
+_UNIT_CHUNKS = 64
+_UNIT_BYTES = 1 << 20
+"""Approximate bytes of a unit, to estimate the number of units in a file."""
 _DECODED_ROWS = 256
 """Records decoded at a time; with ten times as many, the decoder takes 50% longer."""
 
@@ -39,43 +41,46 @@ def lay_out(file: RawFile) -> Layout:
     chunks = [(0, head)] if head else []
     types = {item.name: item.type for _, batch in _decoded(chunks, file) for item in batch.schema}
     # Each process reads all of the file, so a remote file is left to one process.
-    batches = file.file.size_bytes // _DEALT_BYTES if isinstance(file.fs, LocalFileSystem) else 1
-    return Layout(types, (Span(file.file.size_bytes, batches=batches),))
+    units = max(1, file.file.size_bytes // _UNIT_BYTES) if isinstance(file.fs, LocalFileSystem) else 1
+    return Layout(types, (Span(file.file.size_bytes, units=units),))
 
 
-def read(file: RawFile, span: Span, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Streams the examples of a span; each batch has only the features of its examples.
+def read(file: RawFile, span: Span, types: Types, wanted: Wanted, share: Share) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Streams the examples of a share; each batch has only the features of its examples.
 
     Raises:
         BadInput: a record is damaged or not a ``tf.Example``, or a feature's type differs from that in earlier records.
     """
     with file.stream() as (stream, _):
-        yield from bounded(_batches(_chunks(records(stream, file.name), span), file, types, wanted))
+        chunks = ((at, chunk) for at, chunk in _chunks(records(stream, file.name)) if share.has(at // _UNIT_CHUNKS))
+        yield from bounded_units(_batches(chunks, file, types, wanted))
 
 
-def _batches(chunks: Iterable[Chunk], file: RawFile, types: Types, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _batches(
+    chunks: Iterable[Chunk], file: RawFile, types: Types, wanted: Wanted
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     types = dict(types)
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for number, decoded in _decoded(chunks, file):
-        batch = wanted.of(decoded)
-        for item in batch.schema:
-            known = types.get(item.name, pa.null())
-            joined = join(known, item.type)
-            if joined is None:
-                raise BadInput(
-                    f"{file.name}: feature {item.name!r} is {item.type}, but {known} in the examples before; expected "
-                    "one type"
-                )
-            types[item.name] = joined
-        waiting.append(pa.Table.from_batches([numbered(batch, number)]))
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows > BATCH_ROWS - _DECODED_ROWS or size >= BATCH_BYTES:
-            yield _merged(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield _merged(waiting)
+    for unit, run in itertools.groupby(_decoded(chunks, file), key=lambda chunk: chunk[0] // _UNIT_CHUNKS):
+        waiting: list[pa.Table] = []
+        size = 0
+        for number, decoded in run:
+            batch = wanted.of(decoded)
+            for item in batch.schema:
+                known = types.get(item.name, pa.null())
+                joined = join(known, item.type)
+                if joined is None:
+                    raise BadInput(
+                        f"{file.name}: feature {item.name!r} is {item.type}, but {known} in the examples before; "
+                        "expected one type"
+                    )
+                types[item.name] = joined
+            waiting.append(pa.Table.from_batches([numbered(batch, number)]))
+            size += batch.nbytes
+            if size >= BATCH_BYTES:
+                yield unit, _merged(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield unit, _merged(waiting)
 
 
 def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
@@ -85,18 +90,17 @@ def _merged(tables: list[pa.Table]) -> pa.RecordBatch:
     return batch_of(columns, merged.column_names, sum(table.num_rows for table in tables))
 
 
-def _chunks(examples: Iterable[bytes], span: Span) -> Iterator[Chunk]:
-    """Yields the examples of the span's share, in the chunks that are decoded at a time, with the chunks' numbers."""
+def _chunks(examples: Iterable[bytes]) -> Iterator[Chunk]:
+    """Yields the chunks that are decoded at a time, with their numbers."""
     chunk: list[bytes] = []
     number = size = 0
     for example in examples:
         chunk.append(example)
         size += len(example)
         if len(chunk) == _DECODED_ROWS or size >= BATCH_BYTES:
-            if span.has(number):
-                yield number, chunk
+            yield number, chunk
             chunk, number, size = [], number + 1, 0
-    if chunk and span.has(number):
+    if chunk:
         yield number, chunk
 
 
