@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.names import suggestion
+from airflow_hops.core.contract.names import check_known
 from airflow_hops.core.extensions import PREPARE_ENGINES, load_all
 
 
@@ -32,6 +31,5 @@ DUCKDB = PrepareEngine("airflow_hops.ml.stages.prepare.duckdb:prepared_rows")
 def prepare_engine(name: str) -> PrepareEngine:
     """Returns an engine by name. Raises BadInput if it is not registered."""
     known = load_all(PREPARE_ENGINES, PrepareEngine)
-    if name not in known:
-        raise BadInput(f"engine is {name!r}, expected one of {', '.join(sorted(known))}{suggestion(name, list(known))}")
+    check_known("engine", name, sorted(known))
     return known[name]
