@@ -335,7 +335,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     store, captures = any_store, captures_of(any_store)
     names = {days: capture(captures, days) for days in range(100, 30, -5)}
     young = capture(captures, 5)
-    others = [capture(captures, 90, folder) for folder in ("flights/_prediction_log", "unserved")]
+    others = [capture(captures, 90, folder) for folder in ("flights/_shadow", "unserved")]
     labels = {days: capture(captures, days, "flights/_feedback") for days in (99.5, 67.5, 5)}
     served_flights(
         store, challenger=replace(served(make_run(store, "new")[-1], 2), since=f"{NOW - timedelta(days=36)}")
@@ -349,7 +349,7 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     collection = GarbageCollection(store, RULE, lambda dag, run: run == "active", NOW, captures)
     before, plan = captured(captures), collection.plan()
     removed = {f"flights/{names[days]}" for days in (100, 95, 90, 85, 70, 65, 55, 50)}
-    removed |= {f"flights/_prediction_log/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
+    removed |= {f"flights/_shadow/{others[0]}", f"flights/_feedback/{labels[99.5]}"}
     removal = plan.removals[f"{captures.root}/flights"]
     assert set(removal.paths) == {path.removeprefix("flights/") for path in removed}
     assert (removal.kind, removal.size_bytes) == ("captured requests", 40)

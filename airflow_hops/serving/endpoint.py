@@ -27,7 +27,6 @@ from airflow_hops.serving.listeners import (
     rest_context,
 )
 from airflow_hops.serving.models.catalog import Catalog
-from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.series import BATCHES
 from airflow_hops.serving.monitoring.stats import RequestStats
 from airflow_hops.serving.parts import PartCounts, server_parts
@@ -62,7 +61,7 @@ class Endpoint:
     Raises:
         PortError: A port is taken.
         ConfigError: A file of certificates or tokens is invalid.
-        StartError: The capture folder or the request log cannot be written.
+        StartError: The capture folder cannot be written.
     """
 
     def __init__(self, flags: Flags, catalog: Catalog, lifecycle: Lifecycle, shared: bool = False) -> None:
@@ -99,11 +98,6 @@ class Endpoint:
         self._handler = RequestHandler(
             catalog, self.stats, self.capture, tuple(self._observers.values()), flags.sticky_header, self._memory
         )
-        if flags.request_log:
-            try:
-                self._handler.request_log = RequestLog(flags.request_log, flags.request_log_sampling_percent)
-            except OSError as error:
-                raise StartError(f"--request_log={flags.request_log}: {error.strerror}") from error
 
     def start(self, controls: Control, routes: Routes) -> None:
         """Builds the handlers of requests.
@@ -160,11 +154,9 @@ class Endpoint:
             observer.close()
 
     def close(self) -> None:
-        """Writes captured requests and the request log."""
+        """Writes captured requests."""
         if not self.capture.close():
             log.error("capture: not everything could be written in time")
-        if self._handler.request_log is not None:
-            self._handler.request_log.close()
         if self._socket is not None:
             self._socket.remove()
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from airflow_hops.core.machine_memory import memory_bytes
 from airflow_hops.serving import flag_values
-from airflow_hops.serving.capture.options import CaptureFormat, CaptureMode
+from airflow_hops.serving.capture.options import CaptureMode
 
 _PartFlags = TypeVar("_PartFlags")
 
@@ -123,7 +123,6 @@ class CaptureFlags:
     capture_sampling_percent: float = flag(100, "percentage of requests to capture", flag_values.percent)
     capture_roll_rows: int = flag(100_000, "number of rows after which a file is closed", flag_values.positive)
     capture_roll_seconds: float = flag(60, "age in seconds at which a file is closed", flag_values.seconds)
-    capture_format: CaptureFormat = flag("parquet", "file formats")  # noqa: RUF009
     capture_spool_path: str = flag(
         "", "local folder for rows that have not been written yet (default: next to a local base path)"
     )
@@ -216,10 +215,6 @@ class ControlFlags:
     )
     feedback_token_file: str = flag("", "file of tokens that only allow feedback; requires --control_token_file")
     log_file: str = flag("", "also write the log to this file")
-    request_log: str = flag("", "log of requests, as JSON Lines")
-    request_log_sampling_percent: float = flag(
-        100, "percentage of answered requests to log; errors are always logged", flag_values.percent
-    )
     first_load_timeout_seconds: float = flag(
         600, "at the start, maximum wait for models that are still loading before the ports open", flag_values.seconds
     )

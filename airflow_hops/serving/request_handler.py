@@ -16,13 +16,12 @@ from airflow_hops.serving.capture.record import CapturedCall
 from airflow_hops.serving.errors import ServingError, invalid_argument
 from airflow_hops.serving.models.catalog import Catalog
 from airflow_hops.serving.models.servable import Call, Servable, VersionGone
-from airflow_hops.serving.monitoring.logs import RequestLog
 from airflow_hops.serving.monitoring.stats import RequestStats, RunTimes
 from airflow_hops.serving.parts import Answered, Observer
 from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.request_memory import RequestMemory, decoded_image_bytes
 
-# Order of a request: acquire the version, parse for its signature, account for images, run, release, count, log,
+# Order of a request: acquire the version, parse for its signature, account for images, run, release, count,
 # capture, observers. Capture comes after the release, so a slow disk does not delay an unload. A request counts once,
 # either as answered or under its error code.
 
@@ -102,7 +101,6 @@ class RequestHandler:
         self.observers = observers
         self.sticky_header = sticky_header
         self.memory = memory or RequestMemory()
-        self.request_log: RequestLog | None = None
         self._run_times = RunTimes()
 
     def is_quick(self, model: str, method: Method, message_bytes: int) -> bool:
@@ -168,8 +166,6 @@ class RequestHandler:
             )
             code = error.code.name if isinstance(error, ServingError) else grpc.StatusCode.INTERNAL.name
             self.stats.record_error(kind, code)
-            if self.request_log is not None:
-                self.request_log.offer(code, kind, request_id, time.perf_counter() - started_s, 0)
             raise
         finally:
             images.release()
@@ -181,8 +177,6 @@ class RequestHandler:
         version = reply.version or servable.version
         kind = RequestKind(target.model, version, call.method.label, _ENTRYPOINTS[api])
         self.stats.record(kind, reply.rows, latency_s, run_s)
-        if self.request_log is not None:
-            self.request_log.offer("OK", kind, request_id, latency_s, reply.rows)
         captured = False
         if self.capture.enabled:
             request_id = request_id or self.capture.new_request_id()

@@ -25,7 +25,6 @@ ENTRIES = (
     "airflow_hops.ml.stages.prepare.rehearsal",
     "airflow_hops.ml.tracking.tensorboard",
     "airflow_hops.serving.__main__",
-    "airflow_hops.serving.capture.warmup",
     "airflow_hops.serving.capture.writer",
     "airflow_hops.serving.worker",
 )

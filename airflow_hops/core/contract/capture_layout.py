@@ -16,9 +16,7 @@ FEEDBACK_FOLDER = "_feedback"
 """Folder of labels in a model's folder; readers of captured rows skip it."""
 SHADOW_FOLDER = "_shadow"
 """Folder of the answers to shadow traffic, which were not returned to a client."""
-PREDICTION_LOG_FOLDER = "_prediction_log"
-"""Folder of the requests in ``PredictionLog`` files."""
-FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER, PREDICTION_LOG_FOLDER)
+FOLDERS = ("", FEEDBACK_FOLDER, SHADOW_FOLDER)
 
 _LONGEST_FOLDER = 200
 _TIME_FORMAT = "%Y%m%dT%H%M%S.%fZ"

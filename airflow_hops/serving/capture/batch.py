@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Self
 
-from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, PREDICTION_LOG_FOLDER, SHADOW_FOLDER, folder_name
+from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER, SHADOW_FOLDER, folder_name
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, unpack
 from airflow_hops.serving.capture.rows import CallTables
-from airflow_hops.serving.prediction_log import to_record
 
 log = logging.getLogger(__name__)
 
@@ -70,23 +69,29 @@ class Part:
         model: Model name.
         folder: Folder below the base path.
         tail: Start of the part of the file name that follows the time.
-        ending: Suffix of the file name.
-        rows: Number of rows of requests in the file; 0 if another part counts them.
+        rows: Number of rows of requests in the file.
         labels: Number of labels in the file.
-        encode: Returns the content of the file.
-        table: Returns the rows as an Arrow table; None for a log.
+        table: Returns the rows as an Arrow table.
         shadow: Whether the answers were only compared.
     """
 
     model: str
     folder: str
     tail: str
-    ending: str
     rows: int
     labels: int
-    encode: Callable[[], bytes]
-    table: Callable[[], Any] | None = None
+    table: Callable[[], Any]
     shadow: bool = False
+
+    def encode(self) -> bytes:
+        """Returns the content of the file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        sink = pa.BufferOutputStream()
+        pq.write_table(self.table(), sink)
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
 
 
 @dataclass
@@ -106,12 +111,7 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
     """Groups records into files."""
     batch = Batch()
     tables = CallTables(options.mode, options.roll_rows)
-    logged: dict[tuple[str, int], list[CapturedCall]] = {}
     for call in waiting.calls:
-        if options.format != "parquet" and not call.shadow:
-            logged.setdefault((call.model, call.version), []).append(call)
-            if options.format == "prediction_log":
-                continue
         try:
             tables.add(call)
         except Exception as error:
@@ -122,22 +122,14 @@ def make_batch(waiting: WaitingRecords, options: CaptureOptions) -> Batch:
     for group in tables.groups:
         folder = f"{folder_name(group.model)}/{SHADOW_FOLDER}" if group.shadow else folder_name(group.model)
         table, tail = cache(group.to_table), f"v{group.version}"
-        encode = partial(_parquet, table)
-        part = Part(group.model, folder, tail, "parquet", group.total_rows, 0, encode, table, group.shadow)
-        batch.parts.append(part)
-    for (model, version), calls in logged.items():
-        rows = sum(call.rows for call in calls) if options.format == "prediction_log" else 0
-        folder = f"{folder_name(model)}/{PREDICTION_LOG_FOLDER}"
-        batch.parts.append(Part(model, folder, f"v{version}", "tfrecord", rows, 0, partial(_prediction_logs, calls)))
+        batch.parts.append(Part(group.model, folder, tail, group.total_rows, 0, table, group.shadow))
     labels: dict[tuple[Any, ...], list[CapturedLabel]] = {}
     for label in waiting.labels:
         types = tuple(sorted((name, type(value).__name__) for name, value in label.values.items()))
         labels.setdefault((label.model, types), []).append(label)
     for (model, _), values in labels.items():
         folder = f"{folder_name(model)}/{FEEDBACK_FOLDER}"
-        table = cache(partial(labels_table, values))
-        encode = partial(_parquet, table)
-        batch.parts.append(Part(model, folder, "labels", "parquet", 0, len(values), encode, table))
+        batch.parts.append(Part(model, folder, "labels", 0, len(values), cache(partial(labels_table, values))))
     return batch
 
 
@@ -155,17 +147,3 @@ def labels_table(labels: list[CapturedLabel]) -> Any:
     for name in sorted(labels[0].values):
         columns[f"label.{name}"] = pa.array([label.values[name] for label in labels])
     return pa.table(columns)
-
-
-def _parquet(make_table: Callable[[], Any]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    sink = pa.BufferOutputStream()
-    pq.write_table(make_table(), sink)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def _prediction_logs(calls: list[CapturedCall]) -> bytes:
-    return b"".join([to_record(call.method, call.request, call.response, call.at_us // 10**6) for call in calls])

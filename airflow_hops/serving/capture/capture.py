@@ -92,8 +92,6 @@ class Capture:
         self._writer: subprocess.Popen[bytes] | None = None
         if options.sink:
             open_sink(options.sink, "").close()  # the writer opens its own; this one reports errors at the start
-            if options.format == "prediction_log":
-                raise ValueError("prediction logs are files; with a sink, --capture_format is parquet or both")
         if options.has_place:
             if options.is_local:
                 base = Path(options.base_path)
@@ -204,7 +202,6 @@ class Capture:
             "base_path": options.base_path or None,
             "sink": options.sink or None,
             "mode": options.mode,
-            "format": options.format,
             "sampling_percent": options.sampling_percent,
             "models": {},
         }

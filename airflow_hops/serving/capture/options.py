@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 CaptureMode = Literal["none", "inputs", "predictions", "all"]
-CaptureFormat = Literal["parquet", "prediction_log", "both"]
 
 _LARGEST_SEGMENT_BYTES = 16 * 2**20
 _SMALLEST_SEGMENT_BYTES = 16 * 2**10
@@ -24,7 +23,6 @@ class CaptureOptions:
         base_path: Folder or fsspec URL with one folder per model; if empty, no files are written.
         mode: Whether to write the columns ``input.*``, ``output.*`` or both.
         sampling_percent: Percentage of requests to capture, 0 to 100.
-        format: Kinds of files.
         spool_path: Local folder for records that are not written yet; if empty, a folder beside a local base path, or
             in the user's state folder.
         spool_bytes: Maximum size of the spool on disk; further records are dropped and counted.
@@ -39,7 +37,6 @@ class CaptureOptions:
     base_path: str = ""
     mode: CaptureMode = "all"
     sampling_percent: float = 100.0
-    format: CaptureFormat = "parquet"
     spool_path: str = ""
     spool_bytes: int = 2**30
     roll_rows: int = 100_000

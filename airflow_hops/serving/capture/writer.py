@@ -224,17 +224,16 @@ class SpoolWriter:
                 segment_path(folder, number).unlink(missing_ok=True)
 
     def _send(self, batch: Batch) -> list[Part]:
-        """Sends a batch's rows to the sink, and returns the parts with them."""
-        parts = [part for part in batch.parts if part.table is not None]
+        """Sends a batch's rows to the sink, and returns its parts."""
         if self._sink is None:
             self._sink = open_sink(self.options.sink, f"hops-{self.folder.name}")
-        unsendable = self._sink.send(parts)
+        unsendable = self._sink.send(batch.parts)
         for model, rows in unsendable.items():
             self.state.of(model).sent_rows -= rows
             if not self.options.base_path:
                 self.state.of(model).written_rows -= rows
                 batch.failed_rows[model] += rows
-        return parts
+        return batch.parts
 
     def _publish(self, batch: Batch, again: bool) -> list[Part]:
         """Writes a batch's parts, except those that an earlier attempt has written; returns those that are written."""
@@ -242,7 +241,7 @@ class SpoolWriter:
         there: dict[str, set[str]] = {}
         written = []
         for number, part in enumerate(batch.parts):
-            tail = f"{part.tail}-{mark}-{number}.{part.ending}"
+            tail = f"{part.tail}-{mark}-{number}.parquet"
             if again and part.folder not in there:
                 there[part.folder] = {name.partition("-")[2] for name in files.sizes(part.folder)}
             if tail not in there.get(part.folder, ()):

@@ -1,4 +1,4 @@
-"""The server's log by model and version, and a log of requests.
+"""The server's log by model and version.
 
 A record belongs to the model and version in its message (``model flights version 3 …`` or ``version 3 of servable
 flights …``), or in its ``extra={"model": …, "version": …}``.
@@ -10,11 +10,9 @@ import contextlib
 import json
 import logging
 import logging.handlers
-import queue
 import re
 import sys
 import threading
-import time
 from collections import deque
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
@@ -23,13 +21,11 @@ from pathlib import Path
 
 from airflow_hops.serving import log_lines
 from airflow_hops.serving.errors import invalid_argument
-from airflow_hops.serving.request_kind import RequestKind
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
 log = logging.getLogger(__name__)
 
 _KEPT_RECORDS = 10_000
-_WAITING_REQUESTS = 10_000
 _NAMES = (
     re.compile(r"\bversion (?P<version>\d+) of (?:model|servable) (?P<model>[^\s,:;]+)", re.IGNORECASE),
     re.compile(
@@ -159,53 +155,6 @@ def add_routes(routes: Routes) -> None:
         return json_response({"lines": [_document(line) for line in lines]})
 
     routes.add("GET /v1/logs", tail)
-
-
-class RequestLog:
-    """Writes sampled requests to a file as JSON lines; requests do not wait for the disk.
-
-    Args:
-        path: The file, which may be rotated.
-        sampling_percent: Share of the successful requests; errors are always written.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-
-    def __init__(self, path: str, sampling_percent: float = 100.0) -> None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._file = logging.handlers.WatchedFileHandler(path, encoding="utf-8")
-        self._percent = sampling_percent
-        self._requests = 0
-        self._waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._listener = logging.handlers.QueueListener(self._waiting, self._file)
-        self._listener.start()
-
-    def offer(self, code: str, kind: RequestKind, request_id: str | None, latency_s: float, rows: int) -> None:
-        """Queues one request, or drops it if the queue is full.
-
-        Args:
-            code: Name of the gRPC status code.
-            kind: Kind of the request.
-            request_id: The client's id of the request.
-            latency_s: Seconds in the server.
-            rows: Rows of an answered request.
-        """
-        # Exact, evenly spread shares: the n-th request is written if the integer part of n * percent / 100 grows.
-        number = self._requests = self._requests + 1
-        if code == "OK" and int(number * self._percent / 100) == int((number - 1) * self._percent / 100):
-            return
-        if self._waiting.qsize() >= _WAITING_REQUESTS:
-            return
-        latency_ms = round(latency_s * 1e3, 3)
-        line = {"at": _iso(time.time()), "id": request_id, **kind._asdict(), "code": code}
-        text = json.dumps({**line, "latency_ms": latency_ms, "rows": rows})
-        self._waiting.put(logging.makeLogRecord({"msg": text}))
-
-    def close(self) -> None:
-        """Writes the queued requests."""
-        self._listener.stop()
-        self._file.close()
 
 
 def _about(record: logging.LogRecord) -> tuple[str, int]:

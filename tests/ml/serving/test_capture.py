@@ -34,8 +34,6 @@ from airflow_hops.serving.capture.files import open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
 from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool, WriterState
-from airflow_hops.serving.capture.warmup import write_warmup_requests
-from airflow_hops.serving.prediction_log import read_prediction_logs
 from airflow_hops.serving.request_kind import RequestKind
 
 
@@ -130,7 +128,7 @@ def capture(runtime_python: Path, capture_path: Path, tmp_path: Path) -> Iterato
 def test_flush_writes_each_row_with_features_and_outputs(start: Start, capture_path: Path, tmp_path: Path) -> None:
     monitoring = tmp_path / "monitoring.config"
     monitoring.write_text("prometheus_config { enable: true }")
-    server = start(capture_format="both", monitoring_config_file=monitoring)
+    server = start(monitoring_config_file=monitoring)
     started_s = time.time()
     server.predict("flights", rows_of(2), headers={"x-request-id": "first"})
     assert (server.headers["x-request-id"], server.headers["x-captured"]) == ("first", "1")
@@ -205,13 +203,6 @@ def test_flush_writes_each_row_with_features_and_outputs(start: Start, capture_p
     with urllib.request.urlopen(server.url + "/monitoring/prometheus/metrics") as response:
         metrics = response.read().decode()
     assert 'hops_serving_capture_rows_total{model_name="flights",outcome="written"} 5.0\n' in metrics
-
-    version_folder = tmp_path / "4"
-    version_folder.mkdir()
-    count = write_warmup_requests(str(capture_path), "flights", version_folder)
-    logged = list(read_prediction_logs(version_folder / "assets.extra/tf_serving_warmup_requests"))
-    hours = [PredictRequest.FromString(call.request).inputs["hour"].int64_val[0] for call in logged]
-    assert (count, sorted(hours)) == (2, [1, 5])
 
 
 def test_modes_sampling_rolls_and_sigterm(start: Start, capture_path: Path) -> None:

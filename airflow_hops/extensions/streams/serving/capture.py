@@ -87,12 +87,10 @@ class CapturedTopic(CaptureSink):
             self._producer.begin_transaction()
             for part in parts:
                 try:
-                    table = part.table() if part.table else None
+                    table = part.table()
                 except Exception as error:
                     log.error("capture: %d rows of model %s cannot be sent: %s", part.rows, part.model, error)
                     unsendable[part.model] += part.rows
-                    continue
-                if table is None:
                     continue
                 if part.labels:
                     table = table.append_column("model", [[part.model] * len(table)])

@@ -197,5 +197,3 @@ def test_config_is_checked_at_start(start: Any, tmp_path: Path) -> None:
         AssertionError, match=r"expected a JSON object of librdkafka's options, with 'bootstrap.servers'"
     ):
         start(broker)(status=True)
-    with pytest.raises(AssertionError, match="prediction logs are files"):
-        start(Broker("x:1", None), format="prediction_log")(status=True)  # type: ignore[arg-type]
