@@ -53,6 +53,7 @@ WARM_MODULES = (
     "horovod.tensorflow",
     "keras",
     "pyspark.sql.functions",
+    "duckdb",
     "mlflow.tracking",
     "mlflow.store.tracking.sqlalchemy_store",
     "mlflow.store.model_registry.sqlalchemy_store",

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from airflow_hops.ml.stages.prepare import stage
 from airflow_hops.testing.prepare_engines import PrepareEngineContract
 
 pytestmark = pytest.mark.runtime
-needs_duckdb = pytest.mark.skipif(find_spec("duckdb") is None, reason="the environment is of earlier pins")
 
 PAGE = Path(__file__).parents[3] / "docs/howto/prepare.md"
 Prepared = tuple[Any, pa.Table]
@@ -30,7 +28,6 @@ SHOWN: dict[str, str] = {}
 """The fingerprint of what the page's first example makes."""
 
 
-@needs_duckdb
 class TestDuckDB(PrepareEngineContract):
     engine = "duckdb"
 
@@ -96,7 +93,6 @@ def on_duckdb(run_stage: Any, store: ArtifactStore, monkeypatch: pytest.MonkeyPa
     return run
 
 
-@needs_duckdb
 def test_types_of_duckdb_become_those_of_examples(on_duckdb: Callable[..., Prepared]) -> None:
     _, rows = on_duckdb(
         lambda connection, tables: connection.sql(
@@ -126,7 +122,6 @@ def test_types_of_duckdb_become_those_of_examples(on_duckdb: Callable[..., Prepa
     assert rows["list"][7].as_py() == [1.0, 7.0]
 
 
-@needs_duckdb
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
@@ -142,7 +137,6 @@ def test_bad_sql_is_named(on_duckdb: Callable[..., Prepared], sql: str, expected
         on_duckdb(lambda connection, tables: connection.sql(sql))
 
 
-@needs_duckdb
 def test_tables_whose_columns_differ_in_case_are_refused(run_stage: Any, store: ArtifactStore) -> None:
     with store.create(store.uri("tests", "snapshot"), "snapshot", Producer()) as writer:
         (writer.path / "t").mkdir()
@@ -153,7 +147,6 @@ def test_tables_whose_columns_differ_in_case_are_refused(run_stage: Any, store: 
         run_stage(stage.run, kind="examples", inputs={"tables": snapshot}, **options)
 
 
-@needs_duckdb
 def test_duckdb_spills_within_its_memory_limit(on_duckdb: Callable[..., Prepared]) -> None:
     def prepare(connection: Any, tables: Any) -> Any:
         connection.execute("SET memory_limit = '100MB'")
@@ -163,7 +156,6 @@ def test_duckdb_spills_within_its_memory_limit(on_duckdb: Callable[..., Prepared
     assert on_duckdb(prepare)[1]["n"].to_pylist() == [ORDERS] * ORDERS
 
 
-@needs_duckdb
 @pytest.mark.parametrize("title", ["SQL on DuckDB", "Polars on DuckDB", "PySpark"])
 def test_page_shows_one_preparation_on_each_engine(
     spark: Any, run_stage: Any, store: ArtifactStore, title: str, monkeypatch: pytest.MonkeyPatch
