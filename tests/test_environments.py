@@ -22,7 +22,7 @@ from step_runner import REPOSITORY
 from uv import find_uv_bin
 
 import set_up
-from airflow_hops.cli.doctor import check_named
+from airflow_hops.cli.doctor import check_java, check_named
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.profiles import PROFILES, STAMP_NAME
 from airflow_hops.environments.java import find_java
@@ -418,6 +418,10 @@ def test_spark_step_without_java_gives_advice(tmp_path: Path, pins: Path, monkey
     needs = re.escape(f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found none; install one")
     with pytest.raises(BadInput, match=needs):
         SparkLauncher(environment, "spark_local").start(tmp_path / "spec.json", ())
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    assert check_java(environment, "spark_default").status == "ok"
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[*]"}')
+    assert check_java(environment, "spark_default").status == "fail"
 
 
 HOROVOD_BACKEND = """

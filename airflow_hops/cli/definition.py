@@ -60,6 +60,11 @@ _RUNTIME_COMMANDS = (
             ),
             _PYTHON,
             flag(
+                "--java",
+                "Install a Java for Spark, unless this machine has one, and archive the classes that Spark loads "
+                "(default if there is a connection spark_default, or the environment has a Java)",
+            ),
+            flag(
                 "--cuda",
                 "Install the CUDA libraries that TensorFlow requires, and Horovod with NCCL (kept until --force)",
             ),

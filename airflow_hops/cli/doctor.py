@@ -88,7 +88,7 @@ def run_checks(hops_conn_id: str, spark_conn_id: str) -> Iterator[Check]:
     yield Check(f"connection {hops_conn_id}", "ok", f"store {settings.store}, from {settings.source}")
     base = base_of(settings.runtime)
     if settings.launcher in ("", "local"):
-        yield check_java(base)
+        yield check_java(base, spark_conn_id)
         runtime = check_runtime(base)
         yield runtime
         yield check_profile(base)
@@ -164,11 +164,13 @@ def check_spark_connection(conn_id: str) -> Check:
     return Check(name, "warn", "none; the operators that name it fail", advice)
 
 
-def check_java(runtime: Path) -> Check:
-    """Checks for a Java version that Spark supports."""
+def check_java(runtime: Path, spark_conn_id: str) -> Check:
+    """Checks for a Java version that Spark supports; without a Spark connection, none may be needed."""
     java = find_java(runtime)
     wanted = " or ".join(map(str, supported_javas(runtime)))
-    advice = f"install Java {wanted}, or run 'airflow hops runtime create', which installs one"
+    advice = f"install Java {wanted}, or run 'airflow hops runtime create --java'"
+    if java is None and find_connection(spark_conn_id, "spark") is None:
+        return Check("Java", "ok", f"none: only steps on Spark need one; for those, {advice}")
     if java is None:
         return Check("Java", "fail", "none", advice)
     result = f"{java.version} in {java.home} ({java.source})"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airflow_hops.airflow_internals.cli import AirflowConsole
 from airflow_hops.airflow_internals.tasks import conf
-from airflow_hops.connections import check_options
+from airflow_hops.connections import check_options, find_connection
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.named_environment import base_of, locked_packages
 from airflow_hops.core.contract.profiles import profile_named, profile_of
@@ -17,6 +17,7 @@ from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store.files import StoreFiles
 from airflow_hops.environments import packed
 from airflow_hops.environments.cuda import cuda_of
+from airflow_hops.environments.java import own_java
 from airflow_hops.environments.named import (
     NamedEnvironment,
     find_named,
@@ -40,7 +41,7 @@ from airflow_hops.environments.runtime import (
 )
 from airflow_hops.environments.uv_program import package_name
 from airflow_hops.hooks.runtime import RuntimeHook
-from airflow_hops.launchers.spark import archive_options
+from airflow_hops.launchers.spark import DEFAULT_CONN_ID, archive_options
 
 
 def create(args: Namespace) -> None:
@@ -59,7 +60,8 @@ def create(args: Namespace) -> None:
     keeps_cuda = not args.force and present is profile and pins_of(base).name == profile.cuda_pins
     pins = pins_file(profile.cuda_pins if args.cuda or keeps_cuda else profile.pins)
     print(f"Runtime environment {base} from {pins} (profile of this machine: {reason_for_profile()})", flush=True)
-    java = pins.with_name("java.txt")
+    wants_java = args.java or own_java(base) is not None or find_connection(DEFAULT_CONN_ID, "spark") is not None
+    java = pins.with_name("java.txt") if wants_java else None
     made = create_environment(base, pins, uv=find_uv(), python=args.python, java=java, force=args.force, say=say)
     if args.requirement:
         add_requirements(base, pins, args.requirement, uv=find_uv(), say=say)

@@ -122,7 +122,7 @@ class SparkLauncher(Launcher):
             profile = profile_of(base) or BASE
             raise BadInput(
                 f"Spark {profile.spark} needs Java {', '.join(map(str, profile.javas))}, found {present}; install one, "
-                f"or run 'airflow hops runtime create {self.runtime}', which installs one"
+                f"run 'airflow hops runtime create --java {self.runtime}', or prepare with engine='duckdb'"
             )
         conf = dict(_DEFAULTS)
         master = self._master()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_hops.cli.arguments import ARG_VERBOSE, Arg, CLICommand, command, option, repeated
+from airflow_hops.cli.arguments import ARG_VERBOSE, Arg, CLICommand, command, flag, option, repeated
 
 _INIT_ARGUMENTS = (
     option("name", "Name of the project: its package, its model, and the prefix of its DAG ids"),
@@ -36,6 +36,7 @@ _INIT_ARGUMENTS = (
         "Character that escapes quotes in a CSV file; empty if they are doubled (default: recognised)",
         metavar="MARK",
     ),
+    flag("--spark", "Prepare on Spark, which needs Java, instead of DuckDB"),
     option("--encoding", "Encoding of a CSV file (default: utf8)", default="utf8"),
     Arg(
         ("-o", "--output"),

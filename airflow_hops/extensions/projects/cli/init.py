@@ -50,7 +50,7 @@ def init(args: Namespace) -> None:
         table = TableDescription.from_dict(hook.run(spec, cache=False, on_line=lambda line: None).value)
     except HopsError as error:
         raise SystemExit(str(error).removeprefix("step 'init': ")) from None
-    files = project_files(name, uri, args.encoding, table)
+    files = project_files(name, uri, args.encoding, table, spark=args.spark)
     try:  # writes all files or none
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import REGRESSION
 from airflow_hops.extensions.projects.core.table_columns import ColumnDescription, Role, TableDescription
 
@@ -45,11 +46,21 @@ _TEMPLATES = Path(__file__).with_name("project_files")
 """Folder with the project's files as :class:`string.Template`."""
 
 
-def project_files(name: str, uri: str, encoding: str, table: TableDescription) -> dict[str, str]:
-    """Returns the source files of a project, by name.
+def project_files(
+    name: str, uri: str, encoding: str, table: TableDescription, *, spark: bool = False
+) -> dict[str, str]:
+    """Returns the source files of a project, by name; it prepares with DuckDB, or on Spark.
 
     ``name`` must be an identifier, ``uri`` an absolute path or a URI; ``encoding`` is that of a CSV file.
+
+    Raises:
+        BadInput: names of columns differ only in case, which DuckDB does not tell apart.
     """
+    columns_by_lower: dict[str, str] = {}
+    for column in table.columns:
+        other = columns_by_lower.setdefault(column.name.lower(), column.name)
+        if other != column.name and not spark:
+            raise BadInput(f"columns {other!r} and {column.name!r} differ only in case: rename one, or use --spark")
     label = _label_of(table)
     is_regression = table.problem == REGRESSION
     times = [column.name for column in table.columns if column.role == "time" and not column.layout]
@@ -72,7 +83,7 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
         "read": read,
         "literal": ", literal" if {shown, read} != {"DATA", columns} else "",
         "source": "".join(f", {name}={_literal(value)}" for name, value in _csv_format(table, encoding)),
-        "prepare": _arguments(_prepare(table)),
+        "prepare": _arguments([*([] if spark else [("engine", "duckdb")]), *_prepare(table)]),
         "evaluate": _arguments([("minimum", dict(table.minimum))] if table.minimum else []),
         # Requests of a day are compared with days of the training data, so weekdays and seasons are not drift.
         "own_windows": ", own_windows=True" if table.named("time") else "",
@@ -83,7 +94,9 @@ def project_files(name: str, uri: str, encoding: str, table: TableDescription) -
     }
     sources = {}
     for path in sorted(_TEMPLATES.iterdir()):
-        file = f"test_{name}.py" if path.stem == "test.py" else path.stem
+        if path.name == f"prepare_{'duckdb' if spark else 'spark'}.py.template":
+            continue
+        file = {"test.py": f"test_{name}.py"}.get(path.stem, "prepare.py" if "prepare" in path.stem else path.stem)
         sources[file] = Template(path.read_text(encoding="utf-8")).substitute(values)
     for file, source in sources.items():
         ast.parse(source, file)
