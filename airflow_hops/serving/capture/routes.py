@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import grpc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,9 +19,6 @@ from airflow_hops.serving.capture.record import CapturedLabel, Label
 from airflow_hops.serving.errors import ServingError, invalid_argument, not_found
 from airflow_hops.serving.routes import HttpRequest, HttpResponse, Routes, json_response
 
-if TYPE_CHECKING:
-    from airflow_hops.serving.workers.reports import SharedCapture
-
 _FLUSH_S = 60.0
 _ANSWER_S = 1.0
 _FIELDS = {"model", "request_id", "row", "label", "at"}
@@ -31,7 +28,17 @@ _ROWS = ("captured", "dropped", "written", "sent", "failed")
 _LABELS = ("captured", "dropped", "written", "sent")
 
 
-def add_routes(routes: Routes, capture: Capture | SharedCapture) -> None:
+class CaptureCounts(Protocol):
+    """Request capture of this process, or of all workers."""
+
+    def status(self) -> dict[str, Any]:
+        """Returns the response to ``GET /v1/capture``."""
+
+    def flush(self, timeout_s: float = ...) -> bool:
+        """Writes the captured requests; returns whether that finished in time."""
+
+
+def add_routes(routes: Routes, capture: CaptureCounts) -> None:
     """Adds ``/v1/capture`` and ``/v1/capture:flush``."""
 
     def status(request: HttpRequest, match: re.Match[str]) -> HttpResponse:
@@ -49,7 +56,7 @@ def add_routes(routes: Routes, capture: Capture | SharedCapture) -> None:
 class CaptureCollector(Collector):
     """Collects the metrics of request capture."""
 
-    def __init__(self, capture: Capture | SharedCapture) -> None:
+    def __init__(self, capture: CaptureCounts) -> None:
         self._capture = capture
 
     def collect(self) -> Iterable[Metric]:
