@@ -19,6 +19,7 @@ WARM_PROCESSES: list[Any] = []
 pytest_plugins = [
     "containers",
     "fault_counts",
+    "hdfs_cluster",
     "kubernetes_cluster",
     "served_models",
     "shown_demo",

@@ -10,14 +10,16 @@ import socket
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from server_process import REPOSITORY
 from waiting import wait_for
 
 from airflow_hops.core.processes.locks import locked
+from airflow_hops.core.store import ArtifactStore
 
 JARS = REPOSITORY / ".hops" / "hdfs" / "pyspark-2.4.8"
 _NEEDED = re.compile(
@@ -158,3 +160,16 @@ def run_as(user: str, code: str) -> str:
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    """An HDFS that tests leave in order."""
+    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def hdfs_store(hdfs: Any, tmp_path: Path) -> ArtifactStore:
+    """An artifact store of the test's own in HDFS."""
+    return ArtifactStore(f"{hdfs.url}/{tmp_path.name}/hops", local_cache=str(tmp_path / "cache"))

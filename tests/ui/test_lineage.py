@@ -68,7 +68,8 @@ def test_artifact_leads_to_derived_artifacts(open_page: OpenPage, lineage: dict[
     expect(page).to_have_url(re.compile("artifact=examples"))
     expect(page.get_by_role("button", name=re.compile("^Deployment"))).not_to_have_count(0)
     expect(page.get_by_text("Lineage of the examples that prepare made")).to_be_visible()
-    page.get_by_role("link", name="Open examples").click()
+    page.get_by_role("button", name=re.compile("^Statistics")).first.click()
+    page.get_by_role("link", name="Open statistics").click()
     expect(page).to_have_url(re.compile("/plugin/hops/data[?]"))
 
 
