@@ -30,7 +30,7 @@ def ingest_captured(
     """Returns a snapshot, table ``captured``, of all rows of a topic to which tables were sent in one batch."""
     config = folder / "kafka.json"
     config.write_text(json.dumps(broker.config))
-    rows = Part("flights", "", "", "parquet", 1, 0, bytes)
+    rows = Part("flights", "", "", 1, 0, bytes)
     parts = [replace(rows, labels=int(labels), table=lambda table=table: table) for table in tables]
     assert CapturedTopic(f"kafka://captured?config={config}", "tests").send(parts) == {}
     source = TopicSource(
