@@ -71,7 +71,7 @@ class _Worker:
 
     @property
     def end(self) -> str:
-        """How it ended."""
+        """Returns how it ended; waits for the end."""
         code = self.process.wait()
         return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"
 

@@ -12,8 +12,10 @@ length of a :class:`RowsHeader` in JSON, the header, and the columns' bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from airflow_hops.core.contract.json_fields import JsonFields, omit_if_none
@@ -24,6 +26,7 @@ ROWS_FILE = "page_rows.bin"
 Kinds = Literal["num", "string", "bytes", "struct", "none"]
 """Kinds of statistics: of numbers, strings, non-text bytes, nested features, or none."""
 Role = Literal["number", "category", "boolean", "time"]
+_ALIGN = 8
 
 
 @dataclass(frozen=True)
@@ -175,3 +178,23 @@ class RowsHeader(JsonFields):
     rows: int
     total_rows: int
     columns: tuple[RowsColumn, ...] = ()
+
+
+def pack_rows(header: RowsHeader, columns: Iterable[tuple[RowsColumn, bytes, bytes]]) -> bytes:
+    """Returns the content of a ``page_rows.bin``.
+
+    Args:
+        header: The header without columns.
+        columns: Columns, whose places are set here; the bytes of each, and those of its words, empty if it has none.
+    """
+    placed, buffers, offset = [], list[bytes](), 0
+    for column, data, words in columns:
+        data += bytes(-len(data) % _ALIGN)
+        place = (offset + len(data), len(words)) if words else None
+        placed.append(replace(column, offset=offset, words=place))
+        buffers += [data, words, bytes(-len(words) % _ALIGN)]
+        offset += sum(map(len, buffers[-3:]))
+    described = replace(header, columns=tuple(placed)).to_dict()
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-(4 + len(text)) % _ALIGN)
+    return b"".join([struct.pack("<I", len(text)), text, *buffers])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_hops.core.contract.page_files import Role, RowsColumn, RowsHeader
+from airflow_hops.core.contract.page_files import Role, RowsColumn, RowsHeader, pack_rows
 from airflow_hops.ml.readers.vectors import is_list
 
 MAX_VALUES = 2_000_000
@@ -22,7 +21,6 @@ MAX_BYTES = 32 << 20
 MAX_TEXT = 200
 """Characters of a value."""
 _MAX_WIDTH = 512
-_ALIGN = 8
 
 
 def encode_rows(sample: pa.Table, total_rows: int) -> bytes:
@@ -39,7 +37,7 @@ def encode_rows(sample: pa.Table, total_rows: int) -> bytes:
     while True:
         parts = [_encode_column(name, array.slice(0, rows)) for name, array in columns]
         if sum(len(data) for _, *buffers in parts for data in buffers) <= MAX_BYTES or rows <= 1:
-            return _join(parts, RowsHeader(rows, total_rows))
+            return pack_rows(RowsHeader(rows, total_rows), parts)
         rows //= 2
 
 
@@ -84,19 +82,6 @@ def _encode_column(name: str, array: Any) -> tuple[RowsColumn, bytes, bytes]:
     else:
         values, words = _category(array)
     return replace(described, type=values.dtype.name), values.tobytes(), b"" if words is None else orjson.dumps(words)
-
-
-def _join(parts: list[tuple[RowsColumn, bytes, bytes]], header: RowsHeader) -> bytes:
-    columns, buffers, offset = [], [], 0
-    for column, data, words in parts:
-        padded = data + bytes(-len(data) % _ALIGN)
-        at = offset + len(padded)
-        columns.append(replace(column, offset=offset, words=(at, len(words)) if words else None))
-        buffers += [padded, words, bytes(-len(words) % _ALIGN)]
-        offset = at + len(words) + -len(words) % _ALIGN
-    described = orjson.dumps(replace(header, columns=tuple(columns)).to_dict())
-    described += b" " * (-(4 + len(described)) % _ALIGN)
-    return b"".join([struct.pack("<I", len(described)), described, *buffers])
 
 
 def _number(array: Any) -> Any:

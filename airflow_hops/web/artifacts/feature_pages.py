@@ -12,6 +12,7 @@ from airflow_hops.core.contract.page_files import PAGE_FILE, PageIndex
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 
 _STATISTICS_FILE, _SKEW_FILE = "/FeatureStats.pb", "report.pb"
+_SIDES = ("reference", "current")
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ def dataset_names(found: FoundArtifact) -> list[str]:
     """Returns the data sets of an artifact: the sides of a comparison, or the splits in order of creation."""
     paths = [entry.path for entry in found.manifest.files]
     if found.artifact.kind == "skew":
-        sides = [side for side in ("reference", "current") if f"{side}/{PAGE_FILE}" in paths]
-        return sides or ([*("reference", "current")] if _SKEW_FILE in paths else [])
+        sides = [side for side in _SIDES if f"{side}/{PAGE_FILE}" in paths]
+        return sides or (list(_SIDES) if _SKEW_FILE in paths else [])
     there = {path.removesuffix(_STATISTICS_FILE) for path in paths if path.endswith(_STATISTICS_FILE)}
     splits = [name for name in found.artifact.properties.get("splits") or [] if name in there]
     return [*splits, *sorted(there.difference(splits))]

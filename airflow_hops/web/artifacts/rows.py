@@ -12,14 +12,13 @@ from typing import Annotated, BinaryIO
 from fastapi import APIRouter, HTTPException, Query, Response
 
 from airflow_hops.core.contract.artifacts import HopsError, parse_json
-from airflow_hops.core.contract.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader
+from airflow_hops.core.contract.page_files import ROWS_FILE, Role, RowsColumn, RowsHeader, pack_rows
 from airflow_hops.web.artifacts.lookup import FoundArtifact, TaskArtifact, reaching
 from airflow_hops.web.types import Model
 
 router = APIRouter(prefix="/api/dags/{dag_id}/runs/{run_id}/artifacts/{task_id}/{instance}/{kind}", tags=["statistics"])
 _SIZES = {"int8": 1, "int16": 2, "int32": 4, "float32": 4, "float64": 8}
 _MOST_HEADER_BYTES = 16 << 20
-_ALIGN = 8
 
 
 class ColumnType(Model):
@@ -76,18 +75,9 @@ def sample_rows(
                 raise HTTPException(422, f"column {name!r} is not in split {split!r}; it has {', '.join(known)}")
         if row is not None and row >= header.rows:
             raise HTTPException(422, f"row is {row}, expected 0 to {header.rows - 1}, as {header.rows:,} are sampled")
-        described, parts, offset = [], list[bytes](), 0
-        for each in [known[name] for name in dict.fromkeys(column or known)]:
-            data, words = _read(each, header.rows, row, file, start)
-            data += bytes(-len(data) % _ALIGN)
-            place = (offset + len(data), len(words)) if words else None
-            described.append(replace(each, offset=offset, words=place))
-            parts += [data, words, bytes(-len(words) % _ALIGN)]
-            offset += sum(map(len, parts[-3:]))
-    header = replace(header, rows=header.rows if row is None else 1, columns=tuple(described))
-    text = json.dumps(header.to_dict()).encode()
-    text += b" " * (-(4 + len(text)) % _ALIGN)
-    content = b"".join([struct.pack("<I", len(text)), text, *parts])
+        chosen = [known[name] for name in dict.fromkeys(column or known)]
+        parts = [(each, *_read(each, header.rows, row, file, start)) for each in chosen]
+    content = pack_rows(replace(header, rows=header.rows if row is None else 1), parts)
     return Response(content, media_type="application/octet-stream")
 
 

@@ -19,7 +19,7 @@ CLASS_COLUMN = "__class__"
 IDENTITY_COLUMN = "__identity__"
 _NUMBERS = {"an integer", "a float", "a decimal"}
 _ARRAY = "an array of "
-_EXACT = 2**53
+EXACT = 2**53
 """Doubles represent every integer up to it."""
 _DAY_S = 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -111,7 +111,7 @@ def to_double(column: Any) -> Any:
     low, high = words.T
     missing = column.is_null().to_numpy(zero_copy_only=False)
     scale = column.type.scale
-    exact = (high == low >> 63) & (np.abs(low) <= _EXACT) & (0 <= scale <= 22) | missing
+    exact = (high == low >> 63) & (np.abs(low) <= EXACT) & (0 <= scale <= 22) | missing
     values = low / float(10 ** max(0, scale))
     for row in np.flatnonzero(~exact):
         values[row] = float(column[row].as_py())

@@ -23,7 +23,7 @@ from airflow_hops.core.contract.target import MAX_CLASSES, Target
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched, opened
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files
 from airflow_hops.ml.stages.prepare.classes import DUPLICATE_KEY, NO_CLASS, REJECTED, Classifier
-from airflow_hops.ml.stages.prepare.columns import CLASS_COLUMN
+from airflow_hops.ml.stages.prepare.columns import CLASS_COLUMN, EXACT
 from airflow_hops.ml.stages.prepare.label import LabelValues, numbers
 
 # Files are written twice: labels are known as numbers only after all rows are written, and integer columns with missing
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 _CLASSES = ".classes"
 _ROW_GROUP_ROWS = 1 << 17
-_EXACT = 2**53
-"""Doubles represent every integer up to it."""
 
 
 @dataclass(kw_only=True)
@@ -214,7 +212,7 @@ def _rewrite(source: File, copy: Path, plan: _Rewrite) -> None:
                 table = table.set_column(label, each.label, numbers(table.column(label), each))
             for name in plan.as_floats:
                 for value in pc.min_max(table.column(name)).as_py().values():
-                    if value is not None and abs(value) > _EXACT:
+                    if value is not None and abs(value) > EXACT:
                         raise BadInput(
                             f"prepare's column {name!r} has missing values, so that it becomes float64, which cannot "
                             f"hold {value} exactly; an identifier is a string: cast it in prepare, or drop it"
