@@ -94,7 +94,9 @@ def test_missing_java_is_reported_in_one_line(
         pytest.skip("the runtime environment has a Java of its own")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(BadInput, match=r"Spark \d\.\d needs Java .*17.*, found none; install one, or") as failure:
+    with pytest.raises(
+        BadInput, match=r"Spark \d\.\d needs Java .*17.*, found none; install one, run 'airf.*engine='duckdb'$"
+    ) as failure:
         shared_run_step("airflow_hops.ml.stages.prepare:run", launcher=SparkLauncher(runtime, "spark_local"))
     assert "\n" not in str(failure.value)
 

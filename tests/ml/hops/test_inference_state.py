@@ -192,7 +192,7 @@ def test_mean_of_tf_keras_is_compared_too() -> None:
         return inference_digests(model)
 
     check_equal([digests(0), digests(0)], "now")
-    with pytest.raises(BadInput, match="models differ now in sequential_2/normalization_2"):
+    with pytest.raises(BadInput, match=r"models differ now in sequential\w*/normalization"):
         check_equal([digests(0), digests(1)], "now")
 
 
