@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from airflow_hops.ml.features.signature_inputs import drop_fingerprint
+from airflow_hops.ml.features.signature_inputs import remove_randomness
 
 TYPES = {
     "distance": tf.float32,
@@ -30,7 +30,7 @@ def write(context: Any, *, inputs: Sequence[str] = ("distance", "mean_delay", "f
     module.serve = serve
     with context.output() as writer:
         tf.saved_model.save(module, str(writer.path / "saved_model"), signatures={"serving_default": serve})
-        drop_fingerprint(writer.path / "saved_model")
+        remove_randomness(writer.path / "saved_model")
         return writer.commit(
             properties={"inputs": list(inputs), "features": list(inputs), "signature": "serving_default"}
         )

@@ -7,6 +7,7 @@ have generated argument names; the signature, which clients use, has the columns
 
 from __future__ import annotations
 
+import hashlib
 import keyword
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 from airflow_hops.ml.readers.vectors import row_shape, split_dtype
 
 _SAVED_MODEL = "saved_model.pb"
+_RANDOM = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -49,27 +51,42 @@ def argument_specs(inputs: Mapping[str, str], arguments: Mapping[str, str]) -> d
     }
 
 
-def drop_fingerprint(path: Path) -> None:
-    """Removes a SavedModel's ``fingerprint.pb``, which loaders do not need.
+def remove_randomness(path: Path) -> None:
+    """Makes a SavedModel depend on its contents alone.
 
-    TensorFlow 2.21 puts a random number into it, so that no artifact would be reproduced bit for bit.
+    TensorFlow puts a random number into ``fingerprint.pb``, which loaders do not need, and into the names under which
+    the look-up tables of a process are shared. Tables are named after the model instead, so that only equal ones share.
     """
     (path / "fingerprint.pb").unlink(missing_ok=True)
+    saved = _read(path)
+    graphs = [meta.graph_def for meta in saved.meta_graphs]
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for graph in graphs for function in graph.library.function for node in function.node_def]
+    tables: dict[bytes, int] = {}
+    numbered = []
+    for node in nodes:
+        if "shared_name" in node.attr and _RANDOM.search(name := node.attr["shared_name"].s):
+            numbered.append((node.attr["shared_name"], tables.setdefault(name, len(tables))))
+    digest = b""
+    for _ in range(2):  # the second time with the digest of the first
+        for attribute, number in numbered:
+            attribute.s = b"table_%d_%s" % (number, digest)
+        contents = saved.SerializeToString(deterministic=True)
+        digest = hashlib.sha256(contents).hexdigest().encode()
+    (path / _SAVED_MODEL).write_bytes(contents)
 
 
 def name_inputs(path: Path, signature: str, arguments: Mapping[str, str]) -> None:
     """Renames the inputs of a SavedModel's signature from names of :func:`argument_names` to the columns' names."""
-    drop_fingerprint(path)
-    renamed = {argument: column for column, argument in arguments.items() if argument != column}
-    if not renamed:
-        return
     saved = _read(path)
     for meta_graph in saved.meta_graphs:
         inputs = meta_graph.signature_def[signature].inputs
-        for argument in renamed.keys() & inputs.keys():
-            inputs[renamed[argument]].CopyFrom(inputs[argument])
-            del inputs[argument]
-    (path / _SAVED_MODEL).write_bytes(saved.SerializeToString(deterministic=True))
+        for column, argument in arguments.items():
+            if argument != column and argument in inputs:
+                inputs[column].CopyFrom(inputs[argument])
+                del inputs[argument]
+    (path / _SAVED_MODEL).write_bytes(saved.SerializeToString())
+    remove_randomness(path)
 
 
 class LoadedSignature:

@@ -22,7 +22,7 @@ from airflow_hops.ml.features.serving_export import (
     outputs_taken,
     served_outputs,
 )
-from airflow_hops.ml.features.signature_inputs import drop_fingerprint
+from airflow_hops.ml.features.signature_inputs import remove_randomness
 from airflow_hops.ml.models.proof import Differs, check_rows_apart, compare_rows
 from airflow_hops.ml.stages.train.estimators import describe_keras
 from airflow_hops.ml.stages.train.strategies import Member
@@ -86,7 +86,7 @@ def _export(model: Any, examples: Path | None, output: Path) -> list[str] | None
         logging.getLogger(name).setLevel(logging.ERROR)
     if examples is None:
         model.export(str(output / SAVED_MODEL))
-        drop_fingerprint(output / SAVED_MODEL)
+        remove_randomness(output / SAVED_MODEL)
         return None
     return list(
         export_serving_model(output / SAVED_MODEL, examples / "transform_graph", model, examples / "features.json")

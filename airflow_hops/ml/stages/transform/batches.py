@@ -242,13 +242,15 @@ class ExampleWriter(StagedFiles):
         self._row_group.append(batch)
         if sum(batch.num_rows for batch in self._row_group) >= ROW_GROUP_ROWS:
             self._write_row_group()
+        from tensorflow.core.example.example_pb2 import Example
         from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
         lists = pa.RecordBatch.from_arrays([_lists(v) for v in columns.values()], list(columns))
         write = self._tfrecord.write
         for start in range(0, lists.num_rows, _ENCODED_ROWS):
             for example in RecordBatchToExamplesEncoder().encode(lists.slice(start, _ENCODED_ROWS)):
-                write(example)
+                # The encoder writes features in an order that differs from process to process.
+                write(Example.FromString(example).SerializeToString(deterministic=True))
 
     def _write_row_group(self) -> None:
         if self._row_group:
