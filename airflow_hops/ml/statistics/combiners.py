@@ -19,7 +19,9 @@ import contextlib
 import copy
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -232,6 +234,7 @@ class Combiners:
         result = statistics_pb2.DatasetFeatureStatisticsList()
         first = constants.DEFAULT_SLICE_KEY if self.is_sliced else None
         for key in sorted(accumulator.slices, key=lambda key: (key != first, key or "")):
+            self._compact(key, accumulator.slices[key].parts)
             with histograms.made_at_once():
                 results = stats_impl.extract_statistics_output(accumulator.slices[key].parts, self.generators(key))
             dataset = result.datasets.add()
@@ -239,6 +242,23 @@ class Combiners:
             if key is not None:
                 dataset.name = key
         return result
+
+    def _compact(self, key: str | None, parts: list[Any]) -> None:
+        """Compacts the states of features in threads, as sorting and hashing release the GIL."""
+        features = [
+            (generator, {path: state})
+            for generator, part in zip(self.generators(key), parts, strict=True)
+            if isinstance(generator, BasicStatsGenerator | TopValues)
+            for path, state in part.items()
+        ]
+        cores = len(os.sched_getaffinity(0))
+
+        def compact(core: int) -> None:
+            for generator, part in features[core::cores]:
+                generator.compact(part)
+
+        with ThreadPoolExecutor(cores) as pool:
+            list(pool.map(compact, range(cores)))
 
     def _slice(self, accumulator: Accumulator, key: str | None) -> SliceAccumulator:
         if key not in accumulator.slices:

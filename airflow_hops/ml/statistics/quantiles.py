@@ -66,11 +66,17 @@ class Quantiles:
             self._append(*part)
 
     def Compact(self) -> None:
-        """Does nothing, as summaries are compacted when they are full."""
+        """Sums the counts of equal values."""
+        if len(self._parts) > 1:
+            values, weights = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
+            self._parts = [_summed(values, weights)]
+        if self._parts and len(self._parts[0][0]) > self._most:
+            self._parts = [_thinned(*self._parts[0], self._most // 4)]
+        self._held = len(self._parts[0][0]) if self._parts else 0
 
     def GetQuantilesAndCumulativeWeights(self, count: int) -> tuple[pa.Array, pa.Array]:
         """Returns the boundaries of ``count`` equally filled buckets, and the weights up to them: lists of one row."""
-        self._compact()
+        self.Compact()
         values, weights = self._parts[0] if self._parts else (np.zeros(0), np.zeros(0))
         if not len(values):
             return pa.array([[]], pa.list_(pa.float64())), pa.array([[]], pa.list_(pa.float64()))
@@ -83,23 +89,17 @@ class Quantiles:
         self._parts.append((values, weights))
         self._held += len(values)
         if self._held > self._most:
-            self._compact()
-
-    def _compact(self) -> None:
-        if len(self._parts) > 1:
-            values, weights = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
-            self._parts = [_summed(values, weights)]
-        if self._parts and len(self._parts[0][0]) > self._most:
-            self._parts = [_thinned(*self._parts[0], self._most // 4)]
-        self._held = len(self._parts[0][0]) if self._parts else 0
+            self.Compact()
 
 
 def _summed(values: Array, weights: Array) -> tuple[Array, Array]:
     """Returns the distinct values in order, with the sums of their weights in the order of the rows."""
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])) if len(values) else np.zeros(0, np.int64)
-    return values[first], np.add.reduceat(weights[order], first) if len(first) else weights[:0]
+    order = None if (weights == 1).all() else np.argsort(values, kind="stable")
+    values = np.sort(values, kind="stable") if order is None else values[order]
+    first = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+    if order is None:
+        return values[first], np.diff(first, append=len(values)).astype(weights.dtype)
+    return values[first], np.add.reduceat(weights[order], first)
 
 
 def _thinned(values: Array, weights: Array, most: int) -> tuple[Array, Array]:

@@ -58,14 +58,14 @@ class Frequencies:
 
     def unique(self) -> int:
         """Returns the number of distinct values."""
-        self._compact()
+        self.compact()
         if self._distinct is not None:
             return int(self._distinct.Estimate())
         return len(self._parts[0][0]) if self._parts else 0
 
     def most_frequent(self, wanted: int) -> list[Any]:
         """Returns the ``wanted`` most frequent values; large ones together, and those that are not UTF-8."""
-        self._compact()
+        self.compact()
         if not self._parts:
             return []
         values, counts = _listed_together(*self._parts[0])
@@ -82,12 +82,13 @@ class Frequencies:
         self._held += len(values)
         self._bytes += _text_bytes(values)
         if self._is_full():
-            self._compact()
+            self.compact()
 
     def _is_full(self) -> bool:
         return self._held > self._most or self._bytes > self._most * _MEAN_BYTES
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
+        """Sums the counts of equal values."""
         if len(self._parts) > 1:
             values = pa.concat_arrays([values for values, _ in self._parts])
             self._replace(*_summed(values, np.concatenate([counts for _, counts in self._parts])))
@@ -158,6 +159,13 @@ class TopValues(TopKUniquesSketchStatsGenerator):
                 else:
                     merged[path] = of_path
         return merged  # type: ignore[no-any-return]
+
+    def compact(self, accumulator: dict[Any, Any]) -> dict[Any, Any]:
+        """Sums the counts of equal values of each feature."""
+        for counts, weighted in accumulator.values():
+            counts.compact()
+            weighted.compact()
+        return accumulator
 
     def extract_output(self, accumulator: dict[Any, Any]) -> statistics_pb2.DatasetFeatureStatistics:
         """Returns top values, rank histograms and numbers of distinct values."""
