@@ -122,26 +122,25 @@ class Classifier:
         Returns:
             The rows of each split, as tables without class and hash, and the number of duplicates.
         """
-        options, duplicates = self.options, 0
+        options, duplicates, rows = self.options, 0, rows.combine_chunks()
+        classes = _array(rows, CLASS_COLUMN).dictionary_encode()
         table = rows.select([name for name in rows.column_names if name not in (CLASS_COLUMN, IDENTITY_COLUMN)])
-        if options.key is not None and rows.num_rows:
-            keys = rows[options.key].combine_chunks().dictionary_encode().indices.to_numpy()
+        if options.key is None:
+            order = np.lexsort((_contents(table), *_values(table, options.time)))
+        else:
+            by = [(name, "ascending") for name in (options.time, options.key) if name]
+            order = pc.sort_indices(table, by).to_numpy()
+            keys = _array(table, options.key).dictionary_encode().indices.to_numpy()
             several = np.flatnonzero(np.bincount(keys)[keys] > 1)
             some = table.take(pa.array(several)).combine_chunks()
-            order = np.lexsort((_contents(some), *_values(some, options.time), keys[several]))
-            later = order[1:][np.diff(keys[several][order]) == 0]
-            stays = np.ones(rows.num_rows, bool)
+            by_key = np.lexsort((_contents(some), *_values(some, options.time), keys[several]))
+            later = by_key[1:][np.diff(keys[several][by_key]) == 0]
+            stays = np.ones(len(keys), bool)
             stays[several[later]] = False
-            duplicates, rows, table = len(later), rows.filter(stays), table.filter(stays)
-        splits = {}
-        for name in pc.unique(rows[CLASS_COLUMN]).to_pylist():
-            of = table.filter(pc.equal(rows[CLASS_COLUMN], name)).combine_chunks()
-            if options.key is None:
-                order = np.lexsort((_contents(of), *_values(of, options.time)))
-            else:
-                order = pc.sort_indices(of, [(key, "ascending") for key in (options.time, options.key) if key])
-            splits[name] = of.take(order)
-        return splits, duplicates
+            duplicates, order = len(later), order[stays[order]]
+        codes = classes.indices.to_numpy()[order]
+        names = classes.dictionary.to_pylist()
+        return {names[code]: table.take(pa.array(order[codes == code])) for code in np.unique(codes)}, duplicates
 
     def _typed(self, name: str, column: Any) -> Any:
         options = self.options

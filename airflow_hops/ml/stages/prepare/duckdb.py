@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -51,13 +52,16 @@ class DuckRows(PreparedRows):
         schema, summary = classifier.output, WorkSummary()
         identity = schema.get_field_index(classifier.identity)
         paths = [self.folder / f"part-{number}.arrow" for number in range(parts)]
+
+        def classified(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, np.ndarray]:
+            rows = classifier.classify(batch)
+            of_rows = partitions(rows.column(identity), parts)
+            ends = np.cumsum(np.bincount(of_rows, minlength=parts))
+            return rows.take(pa.array(stable_order(of_rows))), ends
+
         with summary.recording_errors(str(self.folder)), ExitStack() as stack:
             sinks = [stack.enter_context(ipc.new_file(path, schema)) for path in paths]
-            for batch in self._batches(self.relation):
-                rows = classifier.classify(batch)
-                of_rows = partitions(rows.column(identity), parts)
-                rows = rows.take(pa.array(stable_order(of_rows)))
-                ends = np.cumsum(np.bincount(of_rows, minlength=parts))
+            for rows, ends in _in_threads(classified, self._batches(self.relation)):
                 for sink, begin, end in zip(sinks, [0, *ends[:-1]], ends, strict=True):
                     if end > begin:
                         sink.write_batch(rows.slice(begin, end - begin))
@@ -190,6 +194,18 @@ def _check_case(names: Sequence[str], what: str) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def _in_threads(work: Callable[[Any], Any], values: Iterable[Any]) -> Iterator[Any]:
+    """Maps like ``map``, in a thread for each core; reads as many values ahead, and one more."""
+    with ThreadPoolExecutor(cores := _cores()) as threads:
+        ahead: deque[Any] = deque()
+        for value in values:
+            ahead.append(threads.submit(work, value))
+            if len(ahead) > cores + 1:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def _cores() -> int:

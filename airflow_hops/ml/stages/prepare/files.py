@@ -26,13 +26,15 @@ from airflow_hops.ml.stages.prepare.classes import DUPLICATE_KEY, NO_CLASS, REJE
 from airflow_hops.ml.stages.prepare.columns import CLASS_COLUMN, EXACT
 from airflow_hops.ml.stages.prepare.label import LabelValues, numbers
 
-# Files are written twice: labels are known as numbers only after all rows are written, and integer columns with missing
-# values become floats, in all files if in one.
+# Files are written twice if labels are text, whose numbers are known only after all rows are written, or become floats,
+# or if integer columns with missing values do, in all files if in one. Other files are moved where they belong.
 
 log = logging.getLogger(__name__)
 
 _CLASSES = ".classes"
 _ROW_GROUP_ROWS = 1 << 17
+_FINAL = {"compression": "snappy", "version": "2.6"}
+_TO_REWRITE = {"compression": "none", "use_dictionary": False, "version": "2.6"}
 
 
 @dataclass(kw_only=True)
@@ -81,12 +83,17 @@ class PartWriter:
             with self.folder.writing(summary.uploaded) as target, StagedFiles() as files:
                 for name, table in splits.items():
                     path = f"{_CLASSES}/{name}/part-{part:05d}.parquet"
-                    options = {"compression": "none", "use_dictionary": False, "version": "2.6"}
+                    options = _TO_REWRITE if self._has_text_label else _FINAL
                     writer = files.open(target / path, partial(pq.ParquetWriter, schema=table.schema, **options))
-                    writer.write_table(table, max(1, table.num_rows))
+                    writer.write_table(table, _ROW_GROUP_ROWS)
                     summary.splits[name] = table.num_rows
                     summary.files.append(path)
         return summary.to_json()
+
+    @property
+    def _has_text_label(self) -> bool:
+        labels = (each.label for each in self.classifier.options.of_labels)
+        return any(pa.types.is_string(self.classifier.output.field(label).type) for label in labels)
 
     @property
     def _with_classes(self) -> list[Any]:
@@ -141,6 +148,13 @@ class _Rewrite:
     as_floats: set[str]
     target: Target
 
+    def moves(self, file: File) -> bool:
+        """Returns whether a classified file is as it has to be; its writer has seen no label of text then."""
+        schema = pq.read_schema(opened(file))
+        return not self.as_floats and all(
+            each.classes is None and schema.field(each.label).type == each.dtype for each in self.target.all
+        )
+
 
 def write_examples(
     rows: ClassifiedRows, target: Target, folder: OutputFolder, pool: Pool, progress: Callable[[float, str], None]
@@ -162,9 +176,14 @@ def write_examples(
         return uploaded_files(run_parts(pool, _rewrite_file, plan, copies, WorkSummary, progress))
     for split in rows.splits:
         (Path(folder.path) / split).mkdir()
-    # Arrow decodes a file's columns in its own threads: more parallel files take more memory, not less time.
-    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as threads:
-        list(threads.map(lambda copy: _rewrite(copy[0], Path(folder.path) / copy[1], plan), copies))
+    if copies and plan.moves(copies[0][0]):
+        for file, path in copies:
+            assert isinstance(file, Path)
+            file.rename(Path(folder.path) / path)
+    else:
+        # Arrow decodes a file's columns in its own threads: more parallel files take more memory, not less time.
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2)) as threads:
+            list(threads.map(lambda copy: _rewrite(copy[0], Path(folder.path) / copy[1], plan), copies))
     shutil.rmtree(Path(folder.path) / _CLASSES)
     return []
 
@@ -204,7 +223,7 @@ def _rewrite(source: File, copy: Path, plan: _Rewrite) -> None:
     with contextlib.ExitStack() as stack:
         file = pq.ParquetFile(stack.enter_context(fetched(source)))
         schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in file.schema_arrow])
-        writer = stack.enter_context(pq.ParquetWriter(copy, schema, version="2.6", compression="snappy"))
+        writer = stack.enter_context(pq.ParquetWriter(copy, schema, **_FINAL))
         for batch in file.iter_batches(_ROW_GROUP_ROWS):
             table = pa.Table.from_batches([batch]).replace_schema_metadata()
             for each in plan.target.all:
