@@ -49,6 +49,7 @@ from benchmarks.measurement.tfx import Tfx  # noqa: E402
 from demo.services import Stack  # noqa: E402
 
 DAG_ID = "peer_flights"
+SPARK_DAG_ID = "peer_flights_spark"
 TREES_DAG_ID = "peer_flights_lightgbm"
 ALONE_DAG_ID = "airflow_alone"
 BARE_DAG_ID = "airflow_alone_bare"
@@ -108,7 +109,7 @@ def _measure_own(
     runtime = (REPOSITORY / ".venv-runtime").resolve()  # beside which the named environments are
     with ColdStack(home, runtime, REPOSITORY / "benchmarks" / "dags", say=lambda _: None) as stack:
         api = stack.start()
-        for dag_id in (DAG_ID, TREES_DAG_ID, ALONE_DAG_ID, BARE_DAG_ID):
+        for dag_id in (DAG_ID, SPARK_DAG_ID, TREES_DAG_ID, ALONE_DAG_ID, BARE_DAG_ID):
             api.wait_for_dag(dag_id)
         if with_memory:
             found.memory["idle"] = pss_by_role(stack.processes())
@@ -134,6 +135,10 @@ def _measure_own(
                 with MemoryAccount(stack.processes) as account:
                     run("cold, its memory sampled", "sampled")
                 found.memory["cold"] = account.peak
+            stack.forget()
+            found.spark_cold.append(run("cold, prepared by Spark", "spark", dag_id=SPARK_DAG_ID))
+            run("cached but for the comparison with the champion", "spark", dag_id=SPARK_DAG_ID)
+            found.spark_cached.append(run("cached", "spark", dag_id=SPARK_DAG_ID, expect_cached=True))
             if trees:
                 run("LightGBM, no warm process of its environment yet", "third", dag_id=TREES_DAG_ID)
                 stack.forget()

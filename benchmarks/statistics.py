@@ -1,4 +1,4 @@
-"""Statistics and skew checks: seconds, CPU and memory of ours, of TFDV's own ways, of mere decoding, and of Evidently.
+"""Statistics and skew checks: seconds, CPU and memory of ours, of TFDV's own ways, of mere decoding, and of peers.
 
 Each way runs in a process of its own, its libraries imported before the clock starts, all ways in turn in each round.
 See ``README.md`` for what each figure means.
@@ -41,7 +41,13 @@ from benchmarks.measurement.timing import Timed, time_work  # noqa: E402
 
 WORK = REPOSITORY / ".hops" / "benchmarks" / "statistics"
 RUNTIME = REPOSITORY / ".venv-runtime"
-EVIDENTLY = REPOSITORY / ".hops" / "peers" / "evidently"
+PEERS = REPOSITORY / ".hops" / "peers"
+PEER_WAYS = {
+    "evidently": ("evidently", "benchmarks.peers.evidently_drift"),
+    "duckdb": ("table_summaries", "benchmarks.peers.table_summaries"),
+    "polars": ("table_summaries", "benchmarks.peers.table_summaries"),
+}
+"""Environment and module of the ways that have an environment of their own."""
 OWN_WAYS = "benchmarks.measurement.statistics_ways"
 
 
@@ -69,8 +75,9 @@ class Contestant:
         Raises:
             RuntimeError: it failed, or has not seen all rows.
         """
-        if self.way == "evidently":
-            timed = time_work(EVIDENTLY, "benchmarks.peers.evidently_drift", *self.arguments)
+        if self.way in PEER_WAYS:
+            environment, module = PEER_WAYS[self.way]
+            timed = time_work(PEERS / environment, module, *self.arguments)
         else:
             timed = time_work(RUNTIME, OWN_WAYS, *self.arguments, with_memory=with_memory)
         if self.rows not in (None, timed.facts["rows"]):
@@ -128,6 +135,8 @@ def _on_flights(given: argparse.Namespace, window: Path) -> Iterator[Contestant]
     if given.spark:
         yield on(large, "parquet", "spark", "spark")
     if given.peers:
+        for way in ("duckdb", "polars"):
+            yield on(large, "parquet", way, way)
         yield on(large, "parquet", "dataframe", "tfdv_dataframe", "1", rounds=1)
     if given.full:
         yield on(large, "parquet", "dataframe_all_cores", "tfdv_dataframe", "-1", rounds=1)
@@ -137,7 +146,7 @@ def _on_flights(given: argparse.Namespace, window: Path) -> Iterator[Contestant]
 
 
 def set_up(given: argparse.Namespace, console: Console) -> Path:
-    """Writes the tables that are not there yet, and the captured window anew; installs the peer.
+    """Writes the tables that are not there yet, and the captured window anew; installs the peers.
 
     Returns:
         Folder of the window.
@@ -157,8 +166,9 @@ def set_up(given: argparse.Namespace, console: Console) -> Path:
     _write("flights_tables", "window", str(window))
     if given.peers:
         uv = str(REPOSITORY / ".uv" / "bin" / "uv")
-        pins = REPOSITORY / "benchmarks" / "peers" / "evidently.txt"
-        create_environment(EVIDENTLY, pins, uv=uv, say=console.print)
+        for name in dict.fromkeys(name for name, _ in PEER_WAYS.values()):
+            pins = REPOSITORY / "benchmarks" / "peers" / f"{name}.txt"
+            create_environment(PEERS / name, pins, uv=uv, say=console.print)
     return window
 
 

@@ -1,4 +1,4 @@
-"""The peer's work as a pipeline of this project: raw flights to a served model; and the same with trees of LightGBM."""
+"""The peer's work as a pipeline of this project, raw flights to a served model; with Spark, and with LightGBM, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from airflow_hops.operators import (
 )
 
 
-def _pipeline(dag_id: str, operator: type[TrainOperator] | type[HorovodTrainOperator], **how_to_train: Any) -> None:
+def _pipeline(
+    dag_id: str,
+    operator: type[TrainOperator] | type[HorovodTrainOperator],
+    *,
+    prepare: str = "peer.prepare_duckdb:prepare",
+    engine: str = "duckdb",
+    **how_to_train: Any,
+) -> None:
     with DAG(
         dag_id,
         schedule=None,
@@ -40,7 +47,8 @@ def _pipeline(dag_id: str, operator: type[TrainOperator] | type[HorovodTrainOper
         )
         examples = PrepareOperator(
             task_id="prepare",
-            prepare="peer.prepare:prepare",
+            prepare=prepare,
+            engine=engine,
             tables=raw.output,
             label="late",
             key="flight_id",
@@ -77,5 +85,7 @@ def _pipeline(dag_id: str, operator: type[TrainOperator] | type[HorovodTrainOper
 
 
 # One rank, as the peer has: for so small a model a second one costs more in exchanged gradients than it saves.
-_pipeline("peer_flights", HorovodTrainOperator, train="peer.model:train", np=1)
+_NETWORK = {"operator": HorovodTrainOperator, "train": "peer.model:train", "np": 1}
+_pipeline("peer_flights", **_NETWORK)
+_pipeline("peer_flights_spark", **_NETWORK, prepare="peer.prepare_spark:prepare", engine="spark")
 _pipeline("peer_flights_lightgbm", TrainOperator, train="peer.trees:train", runtime="benchmark-trees")

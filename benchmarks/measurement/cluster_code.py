@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.dags.peer import features
-from benchmarks.dags.peer.prepare import prepare as prepare_flights
+from benchmarks.dags.peer.prepare_spark import prepare as prepare_flights
 
 
 def prepare(spark: Any, tables: dict[str, Any]) -> Any:
