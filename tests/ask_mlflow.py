@@ -80,18 +80,12 @@ def register_twice(context: Any, tracking_uri: str, model_name: str) -> dict[str
 
 def runs(context: Any, tracking_uri: str, experiment: str) -> list[dict[str, Any]]:
     """Each run of an experiment, with its inputs, its artifacts and the text of some."""
-    from mlflow.artifacts import load_text
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri)
     result = client.get_experiment_by_name(experiment)
     answer = []
     for run in client.search_runs([result.experiment_id]) if result else []:
-        files = {
-            f"{top.path}/{file.path.rpartition('/')[2]}" if top.is_dir else top.path
-            for top in client.list_artifacts(run.info.run_id)
-            for file in (client.list_artifacts(run.info.run_id, top.path) if top.is_dir else [top])
-        }
         answer.append(
             {
                 "id": run.info.run_id,
@@ -103,14 +97,6 @@ def runs(context: Any, tracking_uri: str, experiment: str) -> list[dict[str, Any
                     name: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, name)]
                     for name in run.data.metrics
                 },
-                "inputs": [
-                    {"name": each.dataset.name, "source": each.dataset.source, "profile": each.dataset.profile}
-                    for each in run.inputs.dataset_inputs
-                ],
-                "files": sorted(files),
-                "requirements": load_text(f"{run.info.artifact_uri}/environment/requirements.txt")
-                if "environment/requirements.txt" in files
-                else "",
             }
         )
     return answer

@@ -27,9 +27,10 @@ from airflow_hops.core.monitoring.reports import KEPT, listed_reports, note_repo
 from airflow_hops.core.monitoring.retraining import DecisionLog
 from airflow_hops.core.store.model_records import read_record, write_record
 from airflow_hops.core.store.run_records import write_record as write_run_record
+from airflow_hops.core.store.training_records import change_notes, version_notes_uri
 from airflow_hops.reports.kept_cards import card_from_store, find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.reports.model_sources import DECISION_NOTE, VersionSources
 from airflow_hops.reports.page import Report, Section, Table, markdown
 
 HOSTILE = "<img src=x onerror=alert(1)> | [click](http://evil.example) ![](x) www.evil.example a@b.example `x|http://y`"
@@ -126,8 +127,12 @@ class Life:
         write_record(self.store, "m", replace(record, champion=replace(record.champion, model=model)))
         return model
 
-    def card(self, readable: Any = ("training", "monitoring"), known: Registration | None = None) -> Report:
-        return model_card(VersionSources(self.store, "m", 2, readable, known), {"training": HOSTILE}.get)
+    def note(self, text: str, tags: dict[str, str | None] | None = None) -> None:
+        """Somebody's note on version 2."""
+        change_notes(self.store, version_notes_uri(self.store, "m", 2), text, tags or {})
+
+    def card(self, readable: Any = ("training", "monitoring")) -> Report:
+        return model_card(VersionSources(self.store, "m", 2, readable), {"training": HOSTILE}.get)
 
 
 def _statistics() -> dict[str, Any]:
@@ -190,7 +195,8 @@ def test_nothing_in_a_card_becomes_markup_or_a_link(life: Life) -> None:
     table = Table(
         [(HOSTILE, f"x\\|{HOSTILE}", "x\\|http://evil.example|`a", "*b*\\")], ["_c_", HOSTILE, "", ""], HOSTILE
     )
-    report = replace(life.card(known=Registration(note=prose)), title=HOSTILE)
+    life.note(prose)
+    report = replace(life.card(), title=HOSTILE)
     report = replace(
         report, sections=[*report.sections, Section(f"# {HOSTILE}", [table, replace(table, caption="  "), prose])]
     )
@@ -224,7 +230,8 @@ def test_card_is_stored_with_a_decision_and_outlives_the_runs(life: Life, hops: 
     connection = {"conn_type": "hops", "extra": {"store": life.store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
     assert "no card of version 2" in hops("card", "m", "2", "--kept")[2]
-    keep_cards(life.store, "m", {"training": "For travellers."}.get, {2: Registration(note="Not for tickets.")})
+    life.note("Not for tickets.")
+    keep_cards(life.store, "m", {"training": "For travellers."}.get)
     kept_card = find_kept_card(life.store, "m", 2)
     assert kept_card is not None
     assert (kept_card.after, kept_card.whole, kept_card.dags) == ("promoted v2", True, ["monitoring", "training"])
@@ -274,10 +281,9 @@ def test_stored_card_is_unchanged_and_not_read_through_a_link(life: Life) -> Non
     life.watch()
     keep_cards(life.store, "m", {}.get)  # a task that runs again, and decides nothing
     assert find_kept_card(life.store, "m", 2) == retained and read_kept_card(life.store, retained, "md") == text
-    note = Registration(
-        note="Mind.", decision_notes={read_record(life.store, "m").history[-1].at[:-6] + "Z": "now me\nOops"}
-    )
-    keep_cards(life.store, "m", {"training": ""}.get, {2: note}, version=2)
+    decided_at = read_record(life.store, "m").history[-1].at[:-6] + "Z"
+    life.note("Mind.", {f"{DECISION_NOTE}.{decided_at}": "now me\nOops"})
+    keep_cards(life.store, "m", {"training": ""}.get, version=2)
     noted = find_kept_card(life.store, "m", 2)
     assert noted is not None and noted.folder != retained.folder and noted.after == "note"
     kept_card = read_kept_card(life.store, noted, "md")
@@ -292,9 +298,11 @@ def test_stored_card_is_unchanged_and_not_read_through_a_link(life: Life) -> Non
 
 
 def test_card_has_the_note_of_a_version_without_runs(life: Life) -> None:
-    keep_cards(life.store, "m", {}.get, {2: Registration(note="old note")})
+    life.note("old note")
+    keep_cards(life.store, "m", {}.get)
     shutil.rmtree(Path(life.store.uri("training").removeprefix("file://")))
-    keep_cards(life.store, "m", {}.get, {2: Registration(note="recalled")}, version=2)
+    life.note("recalled")
+    keep_cards(life.store, "m", {}.get, version=2)
     for _ in range(2):
         text = markdown(card_from_store(life.store, "m", 2))
         assert "recalled" in text and "old note" not in text

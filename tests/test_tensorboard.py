@@ -68,7 +68,7 @@ def client(training: Any) -> Iterator[TestClient]:
         yield client
     from airflow_hops.web.runs import tensorboard
 
-    tensorboard._servers.end()
+    tensorboard._boards.end()
 
 
 def _as(role: str | None) -> dict[str, str]:
@@ -153,17 +153,16 @@ def test_tensorboard_requires_login_and_right(training: Any, client: TestClient)
 
 
 def test_idle_tensorboard_is_ended(runtime: Path, tmp_path: Path) -> None:
-    from airflow_hops.web.queries import RuntimeServers
-    from airflow_hops.web.runs.tensorboard import program_of
+    from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
-    servers, board = RuntimeServers(idle_timeout_s=1), program_of(tmp_path, runtime)
+    boards = TensorBoards(idle_timeout_s=1, most=1)
     before = len(_boards())
-    address = servers.address(board)
-    assert servers.address(board) == address
+    address = boards.address(tmp_path, runtime)
+    assert boards.address(tmp_path, runtime) == address
     assert len(_boards()) == before + 1
     # It kills its group when its starter is gone: that is not the starter's.
-    assert os.getpgid(next(iter(servers._servers.values())).process.pid) != os.getpgrp()
+    assert os.getpgid(next(iter(boards._servers.values())).process.pid) != os.getpgrp()
     wait_for(lambda: len(_boards()) == before, "it has ended")
-    assert servers.address(board) != address
-    servers.end()
+    assert boards.address(tmp_path, runtime) != address
+    boards.end()
     assert len(_boards()) == before

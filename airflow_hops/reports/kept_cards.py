@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.json_fields import CheckedFields, omit_if_none
@@ -20,7 +20,7 @@ from airflow_hops.core.contract.times import sortable
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.reports.model_sources import VersionSources
 from airflow_hops.reports.page import Report, markdown
 
 Format = Literal["html", "md"]
@@ -38,7 +38,6 @@ class KeptCard(CheckedFields):
         whole: Whether the model's artifact still existed.
         dags: DAGs that it mentions.
         docs: Documentation of DAGs, as far as known; later cards use it for DAGs that they do not know.
-        registration: MLflow's entry of the version, a :class:`~airflow_hops.reports.model_sources.Registration`.
         decided: Time of the decision, ISO 8601 UTC; None for a note.
         folder: Folder of the card; not in the file.
     """
@@ -48,7 +47,6 @@ class KeptCard(CheckedFields):
     whole: bool
     dags: Sequence[str]
     docs: Mapping[str, str] = field(default_factory=dict)
-    registration: Mapping[str, Any] = field(default_factory=dict)
     decided: str | None = None
     folder: str | None = omit_if_none()
 
@@ -62,7 +60,6 @@ def keep_cards(
     store: ArtifactStore,
     model_name: str,
     doc_of: Callable[[str], str | None],
-    registered: Mapping[int, Registration] | None = None,
     *,
     version: int | None = None,
 ) -> str | None:
@@ -84,8 +81,7 @@ def keep_cards(
         try:
             before = list(kept_cards(store, model_name, each))
             if newest is None or newest.at not in {card.decided for card in before}:
-                known = (registered or {}).get(each)
-                card, retained = _make(store, model_name, each, before[0] if before else None, doc_of, known)
+                card, retained = _make(store, model_name, each, before[0] if before else None, doc_of)
                 if newest:
                     retained = replace(
                         retained, after=f"{newest.event.replace('_', ' ')} v{newest.version}", decided=newest.at
@@ -101,7 +97,7 @@ def keep_cards(
 
 
 def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Report:
-    """Returns the current card of a version, with users' texts and MLflow's entry from its last stored card.
+    """Returns the current card of a version, with the documentation of DAGs from its last stored card.
 
     Raises:
         BadInput: the version was never deployed.
@@ -111,7 +107,7 @@ def card_from_store(store: ArtifactStore, model_name: str, version: int) -> Repo
         known = ", ".join(map(str, deployed)) or "none"
         raise BadInput(f"model {model_name!r} has no version {version} that was deployed; versions: {known}")
     before = next(kept_cards(store, model_name, version), None)
-    return _make(store, model_name, version, before, lambda dag_id: None, None)[0]
+    return _make(store, model_name, version, before, lambda dag_id: None)[0]
 
 
 def find_kept_card(
@@ -161,10 +157,8 @@ def _make(
     version: int,
     before: KeptCard | None,
     doc_of: Callable[[str], str | None],
-    registration: Registration | None,
 ) -> tuple[Report, KeptCard]:
     """Returns a card with everything that is known, and the facts to store with it."""
-    known = registration or (Registration.from_dict(before.registration) if before and before.registration else None)
     docs = dict(before.docs) if before else {}
 
     def doc(dag_id: str) -> str | None:
@@ -172,8 +166,7 @@ def _make(
         docs[dag_id] = docs.get(dag_id, "") if report is None else report
         return docs[dag_id]
 
-    sources = VersionSources(store, model_name, version, _All(), known)
-    sources.sees(known.dag_id if known else "")
+    sources = VersionSources(store, model_name, version, _All())
     card = model_card(sources, doc)
     return card, KeptCard(
         at=card.at.isoformat(timespec="microseconds"),
@@ -181,7 +174,6 @@ def _make(
         whole=sources.model is not None,
         dags=sorted(sources.dags),
         docs=docs,
-        registration=known.to_dict() if known else {},
     )
 
 

@@ -17,7 +17,7 @@ from airflow_hops.core.contract.model_record import ModelEvent
 from airflow_hops.core.contract.properties import ModelProperties
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.reports.evaluations import evaluation_sections, with_interval
-from airflow_hops.reports.model_sources import MAX_CHECKS, Registration, VersionSources
+from airflow_hops.reports.model_sources import DECISION_NOTE, MAX_CHECKS, VersionSources
 from airflow_hops.reports.page import Chart, Report, Section, Table
 
 _FEATURES = 200
@@ -97,29 +97,28 @@ def _time(text: str | None) -> datetime | None:
 
 def _details(sources: VersionSources) -> Table:
     of, manifest = sources.model or (ModelProperties(), None)
-    known, maker = sources.registration or Registration(), sources.maker
+    first, maker = sources.registered, sources.maker
     serving = {each.version: role for role, each in sources.record.serving.items()}
     return _facts(
         {
             "Model": sources.name,
             "Version": sources.version,
             "Role": serving.get(sources.version, "serves nothing"),
-            "Registered": _time(known.created_at),
+            "Registered": _time(first.at if first else None),
             "Trained": _time(manifest.created_at) if manifest else None,
             "Made by": f"DAG {maker['dag_id']}, run {maker['run_id']}" if maker else None,
             "Predicts": of.problem,
             "Label": of.label,
             "Framework": of.framework,
             "Format": of.format or ("saved_model" if manifest else None),
-            "MLflow's run": known.run_id,
-            "Fingerprint": manifest.fingerprint if manifest else known.fingerprint,
+            "Fingerprint": manifest.fingerprint if manifest else first and first.fingerprint,
         }
     )
 
 
 def _intended_use(sources: VersionSources, doc_of: Callable[[str], str | None]) -> Blocks:
     maker = sources.model[1].producer.dag_id if sources.model else sources.maker.get("dag_id")
-    note = sources.registration.note if sources.registration else None
+    note = sources.annotations.note
     said = [text.strip() for text in (doc_of(maker) if maker else None, note) if text and text.strip()]
     if said or maker is None:
         return said or ["Not known."]
@@ -371,8 +370,8 @@ def _is_hidden(event: ModelEvent, sources: VersionSources) -> bool:
 
 def _why(event: ModelEvent, sources: VersionSources) -> str:
     reasons = [each for each in (event.decision.reasons if event.decision else ()) if each not in event.why]
-    noted = sources.registration.decision_notes if sources.registration and event.version == sources.version else {}
-    signed, _, note = noted.get(event.at.replace("+00:00", "Z"), "").partition("\n")
+    noted = sources.annotations.tags if event.version == sources.version else {}
+    signed, _, note = noted.get(f"{DECISION_NOTE}.{event.at.replace('+00:00', 'Z')}", "").partition("\n")
     later = f"{note} (noted {signed})" if note else None
     return "; ".join(filter(None, [event.why, *reasons, event.note, later]))
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest, Producer
 from airflow_hops.core.contract.evaluation import REPORT_FILE, EvaluationReport
-from airflow_hops.core.contract.json_fields import CheckedFields
-from airflow_hops.core.contract.model_record import ModelRecord
+from airflow_hops.core.contract.model_record import ModelEvent, ModelRecord
 from airflow_hops.core.contract.performance import REPORT_FILE as PERFORMANCE_FILE
 from airflow_hops.core.contract.performance import PerformanceReport
 from airflow_hops.core.contract.properties import BlessingProperties, DeploymentProperties, ModelProperties
@@ -22,6 +20,7 @@ from airflow_hops.core.monitoring.retraining import DecisionLog, RecordedDecisio
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.core.store.run_records import read_record as read_run_record
+from airflow_hops.core.store.training_records import Notes, read_notes, version_notes_uri
 
 _T = TypeVar("_T")
 
@@ -33,45 +32,6 @@ MAX_DECISIONS = 20
 _DECISIONS_READ = 200
 DECISION_NOTE = "hops.decision_note"
 """Prefix of version tags with notes on decisions, ``<prefix>.<time>``: first line time and author, then the note."""
-_TAGS = {"dag_id": "dag_id", "dag_run_id": "run_id", "uri": "model", "fingerprint": "fingerprint"}
-
-
-@dataclass(frozen=True)
-class Registration(CheckedFields):
-    """A version's entry in MLflow's registry.
-
-    Attributes:
-        created_at: Time of registration, ISO 8601 UTC.
-        run_id: The MLflow run.
-        dag_id: DAG that registered it.
-        uri: Address of the model artifact.
-        decision_notes: Users' later notes on decisions, by the time of the decision.
-    """
-
-    created_at: str | None = None
-    run_id: str | None = None
-    note: str = ""
-    dag_id: str = ""
-    dag_run_id: str = ""
-    uri: str = ""
-    fingerprint: str = ""
-    decision_notes: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_entry(cls, entry: Mapping[str, Any]) -> Registration:
-        """Converts an entry of :func:`airflow_hops.ml.queries.registry.versions`."""
-        tags, created_ms = entry.get("tags", {}), entry.get("created_ms")
-        return cls(
-            created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC).isoformat(),
-            run_id=entry.get("run_id") or None,
-            note=entry.get("note") or "",
-            decision_notes={
-                name.removeprefix(f"{DECISION_NOTE}."): text
-                for name, text in tags.items()
-                if name.startswith(f"{DECISION_NOTE}.")
-            },
-            **{name: tags.get(f"hops.{tag}", "") for name, tag in _TAGS.items()},
-        )
 
 
 @dataclass
@@ -80,7 +40,6 @@ class VersionSources:
 
     Attributes:
         readable: DAGs whose artifacts the reader may see.
-        registration: MLflow's entry; None if it was not queried or did not answer.
         notes: Missing parts, in sentences.
         dags: DAGs that the card's data comes from.
     """
@@ -89,7 +48,6 @@ class VersionSources:
     name: str
     version: int
     readable: Container[str]
-    registration: Registration | None = None
     notes: list[str] = field(default_factory=list)
     dags: set[str] = field(default_factory=set)
 
@@ -106,13 +64,24 @@ class VersionSources:
         return read_record(self.store, self.name)
 
     @cached_property
+    def registered(self) -> ModelEvent | None:
+        """The event by which the version first came to serve."""
+        return self.record.registered().get(self.version)
+
+    @cached_property
+    def annotations(self) -> Notes:
+        """People's note and tags, with later notes on decisions; empty if the reader may not see who deployed it."""
+        by = self.registered.made_by.get("dag_id", "") if self.registered else ""
+        uri = version_notes_uri(self.store, self.name, self.version)
+        notes = self._read("Its note", lambda: read_notes(self.store, uri)) if not by or self.sees(by) else None
+        return notes or Notes()
+
+    @cached_property
     def maker(self) -> Mapping[str, Any]:
         """``dag_id``, ``run_id`` and, if known, ``task_id`` that deployed or registered it; empty if hidden."""
-        began, known = self.record.began(self.version), self.registration or Registration()
+        began = self.record.began(self.version)
         by = began.made_by if began else {}
-        if "run_id" not in by:
-            by = {"dag_id": known.dag_id, "run_id": known.dag_run_id}
-        if not by["run_id"] or not self.sees(by.get("dag_id", "")):
+        if not by.get("run_id") or not self.sees(by.get("dag_id", "")):
             self.notes.append("The run that deployed it is unknown, or the reader has no permission to see it.")
             return {}
         return by
@@ -136,13 +105,13 @@ class VersionSources:
     @cached_property
     def model(self) -> tuple[ModelProperties, Manifest] | None:
         """Properties and manifest of the model artifact."""
-        serving, known = self.record.served(self.version), self.registration or Registration()
+        serving, first = self.record.served(self.version), self.registered
         if serving:
             artifact = serving.model
         elif values := self._given("model"):
             artifact = values
         else:
-            artifact = Artifact(known.uri, "model", known.fingerprint)
+            artifact = Artifact((first and first.model) or "", "model", (first and first.fingerprint) or "")
         if not artifact.uri:
             self.notes.append("Its artifact is unknown: features, data and lineage are left out.")
             return None

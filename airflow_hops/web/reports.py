@@ -16,8 +16,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS
 from airflow_hops.web.answers import send_report
 from airflow_hops.web.artifacts.lookup import TaskArtifact
 from airflow_hops.web.models.notes import is_own_tag
-from airflow_hops.web.queries import ask
-from airflow_hops.web.runs.trainings import MetricCurve, TrainingRunDetail, get_training_run, tracking_hook
+from airflow_hops.web.runs.trainings import TrainingRunDetail, get_training_run, list_curves
 from airflow_hops.web.skew.report import describe_comparison, digest, expect_skew
 
 router = APIRouter(prefix="/api/dags/{dag_id}", tags=["reports"])
@@ -91,13 +90,14 @@ def _run_sections(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequenc
         return Table([(name, *values) for name, values in rows.items()], ["", *names])
 
     facts: dict[str, list[Any]] = {
-        "MLflow's id": [run.run_id for run in runs],
+        "Id": [run.run_id for run in runs],
+        "MLflow's id": [run.mlflow_run_id for run in runs],
         "Status": [run.status for run in runs],
         "Started": [datetime.fromtimestamp(run.start_time / 1000, UTC) for run in runs],
         "Seconds": [run.end_time and round((run.end_time - run.start_time) / 1000) for run in runs],
         "DAG run": [run.dag_run_id for run in runs],
         "Model versions": [[f"{each.name} v{each.version}" for each in run.versions] for run in runs],
-        "Note": [run.tags.get("mlflow.note.content") for run in runs],
+        "Note": [run.note for run in runs],
         "Tags": [{name: value for name, value in run.tags.items() if is_own_tag(name)} for run in runs],
     }
     params = {name: [run.params.get(name) for run in runs] for name in sorted({n for run in runs for n in run.params})}
@@ -125,9 +125,7 @@ def _curves(dag_id: str, runs: Sequence[TrainingRunDetail], names: Sequence[str]
     by_metric: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, run in zip(names, runs, strict=True):
         many = [metric for metric, figures in run.figures.items() if figures.count > 1]
-        params = {"experiment": dag_id, "run_id": run.run_id, "metrics": many}
-        for report in ask(tracking_hook(dag_id), "runs/curves", params)["curves"] if many else ():
-            curve = MetricCurve(**report)
+        for curve in list_curves(dag_id, run.run_id, many) if many else ():
             values = [(float(x), y) for x, y in zip(curve.steps, curve.values, strict=True) if y is not None]
             by_metric.setdefault(curve.metric, {})[name] = values
     charts: list[Chart | str] = [Chart(lines, f"{metric} by step") for metric, lines in sorted(by_metric.items())]

@@ -20,7 +20,6 @@ ENTRIES = (
     "airflow_hops.hops",
     "airflow_hops.ml.__main__",
     "airflow_hops.ml.training.gang.agent",
-    "airflow_hops.ml.queries.__main__",
     "airflow_hops.ml.step.probe",
     "airflow_hops.ml.stages.prepare.rehearsal",
     "airflow_hops.ml.tracking.tensorboard",

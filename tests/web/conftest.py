@@ -82,14 +82,12 @@ def api(airflow_settings: pytest.MonkeyPatch, warm_launcher: Any, run_dag: Any) 
     from airflow.api_fastapi.app import create_app, purge_cached_app
 
     from airflow_hops.hooks.runtime import RuntimeHook
-    from airflow_hops.web import queries as queries
 
     airflow_settings.setattr(RuntimeHook, "local_launcher", lambda hook: warm_launcher)
     pages, other = run_dag("pages", {}), run_dag("pages_other", {})
     assert [str(run.state) for run in (pages, other)] == ["success", "success"]
     with TestClient(create_app("core")) as client:
         yield Api(client, RuntimeHook().store, pages, other)
-    queries._servers.end()
     purge_cached_app()
 
 

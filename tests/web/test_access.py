@@ -35,7 +35,7 @@ NAMES = {
     "file": "train/part-00000.parquet",
     "feature": "size",
     "path": "",
-    "mlflow_run_id": "0" * 32,
+    "training_id": "0" * 32,
     "other_run_id": "1" * 32,
     "trial": "0",
     "model": "pages_model",

@@ -1,4 +1,4 @@
-"""Models of the web API over a real model server and MLflow: versions, how they serve, decisions of people."""
+"""Models of the web API over a real model server: versions, how they serve, decisions of people."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_page_decisions_record_user_and_reason(api: Api, canary: Pipeline) -> No
     assert decide(api, "roll_back", to_version=1).json()["champion"] == 1
 
 
-def test_versions_merge_mlflow_and_records(api: Api, canary: Pipeline) -> None:
+def test_versions_merge_records_of_model_and_trainings(api: Api, canary: Pipeline) -> None:
     result = api.get(f"{PATH}/versions").json()
     assert (result["total_entries"], result["problems"]) == (2, [])
     first = result["entries"][-1]
@@ -128,7 +128,7 @@ def test_version_has_a_note_and_a_card(api: Api, canary: Pipeline) -> None:
     versions = {each["version"]: each for each in api.get(f"{PATH}/versions").json()["entries"]}
     assert (versions[2]["note"], versions[2]["tags"], versions[1]["tags"]) == (said["note"], {"risk": "low"}, {})
     missing = api.request("POST", note.replace("/2/", "/9/"), json=said)
-    assert (missing.status_code, "has no version 9" in missing.json()["detail"]) == (422, True)
+    assert (missing.status_code, "has no version 9" in missing.json()["detail"]) == (404, True)
 
     card = api.get(f"{PATH}/versions/2/card", "viewer")
     assert card.headers["content-disposition"] == f"attachment; filename*=UTF-8''{MODEL}%20v2%20model%20card.html"

@@ -140,7 +140,7 @@ export const dataPath = (
 export const schemaPath = (dagId: string, to: { artifact?: ArtifactRef; feature?: string } = {}): string =>
   pagePath("schema", dagId, { artifact: to.artifact && formatArtifact(to.artifact), feature: to.feature });
 
-/** Runs; with one opened, or several compared. Ids are MLflow's. */
+/** Runs; with one opened, or several compared. */
 export const runsPath = (
   dagId: string,
   to: { run?: string; compare?: readonly string[]; filter?: string } = {},

@@ -79,7 +79,8 @@ class ModelEvent(JsonFields):
         traffic: The decided shares, version to percent.
         to: The version that a rollback went to.
         note: A person's note with an approval.
-        fingerprint: Fingerprint of the model if the version became the champion or was rolled back.
+        fingerprint: Fingerprint of the model if the version began to serve, became the champion or was rolled back.
+        model: URI of the model artifact if the version began to serve.
         decision: The basis of a rollout's decision.
     """
 
@@ -92,6 +93,7 @@ class ModelEvent(JsonFields):
     to: int | None = omit_if_none()
     note: str | None = omit_if_none()
     fingerprint: str | None = omit_if_none()
+    model: str | None = omit_if_none()
     decision: RolloutDecision | None = None
 
     @classmethod
@@ -184,6 +186,14 @@ class ModelRecord(JsonFields):
     def began(self, version: int) -> ModelEvent | None:
         """Returns the newest event by which a version started to serve, as champion or canary; None if not recorded."""
         return self._last(version, _BEGINS)
+
+    def registered(self) -> dict[int, ModelEvent]:
+        """Returns the event by which each version first came to serve, by version."""
+        first: dict[int, ModelEvent] = {}
+        for event in self.history:
+            if event.event in ("promoted", *_BEGINS):
+                first.setdefault(event.version, event)
+        return first
 
     @property
     def champion_dag(self) -> str | None:

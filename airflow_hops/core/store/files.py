@@ -130,6 +130,16 @@ class LocalFiles:
         folder = self.path(uri)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
+    def stamps(self, uri: str) -> dict[str, str]:
+        """Returns for each file of a folder a text that changes when the file does; empty if there is not a folder."""
+        stamps = dict[str, str]()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path(uri)) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    status = entry.stat()
+                    stamps[entry.name] = f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
+        return stamps
+
     def folders_with(self, uri: str, name: str) -> list[str]:
         """Returns the addresses of the folders at or below an address that have a file of that name, sorted."""
         folder = self.path(uri)
@@ -287,6 +297,12 @@ class StoreFiles:
         """Returns the names of a folder's entries."""
         remote = self.remote()
         return sorted(PurePosixPath(entry["name"]).name for entry in remote.entries(remote.fs._strip_protocol(uri)))
+
+    def stamps(self, uri: str) -> dict[str, str]:
+        """Returns for each file of a folder a text that changes when the file does: time, size or checksum."""
+        remote = self.remote()
+        listed = remote.entries(remote.fs._strip_protocol(uri))
+        return {PurePosixPath(entry["name"]).name: repr(sorted(entry.items(), key=str)) for entry in listed}
 
     def sizes(self, uri: str, *, staged: bool = True) -> dict[str, int]:
         """Returns the sizes in bytes of the files in a folder, by their paths in it, including staged ones."""

@@ -62,7 +62,8 @@ class TrialColumns(Model):
     tries: list[int]
     taken_from: list[str | None]
     """``study#number`` of the earlier trial that the values come from."""
-    mlflow_run: list[str | None]
+    training: list[str | None]
+    """Id of the trial's training run; null before it has ended."""
     run_id: list[str]
 
 

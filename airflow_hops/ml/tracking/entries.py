@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,24 +65,34 @@ def log_params(client: Any, run_id: Any, params: Mapping[str, str]) -> None:
         client.log_batch(run_id, params=values[first : first + 100])
 
 
-def metrics_of(model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None) -> list[Any]:
-    """Returns the metrics of each epoch, then those of the model and of the evaluation."""
-    from mlflow.entities import Metric
-
-    at_ms = int(time.time() * 1000)
+def metrics_of(
+    model: Artifact, training: Mapping[str, Any], evaluation: Artifact | None
+) -> list[tuple[str, float, int]]:
+    """Returns name, value and step of the metrics of each epoch, then of those of the model and of the evaluation."""
     metrics = [
-        Metric(entry_name(name), float(value), at_ms, int(figures.get("epoch", position)))
+        (entry_name(name), float(value), int(figures.get("epoch", position)))
         for position, figures in enumerate(_epochs(training), start=1)
         for name, value in figures.items()
         if (isinstance(value, int | float) and not isinstance(value, bool)) and name != "epoch"
     ]
-    metrics += [Metric(entry_name(f"model.{name}"), float(value), at_ms, 0) for name, value in model.metrics.items()]
+    metrics += [(entry_name(f"model.{name}"), float(value), 0) for name, value in model.metrics.items()]
     if evaluation is not None:
-        metrics += [
-            Metric(entry_name(f"evaluation.{name}"), float(value), at_ms, 0)
-            for name, value in evaluation.metrics.items()
-        ]
+        metrics += evaluation_metrics(evaluation)
     return metrics
+
+
+def evaluation_metrics(evaluation: Artifact) -> list[tuple[str, float, int]]:
+    """Returns name, value and step of the metrics of an evaluation."""
+    return [(entry_name(f"evaluation.{name}"), float(value), 0) for name, value in evaluation.metrics.items()]
+
+
+def log_metrics(client: Any, run_id: str, metrics: Sequence[tuple[str, float, int]], at_ms: int) -> None:
+    """Logs any number of metrics, each with its step."""
+    from mlflow.entities import Metric
+
+    values = [Metric(name, value, at_ms, step) for name, value, step in metrics]
+    for first in range(0, len(values), 1000):  # MLflow's limit for one call
+        client.log_batch(run_id, metrics=values[first : first + 1000])
 
 
 def _epochs(training: Mapping[str, Any]) -> list[Mapping[str, Any]]:

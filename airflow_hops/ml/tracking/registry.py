@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Producer
+from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, Manifest, Producer
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.model_records import read_record
 from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
-from airflow_hops.ml.tracking.entries import lineage_tags, log_params, metrics_of, params_of
-from airflow_hops.ml.tracking.training_run import TRAINING_TAG
+from airflow_hops.ml.tracking.entries import (
+    evaluation_metrics,
+    lineage_tags,
+    log_metrics,
+    log_params,
+    metrics_of,
+    params_of,
+)
+from airflow_hops.ml.tracking.mlflow_run import TRAINING_TAG
+from airflow_hops.ml.tracking.training_run import record_evaluation
 
 # MLflow has no transaction over run, model, version and alias. Each is therefore found by a tag before it is created,
 # so that a retry continues where a killed task stopped: the run by the training or the model's fingerprint, the version
@@ -159,29 +168,36 @@ class ModelRegistry:
         name = f"{producer.dag_id} {producer.run_id}"
         run_id = (begun[0] if begun else self.client.create_run(experiment, run_name=name, tags=dict(tags))).info.run_id
         log_params(self.client, run_id, params_of(model, training))
-        _log_metrics(self.client, run_id, metrics_of(model, training, evaluation))
+        log_metrics(self.client, run_id, metrics_of(model, training, evaluation), int(time.time() * 1000))
         self.client.set_terminated(run_id)
         return run_id
 
 
-def log_evaluation(tracking_uri: str, model: Artifact, trained_in: str, evaluation: Artifact) -> None:
-    """Logs an evaluation's metrics to the run of the model's training, so that refused models have them as well.
+def log_evaluation(
+    store: ArtifactStore, tracking_uri: str, model: Artifact, manifest: Manifest, evaluation: Artifact
+) -> None:
+    """Logs an evaluation's metrics with the training of its model, so that refused models have them as well.
 
-    A failure of MLflow is logged, as an evaluation does not need it.
+    They are added to the training's record and its run in MLflow. A failure is logged, as an evaluation needs neither.
 
     Args:
+        store: The artifact store.
         tracking_uri: MLflow's URI; empty for no MLflow.
         model: The model.
-        trained_in: ID of the DAG that trained it.
+        manifest: Its manifest.
         evaluation: Its evaluation.
     """
+    try:
+        record_evaluation(store, manifest, evaluation)
+    except (HopsError, OSError) as error:
+        log.warning("These metrics were not added to the training's record: %s", error)
     if not tracking_uri:
         return
     try:
         client = open_tracking(tracking_uri)
         with mlflow_errors(client):
-            for run in _runs_of(client, experiment_id(client, trained_in), model):
-                _log_new(client, run, metrics_of(model, {}, evaluation))
+            for run in _runs_of(client, experiment_id(client, manifest.producer.dag_id), model):
+                _log_new(client, run, evaluation_metrics(evaluation))
     except (HopsError, OSError) as error:
         log.warning("These metrics were not logged to the training's run in MLflow: %s", error)
 
@@ -191,14 +207,10 @@ def _runs_of(client: Any, experiment: str, model: Artifact) -> list[Any]:
     return list(client.search_runs([experiment], same, max_results=1))
 
 
-def _log_new(client: Any, run: Any, metrics: Sequence[Any]) -> None:
+def _log_new(client: Any, run: Any, metrics: Sequence[tuple[str, float, int]]) -> None:
     """Logs metrics that the run does not have with these values."""
-    _log_metrics(client, run.info.run_id, [each for each in metrics if run.data.metrics.get(each.key) != each.value])
-
-
-def _log_metrics(client: Any, run_id: str, metrics: Sequence[Any]) -> None:
-    for first in range(0, len(metrics), 1000):  # MLflow's limit for one call
-        client.log_batch(run_id, metrics=metrics[first : first + 1000])
+    new = [each for each in metrics if run.data.metrics.get(each[0]) != each[1]]
+    log_metrics(client, run.info.run_id, new, int(time.time() * 1000))
 
 
 def deployed_model(

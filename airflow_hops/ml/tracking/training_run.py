@@ -1,203 +1,302 @@
-"""MLflow run of a training: its parameters, progress, results, data sets and environment."""
+"""Tracks a training: its record in the store, which the web pages show, and its run in MLflow.
+
+Both get the same parameters, metrics and tags. The record is written by this process and a thread that starts with the
+first metric: ranks are forked from this process, which must not have threads before. MLflow has its own thread, so that
+a slow server delays neither the training nor the record. Errors of both are logged, and the training continues: its
+results are worth more.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import cache
-from importlib.metadata import distributions
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
 from airflow_hops.core.contract.named_environment import environment_name, locked_packages
 from airflow_hops.core.contract.protocol import StepSpec
-from airflow_hops.core.contract.redaction import masked
-from airflow_hops.core.contract.run_record import RECORD_TAG, is_recorded, record_key
-from airflow_hops.ml.tracking.client import experiment_id, mlflow_errors, open_tracking
-from airflow_hops.ml.tracking.entries import entry_name, lineage_tags, log_params, metrics_of, param_text
+from airflow_hops.core.contract.redaction import masked, redacted
+from airflow_hops.core.contract.run_record import BACKTEST, RECORD_TAG, REPRODUCED, is_recorded, record_key
+from airflow_hops.core.contract.training_record import (
+    RunDataset,
+    Status,
+    TrainingRecord,
+    TrainingTry,
+    training_id,
+    training_of,
+)
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.training_records import read_curves, read_training, update_training, write_training
+from airflow_hops.ml.tracking.curves import Curves
+from airflow_hops.ml.tracking.entries import (
+    entry_name,
+    evaluation_metrics,
+    lineage_tags,
+    metrics_of,
+    param_text,
+    params_of,
+)
+from airflow_hops.ml.tracking.mlflow_run import MlflowRun
 
-# The run is found by its tag, which all tries of a training share; a retry sets it back to RUNNING. After the first
-# error of MLflow nothing more is sent, so that a slow server costs the training one time-out, not one per metric.
-
-TRAINING_TAG = "hops.training"
-"""Tag that identifies a training across its tries, so that a retry resumes the run."""
+_WRITE_EVERY_S = 2.0
+_ERROR_CHARACTERS = 4000
 
 log = logging.getLogger(__name__)
 
 
 class TrainingRun:
-    """Run of a training in the experiment of its DAG.
-
-    If MLflow fails, this is logged and the training continues: its results are worth more than the MLflow run.
+    """A training, from its begin to its end.
 
     Args:
-        spec: The step's spec, with MLflow's tracking URI as the service ``tracking_uri`` (empty for no MLflow); the
-            producer's DAG names the experiment.
-        training: Identifies the training across its tries.
+        spec: The step's spec, with MLflow's tracking URI as the service ``tracking_uri`` (empty for no MLflow).
+        params: Hyperparameters and other settings.
+        within: Names the training among several of the step.
 
     Attributes:
-        record: The key of its record in the store, or None.
+        record: Its record so far.
     """
 
-    def __init__(self, spec: StepSpec, training: str) -> None:
-        self.tracking_uri, self.training, self.producer = spec.services.get("tracking_uri", ""), training, spec.producer
-        self.record = record_key(spec.cache_key_parts, spec.inputs) if is_recorded(spec) else None
-        self._client: Any = None
-        self._id: str | None = None
-        self._failed = not self.tracking_uri
+    def __init__(self, spec: StepSpec, params: Mapping[str, Any], *within: str) -> None:
+        self._spec, self._store = spec, ArtifactStore(spec.store, storage_options=spec.storage_options)
+        self._within = within
+        producer = spec.producer
+        self._dag_id = producer.dag_id
+        key = record_key(spec.cache_key_parts, spec.inputs) if is_recorded(spec) else None
+        tags = {
+            "hops.dag_id": producer.dag_id,
+            "hops.run_id": producer.run_id,
+            "hops.task_id": producer.task_id,
+            **({RECORD_TAG: key} if key else {}),
+            **({"hops.map_index": str(producer.map_index)} if producer.map_index >= 0 else {}),
+            **({"hops.iteration": str(producer.iteration)} if producer.iteration >= 0 else {}),
+        }
+        if (runtime := environment_name(Path(sys.prefix))) is not None:
+            tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
+        self.record = TrainingRecord(
+            run_id=self.id_of(),
+            name=" ".join((producer.run_id, producer.task, *within)),
+            status="RUNNING",
+            start_time=_now_ms(),
+            dag_run_id=producer.run_id,
+            task_id=producer.task_id,
+            map_index=producer.map_index,
+            iteration=producer.iteration,
+            params=_texts(params),
+            tags=masked(tags),
+            record=key,
+        )
+        self._curves = Curves()
+        self._mlflow = MlflowRun(spec.services.get("tracking_uri", ""), self.record.run_id)
+        self._lock, self._ending = threading.RLock(), threading.Event()
+        self._writes, self._mlflow_calls = OrderedCalls("training-record"), OrderedCalls("mlflow")
+        self._is_dirty = self._has_begun = False
+        self._written_s = 0.0
+        # Repetitions and back-tests are no trainings of a pipeline.
+        self._is_recorded = producer.dag_id not in (REPRODUCED, BACKTEST)
 
-    def begin(
-        self,
-        params: Mapping[str, Any],
-        examples: Artifact | None,
-        manifest: Manifest | None,
-        code_paths: Sequence[str] = (),
-    ) -> None:
-        """Creates the run, or resumes that of an earlier try.
+    def id_of(self, *within: str) -> str:
+        """Returns the id of a training within this one."""
+        spec = self._spec
+        return training_id(spec.producer, spec.cache_key_parts, spec.inputs, *self._within, *within)
 
-        Args:
-            params: Hyperparameters and other settings of the training.
-            examples: The examples that it trains on.
-            manifest: Manifest of the examples.
-            code_paths: Folders of user code; the run has the Git commit of the first.
-        """
-        self._attempt(lambda: self._begin(params, examples, manifest, code_paths))
+    def begin(self) -> None:
+        """Writes the record of a new training, or takes over that of an earlier try."""
+        self._has_begun = True
+        self.record = replace(self.record, datasets=self._datasets())
+        attempt = TrainingTry(self._spec.producer.try_number, self.record.start_time)
+        try:
+            earlier = read_training(self._store, self._dag_id, self.record.run_id) if self._is_recorded else None
+            if earlier is not None:
+                self._curves = Curves(read_curves(self._store, self._dag_id, self.record.run_id))
+                self._curves.figures |= earlier.figures
+                self.record = replace(
+                    self.record,
+                    start_time=earlier.start_time,
+                    tags={**earlier.tags, **self.record.tags},
+                    tries=earlier.tries,
+                    versions=earlier.versions,
+                    mlflow=earlier.mlflow,
+                )
+        except (HopsError, OSError) as error:
+            log.warning("the record of an earlier try is replaced: %s", error)
+        self.record = replace(self.record, tries=(*self.record.tries, attempt))
+        self._write()
+
+    def set_params(self, **params: Any) -> None:
+        """Changes parameters that were not known at the beginning; before :meth:`connect`."""
+        self.record = replace(self.record, params={**self.record.params, **_texts(params)})
+
+    def connect(self) -> None:
+        """Begins MLflow's run, or resumes that of an earlier try; once the ranks have started."""
+        self._mlflow_calls.do(self._connect)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Logs metrics of a step or an epoch."""
-        if self._id is not None:
-            from mlflow.entities import Metric
+        """Logs metrics of a step or an epoch; returns at once."""
+        at_ms = _now_ms()
+        named = {entry_name(name): float(value) for name, value in metrics.items()}
+        with self._lock:
+            for name, value in named.items():
+                self._curves.add(name, step, value, at_ms)
+        self._write_later()
+        self._mlflow_calls.do(lambda: self._mlflow.log_metrics(named, step, at_ms))
 
-            at_ms = int(time.time() * 1000)
-            entries = [Metric(entry_name(name), float(value), at_ms, step) for name, value in metrics.items()]
-            self._attempt(lambda: self._client.log_batch(self._id, metrics=entries))
-
-    def finish(self, model: Artifact | None, record: Mapping[str, Any], code: Mapping[str, str]) -> None:
+    def finish(self, model: Artifact | None, cost: Mapping[str, float] | None = None) -> None:
         """Logs the results.
 
         Args:
             model: The published model; None if the training returned a plain value.
-            record: Content of ``training.json``.
-            code: Sources of the user's code by path, which are logged below ``code/``.
+            cost: The step's cost.
         """
-        if self._id is None:
-            return
-        from mlflow.entities import RunTag
-
-        def log_outcome() -> None:
-            client, run = self._client, self._id
+        metrics = [] if model is None else metrics_of(model, {}, None)
+        with self._lock:
+            self.record = self.record.with_metrics(metrics)
             if model is not None:
-                tags = [RunTag(name, value) for name, value in lineage_tags(model).items()]
-                client.log_batch(run, metrics=metrics_of(model, {}, None), tags=tags)
-            client.log_text(run, environment_lock(), "environment/requirements.txt")
-            client.log_dict(run, dict(record), "training.json")
-            for name, text in code.items():
-                client.log_text(run, text, f"code/{name}")
-            client.set_terminated(run)
+                self.record = replace(self.record, tags={**self.record.tags, **lineage_tags(model)})
+        self._end("FINISHED", cost)
+        tags = self.record.tags
+        self._mlflow_calls.do(lambda: self._mlflow.finish(metrics, tags))
+        self.wait()
 
-        self._attempt(log_outcome)
+    def fail(self, error: BaseException, cost: Mapping[str, float] | None = None) -> None:
+        """Records that this try has failed, or was ended by a signal."""
+        if not self._has_begun:
+            self.begin()
+        status: Status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        self._end(status, cost, redacted(f"{error or type(error).__name__}")[:_ERROR_CHARACTERS])
+        self._mlflow_calls.do(lambda: self._mlflow.end(status))
+        self.wait()
 
-    def fail(self) -> None:
-        """Marks this try as failed."""
-        if self._id is not None:
-            self._attempt(lambda: self._client.set_terminated(self._id, "FAILED"))
+    def log_nested(self, record: TrainingRecord, curves: Curves) -> None:
+        """Logs an ended trial of this search, with its metrics; returns at once."""
+        content = curves.content()
+        record = replace(record, parent=self.record.run_id, figures={**curves.figures, **record.figures})
+        if self._is_recorded:
+            self._writes.do(lambda: self._attempt(lambda: write_training(self._store, self._dag_id, record, content)))
+        self._mlflow_calls.do(lambda: self._mlflow.log_nested(record, content))
 
-    @property
-    def id(self) -> str | None:
-        """ID of the run, once it has begun."""
-        return self._id
+    def wait(self) -> None:
+        """Waits until everything is logged."""
+        self._ending.set()
+        self._mlflow_calls.finish()  # may write the record
+        self._writes.finish()
 
-    def attempt(self, work: Callable[[Any], None]) -> None:
-        """Calls a function with MLflow's client once the run has begun; errors are logged."""
-        if self._id is not None:
-            self._attempt(lambda: work(self._client))
+    def _datasets(self) -> tuple[RunDataset, ...]:
+        """Returns the splits that the training reads."""
+        inputs = self._spec.inputs.get("examples", ())
+        try:
+            examples = self._store.manifest(inputs[0].uri) if len(inputs) == 1 else None
+        except (HopsError, OSError):
+            examples = None  # the training fails on it, and says why
+        made_by, rows = (examples.producer.task_id, examples.rows.items()) if examples else ("", ())
+        return tuple(
+            RunDataset(f"{made_by}/{split}", "training" if split == "train" else split, counts.rows_out)
+            for split, counts in rows
+        )
+
+    def _connect(self) -> None:
+        mlflow = self._mlflow.begin(self.record, self._spec.producer, self._spec.code_paths)
+        with self._lock:
+            self.record = replace(self.record, mlflow=mlflow or self.record.mlflow)
+        self._write_later()
+
+    def _end(self, status: Status, cost: Mapping[str, float] | None, error: str | None = None) -> None:
+        self._ending.set()
+        at_ms = _now_ms()
+        *before, last = self.record.tries
+        with self._lock:
+            self.record = replace(
+                self.record,
+                status=status,
+                end_time=at_ms,
+                cost=dict(cost or {}),
+                tries=(*before, replace(last, end_time=at_ms, error=error)),
+            )
+            self._write()
+
+    def _write_later(self) -> None:
+        """Has the thread write the latest figures, at most every two seconds."""
+        with self._lock:
+            is_waiting, self._is_dirty = self._is_dirty, True
+        if not is_waiting:
+            self._writes.do(self._write_soon)
+
+    def _write_soon(self) -> None:
+        self._ending.wait(max(0.0, self._written_s + _WRITE_EVERY_S - time.monotonic()))
+        with self._lock:
+            self._is_dirty = False
+        self._write()
+
+    def _write(self) -> None:
+        with self._lock:
+            self.record = record = replace(self.record, figures={**self.record.figures, **self._curves.figures})
+            curves = self._curves.content()
+        self._written_s = time.monotonic()
+        if self._is_recorded:
+            self._attempt(lambda: write_training(self._store, self._dag_id, record, curves))
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        if self._failed:
-            return
         try:
-            if self._client is None:
-                self._client = open_tracking(self.tracking_uri)
-            with mlflow_errors(self._client):
-                work()
+            work()
         except (HopsError, OSError) as error:
-            self._failed = True
-            log.warning("This training is no longer tracked: %s", error)
-
-    def _begin(
-        self, params: Mapping[str, Any], examples: Artifact | None, manifest: Manifest | None, code_paths: Sequence[str]
-    ) -> None:
-        from mlflow.utils.git_utils import get_git_commit
-
-        client, producer = self._client, self.producer
-        experiment = experiment_id(client, producer.dag_id)
-        begun = client.search_runs([experiment], f"tags.`{TRAINING_TAG}` = '{self.training}'", max_results=1)
-        if begun:
-            self._id = begun[0].info.run_id
-            client.update_run(self._id, status="RUNNING")
-        else:
-            tags = {
-                TRAINING_TAG: self.training,
-                "hops.dag_id": producer.dag_id,
-                "hops.run_id": producer.run_id,
-                "hops.task_id": producer.task_id,
-                "mlflow.source.type": "JOB",
-                "mlflow.source.name": f"{producer.dag_id}.{producer.task_id}",
-            }
-            if (runtime := environment_name(Path(sys.prefix))) is not None:
-                tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
-            if self.record is not None:
-                tags[RECORD_TAG] = self.record
-            if producer.map_index >= 0:
-                tags["hops.map_index"] = str(producer.map_index)
-            if producer.iteration >= 0:
-                tags["hops.iteration"] = str(producer.iteration)
-            commit = get_git_commit(code_paths[0]) if code_paths else None
-            if commit:
-                tags["mlflow.source.git.commit"] = commit
-            name = f"{producer.dag_id} {producer.run_id} {producer.task_id}"
-            self._id = client.create_run(experiment, run_name=name, tags=masked(tags)).info.run_id
-            log_params(client, self._id, {entry_name(key): param_text(value) for key, value in masked(params).items()})
-            if examples is not None and manifest is not None:
-                client.log_inputs(self._id, datasets=_datasets(examples, manifest))
-        client.set_tag(self._id, "hops.try", str(producer.try_number))
+            log.warning("The record of this training was not written, and the web pages lack it: %s", error)
 
 
-def _datasets(examples: Artifact, manifest: Manifest) -> list[Any]:
-    """Returns the splits that a training reads, with their origin."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+def record_evaluation(store: ArtifactStore, model: Manifest, evaluation: Artifact) -> None:
+    """Adds an evaluation's metrics to the record of the model's training, so that refused models have them, too."""
+    metrics = evaluation_metrics(evaluation)
+    update_training(store, model.producer.dag_id, training_of(model), lambda record: record.with_metrics(metrics))
 
-    inputs = {role: [artifact.uri for artifact in values] for role, values in manifest.inputs.items()}
-    source = {"uri": examples.uri, "kind": examples.kind, "fingerprint": examples.fingerprint, "made_from": inputs}
-    return [
-        DatasetInput(
-            dataset=Dataset(
-                name=f"{manifest.producer.task_id or examples.kind}/{split}",
-                digest=examples.fingerprint[:16],
-                source_type="hops",
-                source=json.dumps(source),
-                profile=json.dumps({"num_rows": counts.rows_out}),
-            ),
-            tags=[InputTag("mlflow.data.context", "training" if split == "train" else split)],
+
+def record_version(
+    store: ArtifactStore,
+    model: Artifact,
+    name: str,
+    version: int,
+    training: Mapping[str, Any],
+    evaluation: Artifact | None = None,
+) -> None:
+    """Adds a version to the record of a model's training; one that is missing, as of an imported model, is made."""
+    manifest = store.manifest(model.uri)
+    producer, run_id = manifest.producer, training_of(manifest)
+
+    def made() -> TrainingRecord:
+        at_ms = _now_ms()
+        curves = Curves()
+        for metric, value, step in metrics_of(model, training, evaluation):
+            curves.add(metric, step, value, at_ms)
+        record = TrainingRecord(
+            run_id=run_id,
+            name=f"{producer.run_id} {producer.task}",
+            status="FINISHED",
+            start_time=at_ms,
+            end_time=at_ms,
+            dag_run_id=producer.run_id,
+            task_id=producer.task_id,
+            map_index=producer.map_index,
+            iteration=producer.iteration,
+            params=masked(params_of(model, training)),
+            figures=curves.figures,
+            tags=lineage_tags(model),
         )
-        for split, counts in manifest.rows.items()
-    ]
+        write_training(store, producer.dag_id, record, curves.content())
+        return record
+
+    update_training(store, producer.dag_id, run_id, lambda record: record.with_version(name, version), made)
 
 
-@cache
-def environment_lock() -> str:
-    """Returns the libraries of this environment in the format of ``pip freeze``."""
-    # Setuptools puts its vendored packages on the path; they are not installed ones.
-    own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
-    metadata = [each.metadata for each in own]  # a property that reads a file
-    results = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
-    return "\n".join(sorted(results, key=str.lower)) + "\n"
+def _texts(params: Mapping[str, Any]) -> dict[str, str]:
+    return {entry_name(name): param_text(value) for name, value in masked(params).items()}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 class OrderedCalls:
@@ -208,12 +307,13 @@ class OrderedCalls:
         self._begun: deque[Future[None]] = deque()
 
     def do(self, call: Callable[[], None]) -> None:
-        """Queues a call."""
+        """Queues a call; raises the error of one that has failed since the last call."""
+        self.raise_error()
         self._begun.append(self._pool.submit(call))
 
     def finish(self) -> None:
         """Waits until all calls are done."""
-        wait(self._begun)
+        wait(list(self._begun))
 
     def raise_error(self) -> None:
         """Raises the error of a call that has failed since the last call."""

@@ -13,12 +13,12 @@ from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDe
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.reports.kept_cards import find_kept_card, keep_cards, read_kept_card
 from airflow_hops.reports.model_card import model_card
-from airflow_hops.reports.model_sources import Registration, VersionSources
+from airflow_hops.reports.model_sources import VersionSources
 from airflow_hops.reports.page import markdown
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, MayRead
 from airflow_hops.web.answers import Format, send_report
 from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
-from airflow_hops.web.models.records import Served, ServedModelOf, registered_versions
+from airflow_hops.web.models.records import Served, ServedModelOf
 
 router = APIRouter(prefix="/api/dags/{dag_id}/models/{model}/versions/{version}", tags=["reports"])
 
@@ -52,18 +52,12 @@ def report_model_version(
             if hidden := [dag_id for dag_id in card.dags if dag_id not in allowed]:
                 raise HTTPException(403, f"the stored card mentions {len(hidden)} DAGs that you may not see")
             return send_report(title, read_kept_card(store, card, format), format)
-        registered, problem = registered_versions(served)
-        known = Registration.from_entry(registered[version]) if version in registered else None
-        if known is not None and known.dag_id and known.dag_id not in allowed:
-            known = None
-        sources = VersionSources(store, served.name, version, allowed, known)
-        versions = registered.keys() | {event.version for event in sources.record.history}
+        sources = VersionSources(store, served.name, version, allowed)
+        versions = {event.version for event in sources.record.history}
         if version not in versions:
             there = sorted(versions) or "none"
             raise HTTPException(404, f"model {served.name!r} has no version {version}; it has {there}")
         sources.notes += problems
-        if problem is not None:
-            sources.notes.append(f"MLflow's entry is left out: {problem}.")
         if card is not None:
             at = f"{card.at}, after {card.after}"
             sources.notes.append(f"A card was stored at {at}, in {card.folder}: add kept=true to the address.")
@@ -73,9 +67,7 @@ def report_model_version(
 
 def keep_cards_of(served: ServedModelOf, version: int | None = None) -> str | None:
     """Stores the cards of versions that a person has just decided on, or of one with a new note; returns the error."""
-    registered, _ = registered_versions(served)
-    known = {version: Registration.from_entry(entry) for version, entry in registered.items()}
-    return keep_cards(served.hook.store, served.name, documentation_of, known, version=version)
+    return keep_cards(served.hook.store, served.name, documentation_of, version=version)
 
 
 def documentation_of(dag_id: str) -> str | None:

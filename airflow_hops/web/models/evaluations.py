@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException
@@ -15,7 +14,7 @@ from airflow_hops.web.access import READS_ARTIFACTS, MayRead
 from airflow_hops.web.artifacts.lookup import FoundArtifact
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import returned_by_runs
-from airflow_hops.web.models.records import Served, is_evaluation_of, read_model_record, registered_versions
+from airflow_hops.web.models.records import Served, is_evaluation_of, read_model_record
 from airflow_hops.web.models.routes import made_by
 from airflow_hops.web.types import Model
 
@@ -35,20 +34,14 @@ def get_version_evaluation(
 ) -> Evaluation:
     """Returns the evaluation of a version by the run that made it."""
     record = read_model_record(served.hook.store, served.name)
-    serving = record.served(version)
-    tags: Mapping[str, str] = {}
-    if serving is None:
-        registered, problem = registered_versions(served)
-        if problem is not None:
-            raise HTTPException(502, problem)
-        tags = registered.get(version, {}).get("tags", {})
-    maker = made_by(record, version, tags, MayRead(user, DagAccessEntity.XCOM))
+    maker = made_by(record, version, MayRead(user, DagAccessEntity.XCOM))
     if maker is None:
         raise HTTPException(404, f"which run made version {version} of model {served.name!r} is not known")
     with create_session() as session:
         returned = returned_by_runs(session, maker.dag_id, [maker.run_id])
     evaluations = [each for each in returned if each.artifact.kind == "evaluation"]
-    fingerprint = serving.fingerprint if serving else tags.get("hops.fingerprint")
+    known = record.served(version) or record.registered().get(version)
+    fingerprint = known.fingerprint if known else None
     if fingerprint is not None:
         evaluations = [each for each in evaluations if is_evaluation_of(each.artifact, fingerprint)][:1]
     if len(evaluations) != 1:  # if the model is unknown, the run must have only one evaluation

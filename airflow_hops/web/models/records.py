@@ -20,7 +20,6 @@ from airflow_hops.core.store.model_records import read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.artifacts.lookup import hook_of, open_artifact, pipeline_of, reaching
 from airflow_hops.web.artifacts.tasks import returned_by_runs
-from airflow_hops.web.queries import ask
 from airflow_hops.web.types import Model, Number, Time
 from airflow_hops.web.unusable_files import reading_threads
 
@@ -242,9 +241,6 @@ ModelName = Annotated[
     str, PathParameter(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=220, description="The model's name")
 ]
 
-_VERSIONS = 500
-"""Maximum number of MLflow versions on a page; older ones are left out."""
-
 
 @dataclass(frozen=True)
 class ServedModelOf:
@@ -298,12 +294,3 @@ def _find_decided(served: Served) -> ServedModelOf:
 
 
 Decided = Annotated[ServedModelOf, Depends(_find_decided)]
-
-
-def registered_versions(served: ServedModelOf) -> tuple[dict[int, Mapping[str, Any]], str | None]:
-    """Returns the newest 500 MLflow versions by number, and the error if MLflow does not answer."""
-    try:
-        result = ask(served.hook, "registry/versions", {"model_name": served.name, "max_results": _VERSIONS})
-    except HTTPException as error:
-        return {}, str(error.detail)
-    return {each["version"]: each for each in result["versions"]}, None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Collection, Container, Iterable
+from datetime import datetime
 
 from fastapi import APIRouter
 from sqlalchemy.orm import Session
@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDep
 from airflow_hops.airflow_internals.database import create_session
 from airflow_hops.core.contract.model_record import ModelRecord
-from airflow_hops.reports.model_sources import DECISION_NOTE
+from airflow_hops.core.contract.redaction import masked, redacted
+from airflow_hops.core.store.training_records import Notes, read_version_notes
 from airflow_hops.web.access import READS_ARTIFACTS, MayRead, may_change
-from airflow_hops.web.artifacts.lookup import pipeline_of
+from airflow_hops.web.artifacts.lookup import pipeline_of, reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress, returned_address
 from airflow_hops.web.artifacts.tasks import ReturnedArtifact, last_returned, read_pipelines, together
-from airflow_hops.web.models.notes import is_own_tag
 from airflow_hops.web.models.records import (
     Decision,
     Rollout,
@@ -25,11 +25,11 @@ from airflow_hops.web.models.records import (
     VersionShare,
     decisions_of,
     read_model_record,
-    registered_versions,
     rollout_of,
     served_models,
     shares_of,
 )
+from airflow_hops.web.runs.records import Trainings
 from airflow_hops.web.runs.states import compared_models, verdict_against, why_refused
 from airflow_hops.web.types import Model, Number, Page, RunAddress, Time
 
@@ -124,26 +124,25 @@ class ModelSummary(ServedModel):
 
 
 class RegisteredVersion(Model):
-    """A version: registered, deployed, or both."""
+    """A version that was deployed."""
 
     version: int
     role: str | None
     """``champion`` or ``challenger``; null if it does not serve."""
-    aliases: list[str]
-    """MLflow aliases."""
     created_at: Time | None
-    """Time of registration; null if MLflow does not answer or does not have it."""
+    """Time of its first deployment; null if it is not in the model's record."""
     made_by: RunAddress | None
-    """Run that trained and deployed it; null if it is unknown, or the user may not read it."""
+    """Run that deployed it; null if it is unknown, or the user may not read it."""
+    trained_by: RunAddress | None
+    """DAG and id of its training run; null if there is none, or the user may not read it."""
     fingerprint: str | None
     """Fingerprint of the model artifact."""
     note: str
-    """The users' note: MLflow's description."""
+    """The users' note."""
     tags: dict[str, str]
     """Tags of users by name, and notes on decisions about it, ``hops.decision_note.<time>``."""
-    mlflow_run_id: str | None
     metrics: dict[str, Number]
-    """Metrics of its MLflow run; ``evaluation.*`` are those that blessed it. Empty if the user may not read the DAG."""
+    """Metrics of its training run; ``evaluation.*`` are those that blessed it. Empty if the user may not read it."""
     last_event: Decision | None
 
 
@@ -215,48 +214,54 @@ def get_model(user: GetUserDep, served: Served) -> ModelDetail:
 
 @router.get("/{model}/versions", dependencies=[READS_ARTIFACTS])
 def list_model_versions(user: GetUserDep, served: Served) -> Page[RegisteredVersion]:
-    """Lists the versions of a model, newest first, from its record and MLflow, which may be a problem."""
-    record = read_model_record(served.hook.store, served.name)
-    registered, problem = registered_versions(served)
-    readable = MayRead(user, DagAccessEntity.XCOM)
-    decisions = decisions_of(record, readable)
-    roles = {served.version: (role, served.fingerprint) for role, served in record.serving.items()}
-    last = {decision.version: decision for decision in reversed(decisions)}
+    """Lists the versions of a model, newest first, from its record and those of its trainings."""
+    store = served.hook.store
+    record = read_model_record(store, served.name)
+    readable, runs = MayRead(user, DagAccessEntity.XCOM), MayRead(user, DagAccessEntity.XCOM, DagAccessEntity.RUN)
+    last = {decision.version: decision for decision in reversed(decisions_of(record, readable))}
+    first = record.registered()
+    serving = {of.version: (role, of) for role, of in record.serving.items()}
+    with reaching(store):
+        noted = read_version_notes(store, served.name)
+        uris = {version: event.model for version, event in first.items() if event.model}
+        trained_in = {version: store.dag_of(uri) for version, uri in uris.items()}
+        known = [Trainings(store, dag_id) for dag_id in sorted(set(trained_in.values())) if dag_id in runs]
+    trained = {
+        each.version: (trainings.dag_id, run)
+        for trainings in known
+        for run in trainings.runs.values()
+        for each in run.versions
+        if each.name == served.name
+    }
     versions = []
-    for version in sorted(registered.keys() | last.keys(), reverse=True):
-        entry = registered.get(version, {})
-        tags = entry.get("tags", {})
-        role, fingerprint = roles.get(version, (None, None))
-        created_ms = entry.get("created_ms")
-        hidden = bool(tags.get("hops.dag_id")) and tags["hops.dag_id"] not in readable
+    for version in sorted(last, reverse=True):
+        event, notes = first.get(version), noted.get(version, Notes())
+        role, of = serving.get(version, (None, None))
+        hidden = event is not None and event.made_by.get("dag_id", served.dag_id) not in readable
+        dag_id, run = trained.get(version, (None, None))
         versions.append(
             RegisteredVersion(
                 version=version,
                 role=role,
-                aliases=entry.get("aliases", []),
-                created_at=None if created_ms is None else datetime.fromtimestamp(created_ms / 1000, UTC),
-                made_by=made_by(record, version, tags, readable),
-                fingerprint=tags.get("hops.fingerprint") or fingerprint,
-                note="" if hidden else entry.get("note", ""),
-                tags={
-                    name: text
-                    for name, text in tags.items()
-                    if not hidden and (is_own_tag(name) or name.startswith(DECISION_NOTE))
-                },
-                mlflow_run_id=None if hidden else entry.get("run_id") or None,
-                metrics={} if hidden else entry.get("metrics", {}),
-                last_event=last.get(version),
+                created_at=None if event is None else datetime.fromisoformat(event.at),
+                made_by=made_by(record, version, readable),
+                trained_by=None if run is None or dag_id is None else RunAddress(dag_id=dag_id, run_id=run.run_id),
+                fingerprint=of.fingerprint if of else event.fingerprint if event else None,
+                note="" if hidden else redacted(notes.note),
+                tags={} if hidden else masked(notes.tags),
+                metrics={} if run is None else run.metrics,
+                last_event=last[version],
             )
         )
-    problems = [problem] if problem else []
+    problems = [problem for trainings in known for problem in trainings.problems]
     return Page[RegisteredVersion](total_entries=len(versions), entries=versions, problems=problems)
 
 
-def made_by(record: ModelRecord, version: int, tags: Mapping[str, str], readable: Container[str]) -> RunAddress | None:
-    """Returns the run that deployed a version, from the record or MLflow's tags; None if the user may not read it."""
+def made_by(record: ModelRecord, version: int, readable: Container[str]) -> RunAddress | None:
+    """Returns the run that deployed a version; None if it is not recorded, or the user may not read it."""
     began = record.began(version)
     by = began.made_by if began else {}
-    dag_id, run_id = by.get("dag_id") or tags.get("hops.dag_id"), by.get("run_id") or tags.get("hops.run_id")
+    dag_id, run_id = by.get("dag_id"), by.get("run_id")
     if not dag_id or not run_id or dag_id not in readable:
         return None
     return RunAddress(dag_id=dag_id, run_id=run_id)

@@ -12,14 +12,13 @@ from typing import Literal
 from fastapi import APIRouter
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError
-from airflow_hops.core.contract.run_record import RECORD_TAG, RunRecord
+from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
-from airflow_hops.web.queries import ask
-from airflow_hops.web.runs.trainings import RunId, tracking_hook
+from airflow_hops.web.runs.trainings import TrainingId, tracking_hook, trainings_of
 from airflow_hops.web.types import Model
 
 router = APIRouter(
@@ -86,10 +85,10 @@ class CodeDifferences(Model):
     """False if more files differ than are listed."""
 
 
-@router.get("/{mlflow_run_id}/provenance")
-def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
+@router.get("/{training_id}/provenance")
+def get_run_provenance(dag_id: str, training_id: TrainingId) -> RunProvenance:
     """Returns data and libraries of a training run; those of a run without a record are not known."""
-    store, tags, record = _find(dag_id, mlflow_run_id)
+    store, tags, record = _find(dag_id, training_id)
     inputs = [] if record is None else [(role, each) for role, all in record.artifacts().items() for each in all]
     with reaching(store):
         data = [_data(store, dag_id, role, artifact) for role, artifact in inputs]
@@ -109,10 +108,10 @@ def get_run_provenance(dag_id: str, mlflow_run_id: RunId) -> RunProvenance:
     )
 
 
-@router.get("/{mlflow_run_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
-def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId) -> CodeDifferences:
+@router.get("/{training_id}/code-differences/{other_run_id}", dependencies=[READS_CODE])
+def get_code_differences(dag_id: str, training_id: TrainingId, other_run_id: TrainingId) -> CodeDifferences:
     """Returns the differences of another run's code from that of a run."""
-    ids = [mlflow_run_id, other_run_id]
+    ids = [training_id, other_run_id]
     sides = [_code(dag_id, run_id) for run_id in ids]
     lacking = [run_id for run_id, side in zip(ids, sides, strict=True) if side is None]
     if lacking:
@@ -129,12 +128,11 @@ def get_code_differences(dag_id: str, mlflow_run_id: RunId, other_run_id: RunId)
 
 
 def _find(dag_id: str, run_id: str) -> tuple[ArtifactStore, Mapping[str, str], RunRecord | None]:
-    """Returns the store, MLflow's tags of a run, and its record; HTTPException (410) if the DAG has no such run."""
-    hook = tracking_hook(dag_id)
-    tags = ask(hook, "runs/tags", {"experiment": dag_id, "run_id": run_id})["tags"]
-    key = tags.get(RECORD_TAG)
-    with reaching(hook.store):
-        return hook.store, tags, None if key is None else read_record(hook.store, dag_id, key)
+    """Returns the store, the tags of a run, and the record of its step; HTTPException (404) if there is no such run."""
+    store = tracking_hook(dag_id).store
+    run, training = trainings_of(dag_id).find(run_id)
+    with reaching(store):
+        return store, run.tags, None if training.record is None else read_record(store, dag_id, training.record)
 
 
 def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | None:

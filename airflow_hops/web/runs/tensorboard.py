@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from shlex import quote
 
 import httpx
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -25,10 +26,10 @@ from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_LOGS
 from airflow_hops.web.artifacts.lookup import TaskInstancePath, is_of
 from airflow_hops.web.frames import NO_OTHER_SITE
-from airflow_hops.web.queries import RuntimeServers, ServerProgram
+from airflow_hops.web.runs.tensorboard_servers import TensorBoards
 
 router = APIRouter(prefix="/tensorboard")
-_servers = RuntimeServers()
+_boards = TensorBoards()
 _REQUEST_HEADERS = {"accept", "content-type", "if-none-match"}
 _RESPONSE_HEADERS = {"cache-control", "content-security-policy", "content-type", "etag", "expires"}
 _TIMEOUT_S = 60.0
@@ -44,26 +45,17 @@ async def show(request: Request, task: TaskInstancePath, path: str) -> Response:
     """Proxies the TensorBoard of one task instance, which is started if necessary."""
     logdir, runtime = await run_in_threadpool(_find_events, task)
     try:
-        address = await run_in_threadpool(_servers.address, program_of(logdir, runtime))
+        address = await run_in_threadpool(_boards.address, logdir, runtime)
     except HopsError as error:
-        raise HTTPException(502, str(error)) from error
+        # Only a server with a runtime environment can start it.
+        there = f"where TensorBoard is installed, this shows it: tensorboard --logdir {quote(str(logdir))}"
+        raise HTTPException(502, f"{error}\n{there}") from error
     answer = await _pass_on(request, f"{address}/{path}")
     if path == "" and answer.status_code == 200:
         # The page loads fonts from the root of the host, which belongs to Airflow.
         page = bytes(answer.body).replace(b"url(/font-roboto/", b"url(font-roboto/")
         return Response(page, 200, {name: value for name, value in answer.headers.items() if name != "content-length"})
     return answer
-
-
-def program_of(logdir: Path, runtime: Path) -> ServerProgram:
-    """Returns the TensorBoard program for a folder of event files."""
-    return ServerProgram(
-        name=f"TensorBoard of {logdir}",
-        module="airflow_hops.ml.tracking.tensorboard",
-        runtime=runtime,
-        folder=logdir,
-        arguments=("--logdir", str(logdir)),
-    )
 
 
 def _find_events(task: Producer) -> tuple[Path, Path]:

@@ -1,23 +1,24 @@
-"""Training runs: a pipeline's MLflow runs with their DAG runs, provenance, code and files."""
+"""Training runs of a pipeline: a search, one run with its figures, and its curves, from their records in the store."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
-from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import APIRouter, HTTPException, Query
 from fastapi.params import Path as PathParameter
-from sqlalchemy import select
 
 from airflow_hops.airflow_internals.api_server import GetUserDep
-from airflow_hops.airflow_internals.database import DagRun, create_session
+from airflow_hops.airflow_internals.database import create_session
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.training_record import MetricFigures, RunDataset, TrainingRecord, TrainingTry
+from airflow_hops.core.store.training_records import read_curves
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_change
-from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of
-from airflow_hops.web.queries import ask, ask_bytes
+from airflow_hops.web.artifacts.lookup import hook_of, pipeline_of, reaching
+from airflow_hops.web.runs.records import TrainingRun, Trainings, dag_run_states
+from airflow_hops.web.runs.search import Getter, natural_key, parse_filter
 from airflow_hops.web.types import Model, Number
 
 router = APIRouter(
@@ -25,41 +26,9 @@ router = APIRouter(
 )
 _SORT = re.compile(r"(?P<down>-?)(?P<what>(?:metrics|params)\.[\w/.: -]{1,250}|run_name|status|start_time|duration)")
 _TRACKED = ("train", "deploy")
+_CHILDREN = 100
 
-RunId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="MLflow's run id")]
-
-
-class RunModelVersion(Model):
-    """A registered version of a model."""
-
-    name: str
-    version: int
-
-
-class TrainingRun(Model):
-    """An MLflow run."""
-
-    run_id: str
-    name: str
-    status: str
-    """MLflow's status; killed trainings stay RUNNING, see ``dag_run_state``."""
-    start_time: int
-    """Milliseconds since the epoch."""
-    end_time: int | None
-    params: dict[str, str]
-    metrics: dict[str, Number]
-    """Last values."""
-    tags: dict[str, str]
-    parent: str | None
-    """Id of the parent run."""
-    dag_run_id: str | None
-    dag_run_state: str | None
-    """Null if Airflow no longer has the DAG run."""
-    task_id: str | None
-    map_index: int
-    iteration: int
-    versions: list[RunModelVersion] = []
-    """Model versions registered from it; of children, none."""
+TrainingId = Annotated[str, PathParameter(pattern=r"^[0-9a-f]{32}$", description="Id of the training run")]
 
 
 class TrainingRunPage(Model):
@@ -67,40 +36,25 @@ class TrainingRunPage(Model):
 
     runs: list[TrainingRun]
     next_page_token: str | None
-
-
-class MetricPoint(Model):
-    """A value of a metric, and its step."""
-
-    value: Number
-    step: int
-
-
-class MetricFigures(Model):
-    """A metric during a run."""
-
-    last: MetricPoint
-    min: MetricPoint | None
-    max: MetricPoint | None
-    count: int
-
-
-class RunDataset(Model):
-    """A data set that a run was trained or evaluated on."""
-
-    name: str
-    context: str | None
-    rows: int | None
+    problems: list[str]
+    """Files of runs that cannot be used."""
 
 
 class TrainingRunDetail(TrainingRun):
-    """MLflow's data on a run."""
+    """A training run in full."""
 
     figures: dict[str, MetricFigures]
     datasets: list[RunDataset]
+    tries: list[TrainingTry]
+    cost: dict[str, Number]
+    """``core_s`` and ``gpu_s``: CPU and GPU seconds; empty before the end."""
+    mlflow_run_id: str | None
+    mlflow_url: str | None
+    """Its page in MLflow; null without a server of MLflow."""
     may_annotate: bool
     """Whether the user may set its note and tags."""
     children: list[TrainingRun]
+    """Its newest trials, at most a hundred."""
 
 
 class MetricCurve(Model):
@@ -109,24 +63,44 @@ class MetricCurve(Model):
     run_id: str
     metric: str
     points: int
-    """Total number of points; curves of more than a thousand are sampled in a way that preserves their shape."""
+    """Total number of values; of more than a thousand, those that show the curve's shape are stored."""
     steps: list[int]
     values: list[Number]
     times: list[int]
     """Milliseconds since the epoch."""
 
 
+def _duration(run: TrainingRun) -> float | None:
+    return None if run.end_time is None else (run.end_time - run.start_time) / 1000
+
+
+_NUMBERS: dict[str, Getter] = {
+    "metrics": lambda run: run.metrics,
+    "start_time": lambda run: run.start_time,
+    "end_time": lambda run: run.end_time,
+    "duration": _duration,
+}
+_TEXTS: dict[str, Getter] = {
+    "params": lambda run: run.params,
+    "tags": lambda run: run.tags,
+    "run_id": lambda run: run.run_id,
+    "run_name": lambda run: run.name,
+    "status": lambda run: run.status,
+    "note": lambda run: run.note or None,
+}
+
+
 @router.get("")
 def list_training_runs(
     dag_id: str,
-    search: Annotated[str, Query(max_length=2000, description="MLflow's search syntax")] = "",
+    search: Annotated[str, Query(max_length=2000, description="Comparisons joined by AND, as in MLflow")] = "",
     sort: Annotated[
         str, Query(max_length=300, description="metrics.…, params.…, run_name, …; a leading - means descending")
     ] = ("-start_time"),
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    page_token: Annotated[str | None, Query(max_length=2000)] = None,
+    page_token: Annotated[str | None, Query(pattern=r"^[0-9]{0,9}$")] = None,
 ) -> TrainingRunPage:
-    """Lists training runs of a pipeline, filtered and ordered by MLflow; by default newest first.
+    """Lists training runs of a pipeline, filtered and ordered; by default newest first.
 
     Raises:
         HTTPException: 422, the filter is invalid; the message says where.
@@ -136,33 +110,57 @@ def list_training_runs(
         raise HTTPException(
             422, f"sort is {sort!r}; expected metrics.<name>, params.<name>, run_name, status, start_time or duration"
         )
-    entity, dot, name = wanted["what"].partition(".")
-    order = f"{entity}.`{name}`" if dot else entity
-    order_by = [f"{order} {'DESC' if wanted['down'] else 'ASC'}"]
-    params = {"filter": search, "order_by": order_by, "max_results": limit, "page_token": page_token or None}
-    result = ask(tracking_hook(dag_id), "runs/search", {"experiment": dag_id, **params})
-    runs = _with_dag_runs(dag_id, result["runs"])
-    return TrainingRunPage(runs=[TrainingRun(**run) for run in runs], next_page_token=result["next_page_token"])
+    try:
+        matches = parse_filter(search, _NUMBERS, _TEXTS)
+    except BadInput as error:
+        raise HTTPException(422, str(error)) from error
+    trainings = trainings_of(dag_id)
+    runs = _ordered([run for run in trainings.runs.values() if matches(run)], wanted["what"], bool(wanted["down"]))
+    first = int(page_token or 0)
+    last = first + limit
+    return TrainingRunPage(
+        runs=with_dag_runs(dag_id, runs[first:last]),
+        next_page_token=str(last) if last < len(runs) else None,
+        problems=trainings.problems,
+    )
 
 
-@router.get("/{mlflow_run_id}")
-def get_training_run(user: GetUserDep, dag_id: str, mlflow_run_id: RunId) -> TrainingRunDetail:
+@router.get("/{training_id}")
+def get_training_run(user: GetUserDep, dag_id: str, training_id: TrainingId) -> TrainingRunDetail:
     """Returns a training run."""
-    result = ask(tracking_hook(dag_id), "runs/get", {"experiment": dag_id, "run_id": mlflow_run_id})
-    result["children"] = _with_dag_runs(dag_id, result["children"])
-    (run,) = _with_dag_runs(dag_id, [result])
-    return TrainingRunDetail(**run, may_annotate=may_change(user, dag_id))
+    trainings = trainings_of(dag_id)
+    run, record = trainings.find(training_id)
+    nested = _ordered([each for each in trainings.runs.values() if each.parent == training_id], "start_time", True)
+    (run,) = with_dag_runs(dag_id, [run])
+    return TrainingRunDetail(
+        **{name: getattr(run, name) for name in TrainingRun.model_fields},
+        figures=dict(record.figures),
+        datasets=list(record.datasets),
+        tries=list(record.tries),
+        cost=dict(record.cost),
+        mlflow_run_id=record.mlflow.get("run"),
+        mlflow_url=_mlflow_url(tracking_hook(dag_id).settings.tracking_uri, record),
+        may_annotate=may_change(user, dag_id),
+        children=with_dag_runs(dag_id, nested[:_CHILDREN]),
+    )
 
 
-@router.get("/{mlflow_run_id}/curves")
+@router.get("/{training_id}/curves")
 def list_curves(
     dag_id: str,
-    mlflow_run_id: RunId,
+    training_id: TrainingId,
     metric: Annotated[list[str] | None, Query(max_length=50, description="Metrics; all by default")] = None,
 ) -> list[MetricCurve]:
     """Lists the metrics of a run over time."""
-    params = {"experiment": dag_id, "run_id": mlflow_run_id, "metrics": metric}
-    return [MetricCurve(**each) for each in ask(tracking_hook(dag_id), "runs/curves", params)["curves"]]
+    store = tracking_hook(dag_id).store
+    _, record = trainings_of(dag_id).find(training_id)
+    with reaching(store):
+        stored = read_curves(store, dag_id, training_id).curves
+    return [
+        MetricCurve.of(curve, run_id=training_id, metric=name, points=max(len(curve.steps), _count(record, name)))
+        for name, curve in stored.items()
+        if metric is None or name in metric
+    ]
 
 
 def tracking_hook(dag_id: str) -> RuntimeHook:
@@ -173,83 +171,41 @@ def tracking_hook(dag_id: str) -> RuntimeHook:
     return hook_of(pipeline.conn_id(trains))
 
 
-def _with_dag_runs(dag_id: str, runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the runs with the task instances named by their tags."""
-    runs = list(runs)
-    run_ids = {run["tags"].get("hops.run_id", "") for run in runs}
-    with create_session() as session:
-        mine = (DagRun.dag_id == dag_id, DagRun.run_id.in_(run_ids))
-        rows = session.execute(select(DagRun.run_id, DagRun.state).where(*mine))
-        states = {row.run_id: str(row.state) for row in rows}
-    return [
-        {
-            **run,
-            "dag_run_id": run["tags"].get("hops.run_id"),
-            "dag_run_state": states.get(run["tags"].get("hops.run_id", "")),
-            "task_id": run["tags"].get("hops.task_id"),
-            **{name: _position(run["tags"], name) for name in ("map_index", "iteration")},
-        }
-        for run in runs
-    ]
+def trainings_of(dag_id: str) -> Trainings:
+    """Returns the trainings of a pipeline."""
+    return Trainings(tracking_hook(dag_id).store, dag_id)
 
 
-def _position(tags: Mapping[str, str], name: str) -> int:
-    index = tags.get(f"hops.{name}", "")
-    return int(index) if index.isdecimal() else -1
+def with_dag_runs(dag_id: str, runs: list[TrainingRun]) -> list[TrainingRun]:
+    """Returns runs with the states of their DAG runs."""
+    states = dag_run_states(dag_id, runs)
+    return [run.model_copy(update={"dag_run_state": states.get(run.dag_run_id or "")}) for run in runs]
 
 
-_PREVIEW_BYTES = 256 << 10
-_PICTURES = {
-    ".gif": "image/gif",
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".webp": "image/webp",
-}
-_HEADERS = {"Content-Security-Policy": "default-src 'none'; sandbox", "Cache-Control": "private, no-cache"}
-_BINARY: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
-FilePath = Annotated[str, Query(max_length=1000, description="Path in the list of the run's files")]
+def _ordered(runs: list[TrainingRun], what: str, down: bool) -> list[TrainingRun]:
+    """Returns runs by a figure; those that lack it are last, and equal ones by their start, newest first."""
+    entity, dot, name = what.partition(".")
+    if dot:
+        values: dict[str, Any] = {run.run_id: getattr(run, entity).get(name) for run in runs}
+    else:
+        get = {**_NUMBERS, **_TEXTS}[what]
+        values = {run.run_id: get(run) for run in runs}
+    runs = sorted(runs, key=lambda run: (-run.start_time, run.run_id))
+    present = [run for run in runs if values[run.run_id] is not None]
+    present.sort(key=lambda run: natural_key(values[run.run_id]), reverse=down)
+    return [*present, *(run for run in runs if values[run.run_id] is None)]
 
 
-class RunFile(Model):
-    """A file."""
-
-    path: str
-    size_bytes: int | None
+def _count(record: TrainingRecord, metric: str) -> int:
+    figures = record.figures.get(metric)
+    return 0 if figures is None else figures.count
 
 
-class RunFiles(Model):
-    """A run's files; ``whole`` is false if there are too many to list."""
-
-    files: list[RunFile]
-    whole: bool
-
-
-@router.get("/{mlflow_run_id}/files")
-def list_run_files(dag_id: str, mlflow_run_id: RunId) -> RunFiles:
-    """Lists the files of a training run."""
-    return RunFiles(**ask(tracking_hook(dag_id), "run_files/tree", {"experiment": dag_id, "run_id": mlflow_run_id}))
-
-
-@router.get("/{mlflow_run_id}/files/preview", response_class=Response, responses=_BINARY)
-def preview_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
-    """Returns the first 256 KiB of a file as plain text; images are complete."""
-    picture = _PICTURES.get(PurePosixPath(path).suffix.lower())
-    content = _read(dag_id, mlflow_run_id, path, None if picture else _PREVIEW_BYTES)
-    return Response(content, headers=_HEADERS, media_type=picture or "text/plain; charset=utf-8")
-
-
-@router.get("/{mlflow_run_id}/files/download", response_class=Response, responses=_BINARY)
-def download_run_file(dag_id: str, mlflow_run_id: RunId, path: FilePath) -> Response:
-    """Downloads a file."""
-    name = quote(PurePosixPath(path).name)
-    headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-    content = _read(dag_id, mlflow_run_id, path, None)
-    return Response(content, headers=headers, media_type="application/octet-stream")
-
-
-def _read(dag_id: str, run_id: str, path: str, max_bytes: int | None) -> bytes:
-    params = {"experiment": dag_id, "run_id": run_id, "path": path, "max_bytes": max_bytes}
-    return ask_bytes(tracking_hook(dag_id), "run_files/read", params)
+def _mlflow_url(tracking_uri: str, record: TrainingRecord) -> str | None:
+    """Returns the address of a run's page in MLflow, without credentials."""
+    parts = urlsplit(tracking_uri)
+    if parts.scheme not in ("http", "https") or not record.mlflow:
+        return None
+    host = parts.netloc.rpartition("@")[2]
+    of = f"experiments/{record.mlflow.get('experiment')}/runs/{record.mlflow.get('run')}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}/#/{of}"

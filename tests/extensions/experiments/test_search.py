@@ -89,7 +89,7 @@ def test_searches_of_a_dag(
     model = Artifact.from_dict(returned["trees"])
     folder = study_folder(store, "search", "trees", run.run_id)
     record, trials = folder.read(), folder.trials()
-    assert record is not None and record.counts == {"complete": 4} and record.mlflow_run
+    assert record is not None and record.counts == {"complete": 4} and record.training
     assert {(trial.params["leaf"], trial.params["depth"]) for trial in trials} == {(200, 1), (200, 4), (3, 1), (3, 4)}
     best = trials[record.best or 0]
     assert model.properties["params"].items() >= {**best.params, "criterion": "entropy"}.items()

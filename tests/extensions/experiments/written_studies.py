@@ -110,7 +110,7 @@ def _trial(number: int, drawn: random.Random, metrics: int) -> TrialRecord:
         seconds=seconds,
         key=f"{number:064x}",
         run_id="manual__2026-11-20",
-        mlflow_run=None,
+        training=None,
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from airflow_hops.core.contract.artifacts import Artifact, HopsError, Producer
+from airflow_hops.core.store.training_records import read_curves, read_training
 from airflow_hops.ml.tracking import ModelRegistry, log_evaluation
 from tests.ml.train.trainings import Trainings, read_events
 
@@ -48,11 +49,13 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
     with pytest.raises(HopsError, match="was ended by SIGKILL") as failure:
         train()
     (after_failure,) = ask_mlflow.runs(None, tracking_uri, "tests")
+    run_id = after_failure["tags"]["hops.training"]
+    failed_record = read_training(trainings.store, "tests", run_id)
     model = train()
     lines = list(trainings.lines)
     (after_retry,) = ask_mlflow.runs(None, tracking_uri, "tests")
     evaluation = Artifact("file:///evaluation", "evaluation", "f", metrics={"eval_auc": 0.6})
-    log_evaluation(tracking_uri, model, "tests", evaluation)
+    log_evaluation(trainings.store, tracking_uri, model, trainings.store.manifest(model.uri), evaluation)
     (after_evaluation,) = ask_mlflow.runs(None, tracking_uri, "tests")
     deploy = Producer("tests", "tracked", "deploy")
     registered = ModelRegistry(tracking_uri, "m").register(model, deploy, evaluation=evaluation)
@@ -62,6 +65,9 @@ def tracked(trainings: Trainings, examples: Artifact, tmp_path_factory: pytest.T
         "failure": failure.value,
         "lines": lines,
         "failed": after_failure,
+        "failed_record": failed_record,
+        "record": read_training(trainings.store, "tests", run_id),
+        "curves": read_curves(trainings.store, "tests", run_id).curves,
         "finished": after_retry,
         "evaluated": after_evaluation,
         "registered": registered,
@@ -78,6 +84,22 @@ def test_retry_continues_the_run_of_the_previous_try(tracked: dict[str, Any]) ->
     assert {1} <= {step for step, _ in failed["metrics"]["loss"]} <= {1, 2}
     assert sorted({step for step, _ in finished["metrics"]["loss"]}) == [1, 2, 3]
     assert finished["metrics"]["gradient_norm"] == [(7, 0.25)]
+
+
+def test_record_continues_through_a_killed_try(tracked: dict[str, Any]) -> None:
+    failed, record = tracked["failed_record"], tracked["record"]
+    assert (failed.status, record.status) == ("FAILED", "FINISHED")
+    assert [attempt.end_time is not None for attempt in record.tries] == [True, True]
+    assert "was ended by SIGKILL" in record.tries[0].error and record.tries[1].error is None
+    assert record.start_time == failed.start_time == record.tries[0].start_time
+    assert tracked["curves"]["loss"].steps == [1, 2, 3]
+    assert record.figures["loss"].last.value == tracked["curves"]["loss"].values[-1]
+    assert record.figures["gradient_norm"].last.to_dict() == {"value": 0.25, "step": 7}
+    assert record.figures["evaluation.eval_auc"].last.value == 0.6
+    assert record.params == tracked["finished"]["params"]
+    assert record.tags.items() <= tracked["finished"]["tags"].items()
+    assert record.mlflow["run"] == tracked["finished"]["id"] and record.cost["core_s"] > 0
+    assert {each.context: each.rows for each in record.datasets}["training"] == 1001
 
 
 def test_retry_resumes_after_last_checkpoint(tracked: dict[str, Any], trainings: Trainings) -> None:
@@ -116,29 +138,18 @@ def test_secrets_among_hyperparameters_are_written_nowhere(tracked: dict[str, An
     }
     folder = trainings.store.local(tracked["model"])
     assert json.loads((folder / "training.json").read_text())["params"]["password"] == "***"
-    client = MlflowClient(tracked["tracking_uri"])
-    logged = Path(client.download_artifacts(tracked["finished"]["id"], "training.json", str(trainings.store.root[7:])))
-    written = {str(file): file.read_bytes() for file in [logged, *folder.rglob("*")] if file.is_file()}
+    records = Path(trainings.store.root[7:]) / "_trainings"
+    files = [file for place in (folder, records) for file in place.rglob("*") if file.is_file()]
+    written = {str(file): file.read_bytes() for file in files}
     for secret in ("hunter2", "PW-x", "s1g", "t0ken", "k3y", "h1dden"):
         assert [name for name, content in written.items() if secret.encode() in content] == []
         assert secret not in json.dumps(tracked["runs"])
         assert not [line for line in tracked["lines"] if secret in line]
 
 
-def test_run_names_its_training_data(tracked: dict[str, Any]) -> None:
-    finished, examples = tracked["finished"], tracked["examples"]
-    assert finished["tags"]["hops.model"] == tracked["model"].uri
-    assert finished["tags"]["hops.fingerprint"] == tracked["model"].fingerprint
-    by_split = {each["name"].rpartition("/")[2]: each for each in finished["inputs"]}
-    assert set(by_split) == {"train", "eval"}
-    assert json.loads(by_split["train"]["source"])["fingerprint"] == examples.fingerprint
-    assert json.loads(by_split["train"]["profile"]) == {"num_rows": 1001}
-
-
-def test_run_stores_code_and_environment(tracked: dict[str, Any]) -> None:
-    finished = tracked["finished"]
-    assert finished["files"] == ["code/training_functions.py", "environment/requirements.txt", "training.json"]
-    assert "horovod==0.28.1" in finished["requirements"].splitlines()
+def test_run_leads_to_the_model_in_the_store(tracked: dict[str, Any]) -> None:
+    tags = tracked["finished"]["tags"]
+    assert (tags["hops.model"], tags["hops.fingerprint"]) == (tracked["model"].uri, tracked["model"].fingerprint)
 
 
 def test_run_has_evaluation_metrics_before_deployment(tracked: dict[str, Any]) -> None:
@@ -147,9 +158,12 @@ def test_run_has_evaluation_metrics_before_deployment(tracked: dict[str, Any]) -
     assert run["metrics"] == tracked["evaluated"]["metrics"]
 
 
-def test_failing_mlflow_does_not_fail_an_evaluation(tracked: dict[str, Any], caplog: Any, tmp_path: Path) -> None:
+def test_failing_mlflow_does_not_fail_an_evaluation(
+    tracked: dict[str, Any], trainings: Trainings, caplog: Any, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    log_evaluation(f"sqlite:///{tmp_path}/file/mlflow.db", tracked["model"], "tests", tracked["model"])
+    uri, model = f"sqlite:///{tmp_path}/file/mlflow.db", tracked["model"]
+    log_evaluation(trainings.store, uri, model, trainings.store.manifest(model.uri), Artifact("e", "evaluation", "f"))
     assert "These metrics were not logged to the training's run in MLflow" in caplog.text
 
 

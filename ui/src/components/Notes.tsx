@@ -106,7 +106,7 @@ function Editor({
           />
           {others.length > 0 && (
             <Field.HelperText>
-              Kept unchanged, because they do not fit on one line: {formatList(others)}. Edit them in MLflow.
+              Kept unchanged, because they do not fit on one line: {formatList(others)}.
             </Field.HelperText>
           )}
         </Field.Root>

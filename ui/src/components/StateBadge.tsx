@@ -42,7 +42,7 @@ const STATES: Record<string, { palette: string; icon: IconType }> = {
   upstream_failed: { palette: "upstream_failed", icon: LuTriangleAlert },
   restarting: { palette: "restarting", icon: LuRotateCcw },
   removed: { palette: "removed", icon: LuBan },
-  // MLflow's.
+  // Training runs.
   FINISHED: { palette: "success", icon: LuCheck },
   FAILED: { palette: "failed", icon: LuX },
   KILLED: { palette: "failed", icon: LuBan },

@@ -1,10 +1,10 @@
-/** Tags that people give, as lines of text and as what MLflow keeps. */
+/** Tags that people give, as lines of text and as they are stored. */
 
 type Tags = Readonly<Record<string, string>>;
 
-/** People's own tags, without MLflow's and this package's. */
+/** People's own tags, without this package's. */
 export const ownTags = (tags: Tags): Tags =>
-  Object.fromEntries(Object.entries(tags).filter(([name]) => !/^(mlflow|hops)\./.test(name)));
+  Object.fromEntries(Object.entries(tags).filter(([name]) => !/^hops\./.test(name)));
 
 /** One `name: value` in a line. */
 export const writeTags = (tags: Tags): string =>

@@ -213,9 +213,10 @@ def _search(
     record: ExperimentRecord,
 ) -> Outcome:
     user, spec = running[-1], folder.project.spec
-    run = TrainingRun(spec, folder.study.uri)
     report = {"train": user.name, "name": experiment.name, "function": experiment.called, "run": folder.run}
-    runs = StudyRuns(run, ledger.study, lambda: run.begin(report, None, None, spec.code_paths))
+    run = TrainingRun(spec, report, folder.study_name)
+    ledger.update(training=run.record.run_id)
+    runs = StudyRuns(run, ledger.study)
     done = [trial.params for trial in ledger.current if trial.state in ("complete", "running")]
     study = OptunaStudy(options, ledger.trials, done, experiment.make_sampler, experiment.points)
     name_of = _namer(experiment, record)
@@ -237,8 +238,11 @@ def _search(
         search.say = _say
         try:
             winner = search.run()
-        except BadInput as error:
-            raise error from _Stopped() if search.cut_short else None
+        except BaseException as failure:
+            run.fail(failure)
+            if isinstance(failure, BadInput):
+                raise failure from _Stopped() if search.cut_short else None
+            raise
     record = replace(record, trials=dict(Counter(trial.state for trial in ledger.own)))
     params, returned = user.arguments(winner.params), _returned(folder, name_of(winner), winner)
     if experiment.space is None:
@@ -247,7 +251,9 @@ def _search(
             ledger.update(published=True)  # resumed when the task is cleared
             ledger.save(final=True)
             why = search.cut_short or "; ".join(f"trial {trial.number}: {trial.reason}" for trial in stopped)
-            raise BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}") from _Stopped()
+            error = BadInput(f"{missing} of {len(experiment.rows)} calls have not ended: {why}")
+            run.fail(error)
+            raise error from _Stopped()
         if len(ledger.own) > 1:  # there is no best trial
             params = {}
             returned = {name_of(trial): _returned(folder, name_of(trial), trial) for trial in ledger.own}
@@ -257,7 +263,7 @@ def _search(
     folder.write(replace(record, finished=now(), **ended, **named))  # type: ignore[arg-type]
     if record.trials.keys() - {"complete"} or search.cut_short:
         log.warning("%s: %s: %s", folder.path, search.cut_short or "not all calls count", record.trials)
-    run.finish(None, {"value": dict(returned), "params": masked(params)}, {f"{user.name}.py": user.source})
+    run.finish(None)
     return Outcome(folder.path, params, returned)
 
 

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from airflow_hops.core.contract.redaction import masked
 from airflow_hops.core.contract.times import now
 from airflow_hops.extensions.experiments.core.studies import study_folder
 from airflow_hops.extensions.experiments.ml.project import Project, remove
-from airflow_hops.ml.tracking.training_run import environment_lock
 
 RECORD_NAME = "experiment.json"
 LOCK_NAME = "requirements.txt"
@@ -232,3 +232,12 @@ def folder_names(names: Sequence[str] | None, taken: Collection[str]) -> Callabl
 
 def _safe(name: str) -> str:
     return re.sub(r"[^\w.+@=,-]", "_", name).lstrip(".") or "no-name"
+
+
+def environment_lock() -> str:
+    """Returns the libraries of this environment in the format of ``pip freeze``."""
+    # Setuptools puts its vendored packages on the path; they are not installed ones.
+    own = [each for each in distributions() if "_vendor" not in Path(str(each.locate_file(""))).parts]
+    metadata = [each.metadata for each in own]  # a property that reads a file
+    results = {f"{each['Name']}=={each['Version']}" for each in metadata if each["Name"]}
+    return "\n".join(sorted(results, key=str.lower)) + "\n"

@@ -31,7 +31,7 @@ from airflow_hops.ml.stages.deploy.lookups import (
     with_lookup_file,
 )
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking import ModelRegistry, read_training
+from airflow_hops.ml.tracking import ModelRegistry, read_training, record_version
 from airflow_hops.serving.models.lookups import LookupFile
 
 # What a kill leaves behind, in the order of the steps, all under ModelServer.exclusive():
@@ -176,12 +176,10 @@ def _deploy(
             champion_keys = keys_of(published_lookup(server, model_name, champion.version))
             check_inputs(context, champion, model, model_name, champion_keys, keys_of(step.lookup))
         context.progress(0.1, f"MLflow at {registry.tracking_uri}")
-        version = registry.register(
-            model,
-            context.spec.producer,
-            training=read_training(context.store.local(model)),
-            evaluation=context.input("evaluation") if context.has_input("evaluation") else None,
-        )
+        training = read_training(context.store.local(model))
+        evaluation = context.input("evaluation") if context.has_input("evaluation") else None
+        version = registry.register(model, context.spec.producer, training=training, evaluation=evaluation)
+        record_version(context.store, model, model_name, version, training, evaluation)
         if champion is not None and version < champion.version and not allow_older:
             # Otherwise clearing a task of an old run would deploy it.
             raise BadInput(
@@ -234,7 +232,7 @@ class _Steps:
         why = f"the first model{forced}"
         served = self._served(version, 100)
         record = replace(record, champion=served, challenger=None)
-        facts = {"traffic": traffic, "by": self._by, "fingerprint": self.model.fingerprint}
+        facts = {"traffic": traffic, "by": self._by, "fingerprint": self.model.fingerprint, "model": self.model.uri}
         self._write(record.after("deployed", version, why, **facts))
         self.server.set_labels(self.model_name, {STABLE_LABEL: version})
         self.server.set_traffic(self.model_name, traffic)
@@ -262,7 +260,8 @@ class _Steps:
             record = replace(
                 record, challenger=served, champion=replace(champion, traffic_percent=100 - canary_percent)
             )
-            self._write(record.after("canary", version, why, traffic=traffic, by=self._by))
+            facts = {"fingerprint": self.model.fingerprint, "model": self.model.uri}
+            self._write(record.after("canary", version, why, traffic=traffic, by=self._by, **facts))
         labels = {STABLE_LABEL: champion.version, CANARY_LABEL: version}
         self.server.set_labels(self.model_name, labels)
         if self.server.splits_traffic:

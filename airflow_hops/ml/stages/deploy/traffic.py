@@ -21,7 +21,7 @@ from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.stages.deploy.lookups import published_lookup
 from airflow_hops.ml.stages.deploy.stage import CANARY_LABEL, STABLE_LABEL, check_not_rolled_back, load_version
 from airflow_hops.ml.step.context import StepContext
-from airflow_hops.ml.tracking import ModelRegistry, read_training
+from airflow_hops.ml.tracking import ModelRegistry, read_training, record_version
 
 # Order of a decision, under ModelServer.exclusive(): check it, load the version if needed, write the record, apply.
 # Before the record is written, nothing that gets traffic has changed; after it, apply() is repeated by whoever comes
@@ -193,6 +193,7 @@ class Serving:
         training = read_training(store.local(model))
         # The producer is the task that trained it: MLflow has its run in that DAG's experiment.
         version = self.registry.register(model, manifest.producer, training=training)
+        record_version(store, model, self.model_name, version, training)
         why = f"replaces version {champion.version} on purpose, without a comparison: {self.reason}"
         replace(self, reason=why)._take_over(record, version, model, "promoted")
         return True

@@ -158,7 +158,7 @@ def run(
             },
             properties=report.properties.to_dict(),
         )
-    log_evaluation(context.spec.services.get("tracking_uri", ""), model, trained.producer.dag_id, evaluation)
+    log_evaluation(context.store, context.spec.services.get("tracking_uri", ""), model, trained, evaluation)
     return evaluation
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import runpy
 import sys
@@ -23,7 +22,6 @@ MODEL_NAME = "model"
 """Global variable of a script that holds its model."""
 
 NOTEBOOK_SUFFIX = ".ipynb"
-_SOURCE_CHARACTERS = 2 << 20
 
 log = logging.getLogger(__name__)
 
@@ -61,32 +59,6 @@ class Program:
     def name(self) -> str:
         """Name for people."""
         return str(self.function or self.script or f"{(self.shipped or {}).get('function')}()")
-
-    def sources(self, code_paths: Sequence[str]) -> dict[str, str]:
-        """Returns the user's code by path: a function's package, module or source, a script, or a notebook's cells.
-
-        At most 2 MiB of a package's files are returned; a warning names those left out.
-        """
-        if self.shipped is not None:
-            return {f"{self.shipped['function']}.py": str(self.shipped["source"])}
-        top = str(self.script or self.name.partition(":")[0].partition(".")[0])
-        for base in map(Path, code_paths):
-            files = [base / top] if self.script else sorted((base / top).rglob("*.py")) or [base / f"{top}.py"]
-            result, left = {}, _SOURCE_CHARACTERS
-            for file in filter(Path.is_file, files):
-                text, name = _source(file), file.relative_to(base).as_posix()
-                if len(text) <= left:
-                    result[name] = text
-                    left -= len(text)
-                else:
-                    log.warning(
-                        "%s: its source is not recorded with the training: it has %d characters; of the %d that can "
-                        "be recorded, %d are left",
-                        *(file, len(text), _SOURCE_CHARACTERS, left),
-                    )
-            if any(map(Path.is_file, files)):
-                return result
-        return {}
 
     def run(self, context: TrainContext, folder: Path) -> Any:
         """Runs the program on this rank; returns a function's result, or a script's global ``model``, if any.
@@ -161,21 +133,6 @@ class Program:
         finally:
             sys.argv = before
             sys.path.remove(str(path.parent))
-
-
-def _source(file: Path) -> str:
-    """Reads a source file; a notebook without its outputs, which are larger than its code."""
-    text = file.read_text(errors="replace")
-    if file.suffix != NOTEBOOK_SUFFIX:
-        return text
-    try:
-        content = json.loads(text)
-        for cell in content["cells"]:
-            if cell["cell_type"] == "code":
-                cell["outputs"], cell["execution_count"] = [], None
-        return json.dumps(content, indent=1, ensure_ascii=False)
-    except (ValueError, LookupError, TypeError):
-        return text  # in a format before 4, or not a notebook
 
 
 def _hyperparameters(

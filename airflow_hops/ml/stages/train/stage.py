@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -34,10 +34,10 @@ from airflow_hops.ml.training.reader import row_count, split_names
 
 # Tries of a training: each fetches the last intact checkpoint from the store, trains from it in its own scratch folder,
 # and copies new checkpoints to the store while it trains. A kill at any point loses the steps since the last copy.
-# Order at the end: commit the artifact, finish the MLflow run, delete the checkpoints. A kill in between leaves the
-# checkpoints of a finished training, from which a retry has no steps left to train.
-# The MLflow run is begun after the ranks have started, because they are forked from this process, which must not have
-# threads.
+# Order at the end: commit the artifact, finish the record and the MLflow run, delete the checkpoints. A kill in between
+# leaves the checkpoints of a finished training, from which a retry has no steps left to train.
+# The record is begun at once, so that a refused or killed try has one; the MLflow run after the ranks have started,
+# because they are forked from this process, which must not have threads.
 
 
 def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, **options: Any) -> Any:
@@ -59,29 +59,34 @@ def run(context: StepContext, *, where: Where | None = None, np: int | str = 2, 
     """
     values = TrainingOptions(np=1 if np == AUTO else np, **options)  # type: ignore[arg-type]  # checked where placed
     roles, program = Roles.of_training(values), Program.of_training(values)
-    launcher = launcher_of(context, values, where)
-    launcher.place(roles.ranks)  # fails early if there are too few slots
-    data = TrainingData.of(context, values.np)
-    state = CheckpointState.of(context.spec, context.store)
-    with context.output() as writer:
-        resume_from = state.fetch(context.scratch / "resumed")
-        if resume_from is not None:
-            context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
-        resumed = resume_from.path if resume_from else None
-        training = data.training(context, values, writer.path, launcher, resume_from=resumed)
-        if np == AUTO:
-            training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
-        tracking = TrainingRun(context.spec, state.uri)
-        summary = _train(context, training, state, tracking, data)
-        context.gpu_s.append(summary["gpus"] * summary["seconds"]["total"])
-        if summary["model"] is None and not (writer.path / SAVED_MODEL).exists():
-            tracking.finish(None, summary, program.sources(training.code_paths))
-            state.clear()
-            return summary["value"]
-        artifact = publish(writer, training, summary, data, context.spec.inputs)
-    tracking.finish(artifact, summary, program.sources(training.code_paths))
+    how = {"train": program.name, "np": np if np == AUTO else roles.ranks}
+    how |= {"seed": values.seed, "deterministic": values.deterministic}
+    tracking = TrainingRun(context.spec, {**how, **values.params})
+    tracking.begin()
+    try:
+        launcher = launcher_of(context, values, where)
+        launcher.place(roles.ranks)  # fails early if there are too few slots
+        data = TrainingData.of(context, values.np)
+        state = CheckpointState.of(context.spec, context.store)
+        with context.output() as writer:
+            resume_from = state.fetch(context.scratch / "resumed")
+            if resume_from is not None:
+                context.progress(0.0, f"resuming {resume_from.position}, from the checkpoint of an earlier try")
+            resumed = resume_from.path if resume_from else None
+            training = data.training(context, values, writer.path, launcher, resume_from=resumed)
+            if np == AUTO:
+                training = with_chosen_ranks(training, resume_from, lambda text: context.progress(0.0, text))
+                tracking.set_params(np=training.roles.ranks)
+            summary = _train(context, training, state, tracking)
+            context.gpu_s.append(summary["gpus"] * summary["seconds"]["total"])
+            is_value = summary["model"] is None and not (writer.path / SAVED_MODEL).exists()
+            artifact = None if is_value else publish(writer, training, summary, data, context.spec.inputs)
+    except BaseException as error:
+        tracking.fail(error, context.cost())
+        raise
+    tracking.finish(artifact, context.cost())
     state.clear()
-    return artifact
+    return summary["value"] if artifact is None else artifact
 
 
 @dataclass(frozen=True)
@@ -184,36 +189,18 @@ def publish(
     )
 
 
-def _train(
-    context: StepContext, training: Training, state: CheckpointState, tracking: TrainingRun, data: TrainingData
-) -> dict[str, Any]:
+def _train(context: StepContext, training: Training, state: CheckpointState, tracking: TrainingRun) -> dict[str, Any]:
     """Trains; adds the checkpoint that a retry resumes from to the message of a failure."""
-    options = training.options
-    values = {
-        "train": training.program.name,
-        "np": training.roles.ranks,
-        "seed": options.seed,
-        "deterministic": options.deterministic,
-        **options.params,
-    }
-    listener = Listener(
-        context,
-        state,
-        training.output / "checkpoints",
-        tracking,
-        lambda: tracking.begin(values, data.examples, data.manifest, training.code_paths),
-    )
+    listener = Listener(context, state, training.output / "checkpoints", tracking)
     try:
-        with serving(training.output / "tensorboard") if options.tensorboard else nullcontext():
+        with serving(training.output / "tensorboard") if training.options.tensorboard else nullcontext():
             summary = train_model(training, on_message=listener)
         listener.finish()
         return summary
-    except BaseException as error:
-        if isinstance(error, HopsError):
-            with suppress(HopsError):
-                listener.finish()
-        tracking.fail()
-        retained = state.latest() if isinstance(error, HopsError) else None
+    except HopsError as error:
+        with suppress(HopsError):
+            listener.finish()
+        retained = state.latest()
         if retained is None:
             raise
         raise type(error)(
@@ -291,58 +278,44 @@ def _input_of(inputs: Mapping[str, Sequence[Any]], role: str, attribute: str) ->
 class Listener:
     """Handles the messages of a gang's ranks.
 
-    Slow work is done in order by threads: one copies checkpoints to the store, another logs to MLflow, so that neither
-    the watching process nor a checkpoint waits for a tracking server. The next call raises their errors.
+    A thread copies checkpoints to the store, so that the watching process does not wait. The next call raises its
+    errors.
 
     Args:
         context: The step.
         state: Storage of checkpoints across tries.
         checkpoints: Folder of rank 0's checkpoints.
-        tracking: The MLflow run.
-        begin: Begins that run; called after the ranks have started, since they are forked from a clean process.
+        tracking: The training's record and MLflow run.
     """
 
-    def __init__(
-        self,
-        context: StepContext,
-        state: CheckpointState,
-        checkpoints: Path,
-        tracking: TrainingRun,
-        begin: Callable[[], None],
-    ) -> None:
-        self._context, self._state, self._checkpoints = context, state, checkpoints
-        self._tracking, self._begin = tracking, begin
-        self._checkpoint_calls, self._tracking_calls = OrderedCalls("checkpoints"), OrderedCalls("tracking")
+    def __init__(self, context: StepContext, state: CheckpointState, checkpoints: Path, tracking: TrainingRun) -> None:
+        self._context, self._state, self._checkpoints, self._tracking = context, state, checkpoints, tracking
+        self._checkpoint_calls = OrderedCalls("checkpoints")
 
     def __call__(self, rank: int, message: Mapping[str, Any]) -> None:
         """Handles a message of a rank."""
-        self._raise_error()
+        self._checkpoint_calls.raise_error()
         kind = message["type"]
         if kind == "started" and rank == 0:
-            self._tracking_calls.do(self._begin)
+            self._tracking.connect()
         elif kind == "checkpoint":
             self._checkpoint_calls.do(partial(self._publish, self._checkpoints / message["name"]))
         elif kind == "progress":
             self._context.progress(message["fraction"], message["text"], message["metrics"])
-            self._tracking_calls.do(partial(self._tracking.log_metrics, message["metrics"], message["epoch"]))
+            self._tracking.log_metrics(message["metrics"], message["epoch"])
         elif kind == "report":
             figures = " ".join(f"{name}={value:.4g}" for name, value in message["metrics"].items())
             print(format_record(f"step {message['step']} {figures}", metrics=message["metrics"]), flush=True)
-            self._tracking_calls.do(partial(self._tracking.log_metrics, message["metrics"], message["step"]))
+            self._tracking.log_metrics(message["metrics"], message["step"])
 
     def finish(self) -> None:
-        """Waits until all work is done.
+        """Waits until all checkpoints are copied.
 
         Raises:
             HopsError: a checkpoint could not be written.
         """
         self._checkpoint_calls.finish()
-        self._tracking_calls.finish()
-        self._raise_error()
-
-    def _raise_error(self) -> None:
         self._checkpoint_calls.raise_error()
-        self._tracking_calls.raise_error()
 
     def _publish(self, checkpoint: Path) -> None:
         try:

@@ -17,6 +17,7 @@ from searches import Searches
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.training_records import read_training
 from airflow_hops.extensions.experiments.core.search import IntUniform, Uniform
 from airflow_hops.extensions.experiments.core.studies import StudyFolder
 from airflow_hops.extensions.replay.ml.reproduce.lookup import run as look_up
@@ -243,19 +244,24 @@ def test_trials_are_nested_runs(
     folder = model_searches.store.local(model)
     assert (folder / "onnx").is_dir() and json.loads((folder / "training.json").read_text())["params"] == best.params
     runs = ask_mlflow.runs(None, services["tracking_uri"], "tests")
-    (parent,) = [run for run in runs if run["id"] == record.mlflow_run]
-    nested = {run["id"]: run for run in runs if run is not parent}
-    assert parent["status"] == "FINISHED" and nested.keys() == {trial.mlflow_run for trial in trials}
+    nested = {run["tags"]["hops.training"]: run for run in runs}
+    parent = nested.pop(record.training)
+    assert parent["status"] == "FINISHED" and nested.keys() == {trial.training for trial in trials}
+    stored = read_training(model_searches.store, "tests", trials[3].training or "")
+    assert stored is not None and stored.parent == record.training and stored.status == "FINISHED"
+    assert stored.figures["eval_accuracy"].last.value == trials[3].values[0]
+    whole = read_training(model_searches.store, "tests", record.training or "")
+    assert whole is not None and whole.status == "FINISHED" and whole.tags["hops.model"] == model.uri
     for trial in trials:
-        run = nested[trial.mlflow_run]
-        assert run["tags"]["mlflow.parentRunId"] == record.mlflow_run and run["tags"]["hops.trial"] == str(trial.number)
+        run = nested[trial.training]
+        assert run["tags"]["mlflow.parentRunId"] == parent["id"] and run["tags"]["hops.trial"] == str(trial.number)
         assert run["params"] == {name: str(value) for name, value in trial.params.items()}
         assert run["metrics"]["eval_accuracy"] == [(1, trial.values[0])]
     context = make_context(services=services)
-    report = look_up(context, run_id=str(trials[1].mlflow_run))
+    report = look_up(context, run_id=nested[trials[1].training]["id"])
     assert (report["tags"]["hops.study"], report["tags"]["hops.trial"]) == ("kept", "1")
     assert (report["dag_run_id"], report["model"]) == ("kept", None)
-    assert look_up(context, run_id=str(record.mlflow_run))["model"] == model.uri
+    assert look_up(context, run_id=parent["id"])["model"] == model.uri
     refitted = model_searches("tree", {"leaf": [200, 3], "depth": [1, 4]}, run_id="refitted", refit=True, **values)
     assert [trial.taken_from for trial in model_searches.trials("refitted")] == [f"kept#{n}" for n in range(4)]
     assert refitted.properties["params"] == best.params and refitted.uri != model.uri

@@ -8,9 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nbformat
 import pytest
-from nbformat.v4 import new_output
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.ml.stages.train.program import Program
@@ -37,19 +35,6 @@ def test_cells_run_in_one_namespace_as_main_with_parameters_and_without_magics(
     assert run(path, lr=5) == {"x": 50, "arguments": ["--fast"]}
     assert "train.ipynb, cell 3: %matplotlib inline is left out" in caplog.text
     assert sys.modules["__main__"] is main and str(tmp_path) not in sys.path
-
-
-def test_source_is_recorded_without_outputs_and_oversize_is_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    notebook = nbformat.read(write_notebook(tmp_path / "train.ipynb", "x = 1"), as_version=4)
-    notebook.cells[1].outputs = [new_output("stream", text="z" * (3 << 20))]
-    nbformat.write(notebook, tmp_path / "train.ipynb")
-    result = Program(script="train.ipynb").sources([str(tmp_path)])["train.ipynb"]
-    assert nbformat.reads(result, as_version=4).cells[1].source == "x = 1" and len(result) < 2000
-    (tmp_path / "large.py").write_text("#" * (3 << 20))
-    assert Program(script="large.py").sources([str(tmp_path)]) == {}
-    assert "large.py: its source is not recorded" in caplog.text
 
 
 def test_traceback_names_notebook_cell_and_line(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ function OfRefusal({ candidate: { fingerprint, judged }, mayEdit }: { candidate:
     const found = await client.GET("/api/dags/{dag_id}/training-runs", { params: { ...params, query } });
     const run = found.data?.runs[0];
     if (run === undefined) {
-      throw new Error(`MLflow has no training run of this candidate in the experiment ${judged.dag_id}`);
+      throw new Error(`there is no training run of this candidate in the pipeline ${judged.dag_id}`);
     }
-    await client.POST("/api/dags/{dag_id}/training-runs/{mlflow_run_id}/decision-note", {
-      params: { path: { ...params.path, mlflow_run_id: run.run_id } },
+    await client.POST("/api/dags/{dag_id}/training-runs/{training_id}/decision-note", {
+      params: { path: { ...params.path, training_id: run.run_id } },
       body: { note },
     });
   };

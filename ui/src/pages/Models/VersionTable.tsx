@@ -36,7 +36,7 @@ export function VersionTable({ dagId, model, onServer }: { dagId: string; model:
         <Box>
           {found.problems.length > 0 && (
             <Text mb={2} fontSize="sm" color={WARNING}>
-              Details from MLflow are missing: {found.problems.join("; ")}
+              Trainings that cannot be read: {found.problems.join("; ")}
             </Text>
           )}
           <Found dagId={dagId} model={model} versions={found.entries} onServer={onServer} />
@@ -106,7 +106,7 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
     ...metrics.map((name, index) => metricColumn(name, index >= SHOWN_METRICS)),
     {
       key: "created",
-      label: "Registered",
+      label: "Deployed",
       width: 115,
       descendingFirst: true,
       value: ({ created_at }) => created_at,
@@ -146,9 +146,9 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
       key: "links",
       label: "More",
       width: 160,
-      render: ({ version, mlflow_run_id }) => (
+      render: ({ version, trained_by }) => (
         <HStack gap={3} onClick={(event) => event.stopPropagation()}>
-          {mlflow_run_id && <AppLink to={runsPath(dagId, { run: mlflow_run_id })}>Run</AppLink>}
+          {trained_by && <AppLink to={runsPath(trained_by.dag_id, { run: trained_by.run_id })}>Run</AppLink>}
           <AppLink to={lineagePath(dagId, { model, version })}>Lineage</AppLink>
           <chakra.a
             href={cardAddress(dagId, model, version)}
@@ -168,13 +168,6 @@ export function columnsFor(dagId: string, model: string, versions: readonly Vers
       width: 240,
       value: ({ note }) => note,
       render: ({ note, tags }) => [note, writeTags(tags).replaceAll("\n", ", ")].filter(Boolean).join(" · ") || "–",
-    },
-    {
-      key: "aliases",
-      label: "Aliases",
-      optional: true,
-      help: "MLflow's",
-      render: ({ aliases }) => aliases.join(", ") || "–",
     },
     {
       key: "fingerprint",

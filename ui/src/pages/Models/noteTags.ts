@@ -1,4 +1,4 @@
-/** Notes that people add to decisions later, as tags of MLflow hold them. */
+/** Notes that people add to decisions later, as tags hold them. */
 
 type Tags = Readonly<Record<string, string>>;
 const TAG = "hops.decision_note";

@@ -32,7 +32,7 @@ export function modelOptions(dagId: string, model: string) {
 /** What serves of a model, and the decisions on it. */
 export const useModel = (dagId: string, model: string) => useQuery(modelOptions(dagId, model));
 
-/** A model's versions; the first look of a while waits some seconds for MLflow. */
+/** A model's versions. */
 export function useVersions(dagId: string, model: string) {
   return api.useQuery(
     "get",

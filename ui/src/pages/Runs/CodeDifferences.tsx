@@ -16,13 +16,9 @@ export function CodeDifferences({ dagId, runs }: { dagId: string; runs: readonly
   const [chosen, setChosen] = useQueryParam("with");
   const [first, ...others] = runs;
   const other = others.find((run) => run.run_id === chosen) ?? others[0] ?? first;
-  const query = api.useQuery(
-    "get",
-    "/api/dags/{dag_id}/training-runs/{mlflow_run_id}/code-differences/{other_run_id}",
-    {
-      params: { path: { dag_id: dagId, mlflow_run_id: first.run_id, other_run_id: other.run_id } },
-    },
-  );
+  const query = api.useQuery("get", "/api/dags/{dag_id}/training-runs/{training_id}/code-differences/{other_run_id}", {
+    params: { path: { dag_id: dagId, training_id: first.run_id, other_run_id: other.run_id } },
+  });
   return (
     <Stack gap={2} as="section" aria-label="Code">
       <HStack gap={4} wrap="wrap">

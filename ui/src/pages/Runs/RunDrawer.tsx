@@ -6,7 +6,7 @@ import { QueryView } from "src/components/QueryView";
 import { SideDrawer } from "src/components/SideDrawer";
 import { StateBadge } from "src/components/StateBadge";
 import { useQueryParam } from "src/hooks/useQueryState";
-import { isLive, labelOf, stateOf } from "src/pages/Runs/figures";
+import { isLive, labelOf } from "src/pages/Runs/figures";
 import { RunCurvesTab } from "src/pages/Runs/RunCurvesTab";
 import { RunFiles } from "src/pages/Runs/RunFiles";
 import { RunOverview } from "src/pages/Runs/RunOverview";
@@ -19,8 +19,8 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
   const [tab, setTab] = useQueryParam("runtab", "overview");
   const query = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/training-runs/{mlflow_run_id}",
-    { params: { path: { dag_id: dagId, mlflow_run_id: runId } } },
+    "/api/dags/{dag_id}/training-runs/{training_id}",
+    { params: { path: { dag_id: dagId, training_id: runId } } },
     { refetchInterval: ({ state }) => (state.data && isLive(state.data) ? LIVE_MS : false) },
   );
   const run = query.data;
@@ -32,7 +32,7 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
           <Drawer.Title truncate title={run?.name} flex={{ base: "1 0 100%", md: "0 1 auto" }}>
             {run ? labelOf(run) : "Run"}
           </Drawer.Title>
-          {run && <StateBadge state={stateOf(run)} />}
+          {run && <StateBadge state={run.status} />}
           {run && <DownloadReport href={runsReport(dagId, [runId])} />}
         </HStack>
       }
@@ -52,10 +52,9 @@ export function RunDrawer({ dagId, runId, onClose }: { dagId: string; runId: str
               <Tabs.Trigger value="curves">Curves</Tabs.Trigger>
               <Tabs.Trigger value="files">Files</Tabs.Trigger>
             </Tabs.List>
-            {found.status === "RUNNING" && !isLive(found) && (
-              <Text fontSize="sm" color={WARNING} mb={3}>
-                MLflow still says that this run goes on, but its DAG run has ended ({found.dag_run_state}): the training
-                was killed.
+            {found.tries.at(-1)?.error && (
+              <Text fontSize="sm" color={WARNING} mb={3} whiteSpace="pre-wrap" lineClamp={6}>
+                {found.tries.at(-1)?.error}
               </Text>
             )}
             <Tabs.Content value="overview" pt={0}>

@@ -11,19 +11,19 @@ const PICTURE = /\.(png|jpe?g|gif|webp)$/i;
 const BINARY = /\.(pb|keras|h5|npz?|gz|zip|tar|bin|pkl|parquet|tfrecord|svg|html?|data-[\d-]+of-[\d-]+|index)$/i;
 const PREVIEW_BYTES = 256 * 1024;
 
-/** The files that a run has logged: a tree, and what lies in the chosen one, as text or a picture. */
+/** The files of a run, its code and libraries: a tree, and what lies in the chosen one, as text or a picture. */
 export function RunFiles({ dagId, runId }: { dagId: string; runId: string }) {
-  const query = api.useQuery("get", "/api/dags/{dag_id}/training-runs/{mlflow_run_id}/files", {
-    params: { path: { dag_id: dagId, mlflow_run_id: runId } },
+  const query = api.useQuery("get", "/api/dags/{dag_id}/training-runs/{training_id}/files", {
+    params: { path: { dag_id: dagId, training_id: runId } },
   });
   const [path, setPath] = useQueryParam("file");
   return (
     <QueryView query={query}>
-      {({ files, whole }) => {
+      {({ files, problems }) => {
         const file =
           files.find((each) => each.path === path) ?? files.find((each) => !each.path.includes("/")) ?? files[0];
         if (file === undefined) {
-          return <Empty title="No files">A training logs its code, libraries and record when it finishes.</Empty>;
+          return <Empty title="No files">A training has its model's files when it has finished.</Empty>;
         }
         return (
           <Grid templateColumns="minmax(200px, 260px) minmax(0, 1fr)" gap={4}>
@@ -34,11 +34,11 @@ export function RunFiles({ dagId, runId }: { dagId: string; runId: string }) {
                 chosen={file.path}
                 onChoose={setPath}
               />
-              {!whole && (
-                <Text fontSize="xs" color="fg.muted">
-                  Not all files are listed.
+              {problems.map((problem) => (
+                <Text key={problem} fontSize="xs" color="fg.muted" overflowWrap="anywhere">
+                  {problem}
                 </Text>
-              )}
+              ))}
             </Box>
             <Box minW={0}>
               <HStack mb={2}>
@@ -73,8 +73,8 @@ function Preview({ dagId, runId, path, size }: { dagId: string; runId: string; p
   const text = !picture && !BINARY.test(path);
   const query = api.useQuery(
     "get",
-    "/api/dags/{dag_id}/training-runs/{mlflow_run_id}/files/preview",
-    { params: { path: { dag_id: dagId, mlflow_run_id: runId }, query: { path } }, parseAs: "text" },
+    "/api/dags/{dag_id}/training-runs/{training_id}/files/preview",
+    { params: { path: { dag_id: dagId, training_id: runId }, query: { path } }, parseAs: "text" },
     { enabled: text },
   );
   if (picture) {

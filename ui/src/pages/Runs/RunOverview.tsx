@@ -1,4 +1,4 @@
-import { Box, DataList, Grid, Heading, HStack, Table, Text } from "@chakra-ui/react";
+import { Box, DataList, Grid, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { client, type Schemas } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
@@ -7,7 +7,7 @@ import { Notes } from "src/components/Notes";
 import { StateBadge } from "src/components/StateBadge";
 import { Time } from "src/components/Time";
 import { formatDuration, formatNumber } from "src/format";
-import { durationOf, isLive, isLoss, labelOf, stateOf } from "src/pages/Runs/figures";
+import { durationOf, isLive, isLoss, labelOf } from "src/pages/Runs/figures";
 import { TensorBoardLink } from "src/pages/Runs/TensorBoardLink";
 import { airflowRunPath, airflowTaskPath, lineagePath, modelsPath, runsPath } from "src/routes";
 
@@ -15,18 +15,18 @@ type Detail = Schemas["TrainingRunDetail"];
 
 /** What a run was given, what came of it, where it leads. */
 export function RunOverview({ dagId, run }: { dagId: string; run: Detail }) {
-  const own = Object.entries(run.tags).filter(([name]) => !/^mlflow\.(runName|note)/.test(name));
-  const path = { dag_id: dagId, mlflow_run_id: run.run_id };
+  const own = Object.entries(run.tags);
+  const path = { dag_id: dagId, training_id: run.run_id };
   return (
     <>
       <Facts dagId={dagId} run={run} />
       <Box mt={3}>
         <Notes
-          note={run.tags["mlflow.note.content"] ?? ""}
+          note={run.note}
           tags={run.tags}
           mayEdit={run.may_annotate}
           onSave={(body) =>
-            client.POST("/api/dags/{dag_id}/training-runs/{mlflow_run_id}/note", { params: { path }, body })
+            client.POST("/api/dags/{dag_id}/training-runs/{training_id}/note", { params: { path }, body })
           }
         />
       </Box>
@@ -75,10 +75,13 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
       "Throughput",
       run.metrics.examples_per_second ? `${formatNumber(run.metrics.examples_per_second, 3)} examples/s` : "–",
     ],
+    ["Tries", run.tries.length],
+    ["CPU", run.cost.core_s ? formatDuration(run.cost.core_s) : "–"],
+    ...(run.cost.gpu_s ? [["GPU", formatDuration(run.cost.gpu_s)] as [string, ReactNode]] : []),
     [
       "MLflow's id",
       <Text key="id" fontFamily="mono" fontSize="xs">
-        {run.run_id}
+        {run.mlflow_url ? <Link href={run.mlflow_url}>{run.mlflow_run_id}</Link> : (run.mlflow_run_id ?? "–")}
       </Text>,
     ],
   ];
@@ -176,7 +179,7 @@ function Children({ dagId, runs }: { dagId: string; runs: Detail["children"] }) 
           <AppLink to={runsPath(dagId, { run: run.run_id })} truncate>
             {labelOf(run)}
           </AppLink>
-          <StateBadge state={stateOf(run)} marginInlineStart="auto" />
+          <StateBadge state={run.status} marginInlineStart="auto" />
         </HStack>
       ))}
     </Section>

@@ -2,6 +2,7 @@ import { Box, Button, Code, HStack, Stack, Text } from "@chakra-ui/react";
 import { useCallback, useMemo } from "react";
 import { ApiError, api } from "src/api/client";
 import { AppLink } from "src/components/AppLink";
+import { WARNING } from "src/components/colors";
 import { DataTable } from "src/components/DataTable";
 import { DownloadReport } from "src/components/DownloadReport";
 import { Empty } from "src/components/Empty";
@@ -68,7 +69,7 @@ function TrainingRuns({ dagId }: { dagId: string }) {
   const [sort] = useQueryParam("sort");
   const [view, setView] = useQueryParam("view", "table");
   const [compared, setCompared] = useQueryList("compare");
-  const { query: found, runs } = useRuns(dagId, filter, sort);
+  const { query: found, runs, problems } = useRuns(dagId, filter, sort);
   // Names to complete and columns come from all runs, whatever the filter leaves.
   const { runs: known } = useRuns(dagId, "", "");
   const { brushes, clear } = useBrushes();
@@ -104,6 +105,11 @@ function TrainingRuns({ dagId }: { dagId: string }) {
   return (
     <Stack gap={3}>
       {failure}
+      {problems.length > 0 && (
+        <Text fontSize="sm" color={WARNING} overflowWrap="anywhere">
+          {problems.length} {problems.length === 1 ? "file" : "files"} of runs cannot be used: {problems[0]}
+        </Text>
+      )}
       <HStack align="flex-start" gap={2} wrap="wrap">
         <SearchBox
           value={filter}
@@ -223,8 +229,8 @@ function NoRuns({ dagId, onStudies }: { dagId: string; onStudies?: () => void })
   return (
     <Empty title="No training runs yet">
       <Box>
-        Each task of <Code>HorovodTrainOperator</Code> or <Code>@task.horovod</Code> logs its training to MLflow, with
-        its parameters, metrics of each epoch, code and libraries.
+        Each task of <Code>HorovodTrainOperator</Code> or <Code>@task.horovod</Code> records its training, with its
+        parameters, metrics of each epoch, code, libraries and cost; so do failed and killed tries.
       </Box>
       <Box mt={2}>
         <AppLink to={airflowDagPath(dagId)}>Trigger {dagId}</AppLink> to see the first one here while it trains.

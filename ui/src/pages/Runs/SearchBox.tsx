@@ -5,7 +5,7 @@ import { ERROR } from "src/components/colors";
 import type { Names, Run } from "src/pages/Runs/figures";
 import { type Completion, complete, examplesOf } from "src/pages/Runs/search";
 
-/** MLflow's search: names and values are completed while one types, Enter asks, and what is wrong is pointed at. */
+/** The search: names and values are completed while one types, Enter asks, and what is wrong is pointed at. */
 export function SearchBox({
   value,
   onSearch,

@@ -7,16 +7,7 @@ import { Time } from "src/components/Time";
 import type { Column } from "src/components/table";
 import { ownTags, writeTags } from "src/components/tags";
 import { formatDuration, formatNumber } from "src/format";
-import {
-  durationOf,
-  figureOf,
-  isLive,
-  labelOf,
-  type Names,
-  type Run,
-  shortened,
-  stateOf,
-} from "src/pages/Runs/figures";
+import { durationOf, figureOf, isLive, labelOf, type Names, type Run, shortened } from "src/pages/Runs/figures";
 import { airflowRunPath, modelsPath } from "src/routes";
 
 const MOST_PARAMS = 3;
@@ -38,7 +29,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       label: "Status",
       width: 112,
       value: (run) => run.status,
-      render: (run) => <StateBadge state={stateOf(run)} />,
+      render: (run) => <StateBadge state={run.status} />,
     },
     {
       key: "start_time",
@@ -95,9 +86,8 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       label: "Note and tags",
       width: 240,
       optional: true,
-      render: ({ tags }) =>
-        [tags["mlflow.note.content"], writeTags(ownTags(tags)).replaceAll("\n", ", ")].filter(Boolean).join(" · ") ||
-        "–",
+      render: ({ note, tags }) =>
+        [note, writeTags(ownTags(tags)).replaceAll("\n", ", ")].filter(Boolean).join(" · ") || "–",
     },
     {
       key: "dag_run",
@@ -107,7 +97,7 @@ export function columnsOf(dagId: string, names: Names, colored: readonly string[
       render: (run) => run.dag_run_id && <DagRun dagId={dagId} run={run} id={run.dag_run_id} />,
     },
     { key: "task", label: "Task", optional: true, render: (run) => run.task_id ?? "–" },
-    { key: "run_id", label: "MLflow's id", width: 280, optional: true, render: (run) => run.run_id },
+    { key: "run_id", label: "Id", width: 280, optional: true, render: (run) => run.run_id },
   ];
 }
 

@@ -13,7 +13,7 @@ export type Compared = Pick<
   "run_id" | "name" | "dag_run_id" | "map_index" | "iteration" | "start_time" | "end_time" | "params" | "metrics"
 >;
 
-/** What can be said of a run as one value, by a key as MLflow's search names it: `metrics.auc`, `params.lr`. */
+/** What can be said of a run as one value, by a key as the search names it: `metrics.auc`, `params.lr`. */
 export function figureOf(run: Compared, key: string): string | number | null {
   if (key.startsWith("metrics.")) {
     return run.metrics[key.slice(8)] ?? null;
@@ -48,17 +48,10 @@ export function durationOf(run: { start_time: number; end_time: number | null })
   return run.end_time === null ? null : (run.end_time - run.start_time) / 1000;
 }
 
-/** Whether MLflow's word that it runs can be true: its DAG run goes on, or is not known. */
-export function isLive(run: { status: string; dag_run_state: string | null }): boolean {
-  return run.status === "RUNNING" && (run.dag_run_state === null || ["running", "queued"].includes(run.dag_run_state));
-}
+/** Whether a run goes on. */
+export const isLive = (run: { status: string }): boolean => run.status === "RUNNING";
 
-/** The state to show: a training that was killed never told MLflow. */
-export function stateOf(run: { status: string; dag_run_state: string | null }): string {
-  return run.status === "RUNNING" && !isLive(run) ? "KILLED" : run.status;
-}
-
-/** The name to show: that of the DAG run, where there is one, since MLflow's repeats the DAG; and maybe of the task. */
+/** The name to show: that of the DAG run, where there is one, and maybe of the task. */
 export function labelOf(
   run: {
     dag_run_id: string | null;

@@ -11,7 +11,6 @@ import {
   namesOf,
   type Run,
   shortened,
-  stateOf,
 } from "src/pages/Runs/figures";
 import { complete, examplesOf } from "src/pages/Runs/search";
 import { describe, expect, test } from "vitest";
@@ -58,15 +57,7 @@ describe("figures of runs", () => {
     expect(durationOf({ start_time: 1, end_time: null })).toBeNull();
   });
 
-  test("a training that was killed never told MLflow", () => {
-    const states = ["running", "queued", null, "failed", "success"];
-    expect(states.map((dag_run_state) => stateOf({ status: "RUNNING", dag_run_state }))).toEqual([
-      "RUNNING",
-      "RUNNING",
-      "RUNNING",
-      "KILLED",
-      "KILLED",
-    ]);
+  test("a trial is named by its run", () => {
     expect(labelOf({ dag_run_id: null, name: "train", map_index: 0, iteration: -1 })).toBe("train [0]");
     const trial = {
       dag_run_id: "manual__1",

@@ -1,4 +1,4 @@
-/** MLflow's search syntax as far as it takes to complete what is being typed. The API says what is wrong with it. */
+/** The search's syntax as far as it takes to complete what is being typed. The API says what is wrong with it. */
 
 import type { Names, Run } from "src/pages/Runs/figures";
 
@@ -14,6 +14,8 @@ const ATTRIBUTES: Record<string, string> = {
   status: "attribute: RUNNING, FINISHED, FAILED, KILLED",
   start_time: "attribute, milliseconds since the epoch",
   end_time: "attribute, milliseconds since the epoch",
+  duration: "attribute, seconds",
+  note: "attribute, text",
 };
 const STATES = ["FINISHED", "RUNNING", "FAILED", "KILLED"];
 const NUMBER_OPERATORS = [">", ">=", "<", "<=", "=", "!="];
@@ -72,7 +74,7 @@ function candidates(before: readonly string[], names: Names, runs: readonly Run[
   if (name === undefined) {
     return namesAsCandidates(names);
   }
-  const isNumber = name.startsWith("metric") || name.endsWith("_time");
+  const isNumber = name.startsWith("metric") || name.endsWith("_time") || name === "duration";
   const operator = rest.join(" ").toUpperCase();
   if (rest.length === 0) {
     return (isNumber ? NUMBER_OPERATORS : TEXT_OPERATORS).map((text) => ({ text, hint: "operator" }));

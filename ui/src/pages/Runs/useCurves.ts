@@ -7,13 +7,13 @@ const LIVE_MS = 2000;
 const KEPT_MS = 300_000;
 
 /** The curves of some runs, asked for again while a run goes on. */
-export function useCurves(dagId: string, runs: readonly Pick<Run, "run_id" | "status" | "dag_run_state">[]) {
+export function useCurves(dagId: string, runs: readonly Pick<Run, "run_id" | "status">[]) {
   return useQueries({
     queries: runs.map((run) =>
       api.queryOptions(
         "get",
-        "/api/dags/{dag_id}/training-runs/{mlflow_run_id}/curves",
-        { params: { path: { dag_id: dagId, mlflow_run_id: run.run_id } } },
+        "/api/dags/{dag_id}/training-runs/{training_id}/curves",
+        { params: { path: { dag_id: dagId, training_id: run.run_id } } },
         isLive(run) ? { refetchInterval: LIVE_MS } : { staleTime: KEPT_MS },
       ),
     ),

@@ -11,8 +11,8 @@ export function useProvenance(dagId: string, runs: readonly Run[]) {
     queries: runs.map((run) =>
       api.queryOptions(
         "get",
-        "/api/dags/{dag_id}/training-runs/{mlflow_run_id}/provenance",
-        { params: { path: { dag_id: dagId, mlflow_run_id: run.run_id } } },
+        "/api/dags/{dag_id}/training-runs/{training_id}/provenance",
+        { params: { path: { dag_id: dagId, training_id: run.run_id } } },
         { staleTime: KEPT_MS },
       ),
     ),

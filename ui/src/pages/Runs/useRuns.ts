@@ -6,7 +6,7 @@ import { isLive, type Run } from "src/pages/Runs/figures";
 const PAGE = 100;
 const LIVE_MS = 3000;
 
-/** Training runs in pages: filtered and sorted by MLflow, asked for again while one of them runs. */
+/** Training runs in pages: filtered and sorted by the API, asked for again while one of them runs. */
 export function useRuns(dagId: string, search: string, sort: string) {
   const query = api.useInfiniteQuery(
     "get",
@@ -22,5 +22,5 @@ export function useRuns(dagId: string, search: string, sort: string) {
     },
   );
   const runs = useMemo<Run[]>(() => query.data?.pages.flatMap((page) => page.runs) ?? [], [query.data]);
-  return { query, runs };
+  return { query, runs, problems: query.data?.pages.at(-1)?.problems ?? [] };
 }

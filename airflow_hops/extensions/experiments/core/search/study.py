@@ -40,7 +40,7 @@ class TrialRecord(CheckedFields):
         tries: Number of starts; more than one if the search was killed during the trial.
         taken_from: ``study#number`` of the reused trial, or None.
         has_model: Whether it made a model, not only values.
-        mlflow_run: Id of its MLflow run, or None.
+        training: Id of its record among the training runs; None before it has ended.
         resources: Resources of the trial: ``host``, ``ranks``, ``threads``.
         distributions: If a function defines the space: Optuna's distributions as JSON, by parameter.
         pruner_state: The pruner's state of the trial.
@@ -62,7 +62,7 @@ class TrialRecord(CheckedFields):
     tries: int = 1
     taken_from: str | None = None
     has_model: bool = False
-    mlflow_run: str | None = None
+    training: str | None = None
     resources: Mapping[str, Any] = field(default_factory=dict)
     distributions: Mapping[str, str] = field(default_factory=dict)
     pruner_state: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class StudyRecord(CheckedFields):
             too few trials are complete, or nothing varies.
         base: Key of code, data and options, which a trial's key extends with its parameters.
         choose: The metric that determines the winner.
-        mlflow_run: Id of the search's MLflow run, or None.
+        training: Id of the search's record among the training runs, or None.
         error: Reason of the search's failure, or None.
         stopped_by: Person who stopped the search, or None.
         published: Whether the task has returned the winner; if not, a retry publishes it without further trials.
@@ -133,7 +133,7 @@ class StudyRecord(CheckedFields):
     pareto: Sequence[int] = ()
     importance: Mapping[str, float] = field(default_factory=dict)
     choose: str | None = None
-    mlflow_run: str | None = None
+    training: str | None = None
     error: str | None = None
     stopped_by: str | None = None
     published: bool = False

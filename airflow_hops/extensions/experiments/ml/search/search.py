@@ -27,7 +27,7 @@ from airflow_hops.extensions.experiments.ml.search.trial import Assignment, Tria
 from airflow_hops.ml.training.gang.supervisor import LOG_FOLLOWS
 
 # One thread does everything in a loop: start trials in free slots, end those past their grace, read requests to stop,
-# save the record, handle events. Only MLflow is written by other threads (StudyRuns).
+# save the record, handle events. Only training runs are written by other threads (StudyRuns).
 # A trial that is pruned or stopped gets SIGTERM, and 5 s to return by itself; then it is killed. Its state is decided
 # when the request is made (RunningTrial.ending), unless its result has already arrived.
 # Requests to stop are files in the study's folder. Those for the search or for a waiting trial stay until the search
@@ -53,7 +53,7 @@ class Search:
         ledger: The record.
         folder: Folder of the record and of requests to stop.
         trials: Starts trials.
-        runs: Runs in MLflow.
+        runs: Training runs of the search and its trials.
         scratch: Folder for the output of trials.
 
     Attributes:
@@ -136,16 +136,18 @@ class Search:
             self._trials.end(number)
         why = f"{self._stopped_by} stopped the search" if self._stopped_by else f"the search ended: {error}"
         for trial in [trial for trial in self._ledger.trials if trial.state == "running"]:
-            stopped = replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now())
+            run_id = self._runs.id_of(trial.number)
+            stopped = replace(trial, state="stopped", reason=why[:_REASON_CHARACTERS], ended=now(), training=run_id)
             self._ledger.put(stopped)
             curves = self._running[trial.number].curves if trial.number in self._running else []
             with suppress(Exception):  # errors of the thread, which have ended the search
                 self._runs.log(stopped, curves)
-        self._runs.finish(state)
+        self._runs.finish()
         if state != "failed":
             self._weigh()
-        self._take_run_ids()
-        self._ledger.update(state=state, error=error, ended=now(), stopped_by=self._stopped_by)
+        self._ledger.update(
+            importance=self._importance, state=state, error=error, ended=now(), stopped_by=self._stopped_by
+        )
         self._ledger.save(final=True)
         self._answered()
 
@@ -171,7 +173,7 @@ class Search:
                         running.heard = False
                         series = thinned(sorted(running.series.items()))
                         self._ledger.put(replace(self._ledger.trials[number], intermediate=series))
-                self._take_run_ids()
+                self._ledger.update(importance=self._importance)
                 self._ledger.save()
                 self._has_news, self._saved = False, time.monotonic()
                 self._save_took_s = self._saved - at
@@ -236,6 +238,7 @@ class Search:
             ended=trial.started,
             seconds=0.0,
             taken_from=f"{name}#{earlier.number}",
+            training=self._runs.id_of(trial.number),
         )
         self._study.tell(trial.number, values)
         self._ledger.put(taken)
@@ -282,6 +285,7 @@ class Search:
             seconds=round(time.monotonic() - running.began, 3),
             has_model=running.result is not None and running.result["model"] is not None,
             resources=running.resources,
+            training=self._runs.id_of(number),
             pruner_state=self._study.tell(number, values, pruned=state == "pruned"),
         )
         self.ended(trial, running.output)
@@ -344,11 +348,6 @@ class Search:
             self._folder.clear_stops()
         except (OSError, HopsError) as error:
             log.warning("requests to stop cannot be removed: %s", error)
-
-    def _take_run_ids(self) -> None:
-        self._ledger.update(mlflow_run=self._runs.parent, importance=self._importance)
-        for number, run in self._runs.take_ids():
-            self._ledger.put(replace(self._ledger.trials[number], mlflow_run=run))
 
     def _counts(self) -> Counter[str]:
         return Counter(trial.state for trial in self._ledger.own)

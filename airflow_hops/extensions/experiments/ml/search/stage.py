@@ -81,15 +81,16 @@ def run(context: StepContext, **options: Any) -> Any:
     folder = study_folder(store, study.dag_id, study.task_id, study.name)
     work = TrialWork(training, slots)
     trials = TrialThreads(work) if isinstance(launcher, SparkRanks) else TrialProcesses(work)
-    run = TrainingRun(context.spec, folder.uri)
+    names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
+    chosen = {name: getattr(settings, name) for name in names}
+    counts = {"trials": settings.wanted, "np": training.options.np}
+    run = TrainingRun(context.spec, {"train": training.program.name, **counts, **chosen})
     lease, held = folder.lease(producer.run_id), ExitStack()
     try:
         held.enter_context(lease.held())
         ledger = Ledger(folder, study, shared=settings.study is not None, reuse=settings.reuse, lease=lease)
-        names = ("metrics", "directions", "sampler", "pruner", "parallel", "seed", "space")
-        chosen = {name: getattr(settings, name) for name in names}
-        parameters = {"train": training.program.name, "trials": settings.wanted, "np": training.options.np, **chosen}
-        runs = StudyRuns(run, study, lambda: run.begin(parameters, data.examples, data.manifest, training.code_paths))
+        ledger.update(training=run.record.run_id)
+        runs = StudyRuns(run, study)
         optuna_study = OptunaStudy(settings, ledger.trials, ledger.done)
         search = Search(settings, trained.np, optuna_study, ledger, folder, trials, runs, training.output)
         if settings.reuse and any(context.spec.inputs.values()):  # a key does not include data that code reads itself
@@ -108,13 +109,13 @@ def run(context: StepContext, **options: Any) -> Any:
             ledger.save(final=True)
         except HopsError as error:
             log.warning("the winner is published, but the record of the search was not updated: %s", error)
-    except BaseException:
-        run.fail()
+    except BaseException as error:
+        run.fail(error, context.cost())
         raise
     finally:
         trials.close()
         held.close()
-    run.finish(artifact, summary, training.program.sources(training.code_paths))
+    run.finish(artifact, context.cost())
     return summary["value"] if artifact is None else artifact
 
 

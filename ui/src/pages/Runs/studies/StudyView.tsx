@@ -59,7 +59,7 @@ function Trials({ dagId, study, onStop }: { dagId: string; study: StudyDetail; o
   const several = study.metrics.length > 1;
   const complete = study.counts.complete ?? 0;
   const open = (id: string) => {
-    const run = trials.find(({ run_id }) => run_id === id)?.mlflow_run ?? null;
+    const run = trials.find(({ run_id }) => run_id === id)?.training ?? null;
     if (run !== null) {
       change({ run }, { push: true });
     }

@@ -16,7 +16,7 @@ import type { StudyDetail, Trial } from "src/pages/Runs/studies/trials";
 
 const MOST_PARAMS = 6;
 
-/** All trials of a study; one that has a run in MLflow opens it. */
+/** All trials of a study; one that has ended opens its run. */
 export function TrialTable(props: {
   dagId: string;
   study: StudyDetail;
@@ -49,8 +49,8 @@ export function TrialTable(props: {
       rowKey={(trial) => trial.run_id}
       initialSort={{ column: "number", descending: true }}
       maxHeight="60vh"
-      onOpen={(trial) => trial.mlflow_run !== null && open(trial.mlflow_run)}
-      opened={opened && (trials.find(({ mlflow_run }) => mlflow_run === opened)?.run_id ?? null)}
+      onOpen={(trial) => trial.training !== null && open(trial.training)}
+      opened={opened && (trials.find(({ training }) => training === opened)?.run_id ?? null)}
       toolbar={
         <FilterBar summary={`${formatNumber(shown.length)} of ${formatNumber(trials.length)} trials`}>
           <ChoiceFilter
@@ -176,17 +176,17 @@ function columnsOf(
     },
     {
       key: "run",
-      label: "MLflow run",
+      label: "Run",
       width: 104,
-      render: ({ number, mlflow_run }) =>
-        mlflow_run === null ? (
+      render: ({ number, training }) =>
+        training === null ? (
           "–"
         ) : (
           <Link
             as="button"
             color="fg.info"
             aria-label={`Open the run of trial ${number}`}
-            onClick={() => onOpen(mlflow_run)}
+            onClick={() => onOpen(training)}
           >
             Open
           </Link>

@@ -27,7 +27,7 @@ const STUDY = {
     seconds: [2.5, 1, 1, null],
     tries: [1, 1, 2, 1],
     taken_from: [null, null, "earlier#4", null],
-    mlflow_run: [null, null, null, null],
+    training: [null, null, null, null],
   },
 } as unknown as StudyDetail;
 const TRIALS = trialsOf(STUDY);

@@ -16,7 +16,7 @@ export interface Trial extends Compared {
   seconds: number | null;
   tries: number;
   taken_from: string | null;
-  mlflow_run: string | null;
+  training: string | null;
 }
 
 /** What a parameter's value is called. */
@@ -52,7 +52,7 @@ export function trialsOf({ columns, metrics }: Pick<StudyDetail, "columns" | "me
       seconds,
       tries: columns.tries[place] ?? 1,
       taken_from: columns.taken_from[place] ?? null,
-      mlflow_run: columns.mlflow_run[place] ?? null,
+      training: columns.training[place] ?? null,
     };
   });
 }

@@ -1,0 +1,143 @@
+"""Records of trainings in the store, and people's notes on them and on versions of models.
+
+``<store>/_trainings/<dag>/`` holds three files for each training, all written atomically: ``<id>.json``, a
+:class:`~airflow_hops.core.contract.training_record.TrainingRecord`; ``<id>.curves.json``; and ``<id>.notes.json``,
+:class:`Notes`. Notes on a version are in ``<store>/_models/notes/<model>/<version>.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.contract.training_record import TrainingCurves, TrainingRecord
+from airflow_hops.core.store.artifact_store import ArtifactStore
+from airflow_hops.core.store.model_records import record_uri
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_RECORD = re.compile(r"([0-9a-f]{32})\.json")
+
+
+@dataclass(frozen=True)
+class Notes(JsonFields):
+    """People's note and tags; no file means none."""
+
+    note: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def trainings_uri(store: ArtifactStore, dag_id: str) -> str:
+    """Returns the folder with the records of a DAG's trainings."""
+    return store.uri("_trainings", dag_id)
+
+
+def training_uri(store: ArtifactStore, dag_id: str, run_id: str, part: str = "") -> str:
+    """Returns the address of a record, or of its ``part``: ``curves`` or ``notes``."""
+    if not _ID.fullmatch(run_id):
+        raise BadInput(f"{run_id!r} is not the id of a training; expected 32 hexadecimal digits")
+    return f"{trainings_uri(store, dag_id)}/{run_id}{part and '.'}{part}.json"
+
+
+def id_of_record(name: str) -> str | None:
+    """Returns the id of the training that a file of the folder is the record of; None for other files."""
+    matched = _RECORD.fullmatch(name)
+    return matched[1] if matched else None
+
+
+def read_training(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingRecord | None:
+    """Returns the record of a training; None if there is none.
+
+    Raises:
+        BadInput: the file is not the record of a training.
+    """
+    uri = training_uri(store, dag_id, run_id)
+    try:
+        return TrainingRecord.from_dict(store.read_json(uri))
+    except FileNotFoundError:
+        return None
+    except TypeError as error:
+        raise BadInput(f"{uri}: not the record of a training ({error}); restore it, or remove it") from error
+
+
+def read_curves(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingCurves:
+    """Returns the curves of a training; none if no metric was reported.
+
+    Raises:
+        BadInput: the file does not hold curves.
+    """
+    uri = training_uri(store, dag_id, run_id, "curves")
+    try:
+        return TrainingCurves.from_dict(store.read_json(uri))
+    except FileNotFoundError:
+        return TrainingCurves()
+    except TypeError as error:
+        raise BadInput(f"{uri}: not the curves of a training ({error}); restore it, or remove it") from error
+
+
+def write_training(
+    store: ArtifactStore, dag_id: str, record: TrainingRecord, curves: TrainingCurves | None = None
+) -> None:
+    """Writes the record of a training, after its curves."""
+    if curves is not None:
+        store.write_text(training_uri(store, dag_id, record.run_id, "curves"), _compact(curves))
+    store.write_text(training_uri(store, dag_id, record.run_id), _compact(record))
+
+
+def update_training(
+    store: ArtifactStore,
+    dag_id: str,
+    run_id: str,
+    change: Callable[[TrainingRecord], TrainingRecord],
+    missing: Callable[[], TrainingRecord] | None = None,
+) -> None:
+    """Changes the record of a training that has ended; one that is missing is made, or left missing."""
+    with store.lock(trainings_uri(store, dag_id)):
+        record = read_training(store, dag_id, run_id) or (missing and missing())
+        if record is not None:
+            write_training(store, dag_id, change(record))
+
+
+def version_notes_uri(store: ArtifactStore, model_name: str, version: int) -> str:
+    """Returns the address of the notes on a version of a model."""
+    folder, _, name = record_uri(store, model_name).rpartition("/")
+    return f"{folder}/notes/{name.removesuffix('.json')}/{version}.json"
+
+
+def read_version_notes(store: ArtifactStore, model_name: str) -> dict[int, Notes]:
+    """Returns the notes on versions of a model, by version; those without notes are missing."""
+    folder = version_notes_uri(store, model_name, 0).rpartition("/")[0]
+    versions = [int(stem) for name in store.names(folder) if (stem := name.removesuffix(".json")).isdecimal()]
+    return {version: read_notes(store, version_notes_uri(store, model_name, version)) for version in versions}
+
+
+def read_notes(store: ArtifactStore, uri: str) -> Notes:
+    """Returns the notes at an address; empty ones if there is no file.
+
+    Raises:
+        BadInput: the file does not hold notes.
+    """
+    try:
+        notes = Notes.from_dict(store.read_json(uri))
+        if not isinstance(notes.note, str) or not all(isinstance(each, str) for each in notes.tags.values()):
+            raise TypeError("note and tags are not text")
+        return notes
+    except FileNotFoundError:
+        return Notes()
+    except (TypeError, AttributeError) as error:
+        raise BadInput(f"{uri}: not notes of this package ({error}); restore the file, or remove it") from error
+
+
+def change_notes(store: ArtifactStore, uri: str, note: str | None, tags: Mapping[str, str | None]) -> None:
+    """Sets the note, unless it is None, and tags; a tag of None is removed, and others stay."""
+    with store.lock(uri.rpartition("/")[0]):
+        before = read_notes(store, uri)
+        values = {name: text for name, text in {**before.tags, **tags}.items() if text is not None}
+        store.write_text(uri, _compact(Notes(before.note if note is None else note, values)))
+
+
+def _compact(content: JsonFields) -> str:
+    return json.dumps(content.to_dict(), ensure_ascii=False, separators=(",", ":")) + "\n"
