@@ -16,6 +16,7 @@ from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, REGRESSION, Problem, Target
 from airflow_hops.ml.readers.artifact_files import File, opened
+from airflow_hops.ml.stages.prepare.columns import EXACT
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ _GUESSED_CLASSES = 100
 _NAMED = 10
 _BATCH_ROWS = 1 << 17
 _WIDEN = ": widen the window, or look at how prepare() derives it"
-_EXACT = 2.0**53
-"""Doubles represent every integer below it."""
 
 Files = Mapping[str, Sequence[File]]
 
@@ -106,7 +105,7 @@ def read_values(files: Files, label: str) -> LabelValues:
         for batch in pq.ParquetFile(opened(file)).iter_batches(_BATCH_ROWS, columns=[label]):
             column = batch.column(0)
             if pa.types.is_floating(column.type):
-                whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), _EXACT))
+                whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), EXACT))
                 fractions = column.filter(pc.invert(whole))
                 if len(fractions):
                     return LabelValues(by_split, fractions[0].as_py())
