@@ -137,7 +137,7 @@ runtime-pins:
 		--no-annotate --output-file requirements/.cuda.tmp - >/dev/null
 	sed -n -e '1i -r $(NAME).txt' -e '/^nvidia-/p' requirements/.cuda.tmp >requirements/$(NAME)-cuda.txt
 	rm requirements/.cuda.tmp
-	$(UV) $(COMPILE) --python-version $(PYTHON_OF_PINS) --constraint requirements/$(NAME).txt --group test \
+	$(UV) $(COMPILE) --python-version $(PYTHON_OF_PINS) --constraint requirements/$(NAME).txt --group runtime-test \
 		--output-file requirements/$(NAME)-test.txt >/dev/null
 
 count: ## count the lines of the package and the tests, and those of code

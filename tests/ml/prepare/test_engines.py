@@ -162,8 +162,6 @@ def test_page_shows_one_preparation_on_each_engine(
 ) -> None:
     snapshot = write_snapshot(store)
     (code,) = re.findall(rf"^```python\n(# orders/prepare.py, {title}\n.*?)^```", PAGE.read_text(), re.M | re.S)
-    if "polars" in code:
-        pytest.importorskip("polars")
     names: dict[str, Any] = {}
     exec(code, names)
     monkeypatch.setitem(sys.modules, "m", SimpleNamespace(f=names["prepare"]))
