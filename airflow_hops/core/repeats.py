@@ -13,13 +13,13 @@ from airflow_hops.core.store import ArtifactStore
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run in MLflow.
+    """A training run.
 
     Attributes:
         name: Its id, for messages.
         dag_run_id: Run of the DAG.
         task: Task, as :attr:`~airflow_hops.core.contract.artifacts.Producer.task`.
-        tags: Its tags that begin with ``hops.``.
+        tags: Its tags.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Repeat:
 
     Attributes:
         record: Record of the step.
-        metrics: Metrics of the run; None for those of its artifact or of MLflow.
+        metrics: Metrics of the run; None for those of its artifact or training run.
         params: Best parameters of the run; None if it did not search.
         returned_metric: Name of the metric that the step's function returned as a number; None for no such function.
     """
@@ -57,7 +57,7 @@ class Repeats:
             store: The artifact store.
             record: Record of the run's step.
             artifact: The run's artifact; None if it made none, or the artifact is gone.
-            logged: The run in MLflow; None if it was named by its artifact.
+            logged: The training run; None if it was named by its artifact.
 
         Raises:
             BadInput: the run cannot be repeated.

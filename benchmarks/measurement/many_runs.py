@@ -1,7 +1,6 @@
-"""A thousand trainings in a real MLflow, for pages that must not grow slow with them.
+"""Records of a thousand trainings, for pages that must not grow slow with them.
 
-``python benchmarks/measurement/many_runs.py sqlite:////path/of/mlflow.db <dag_id> --runs 1000``, in the runtime
-environment. Rows go in bulk through MLflow's own tables: its client would take minutes.
+``python benchmarks/measurement/many_runs.py STORE <dag_id> --runs 1000``
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ import argparse
 import math
 import random
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from airflow_hops.ml.tracking.client import experiment_id, open_tracking
+from airflow_hops.core.contract.artifacts import Producer
+from airflow_hops.core.contract.training_record import TrainingRecord, TrainingTry, training_id
+from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.training_records import write_training
+from airflow_hops.ml.tracking.curves import Curves
 
 _DAY_MS = 86_400_000
 _OPTIMIZERS = ("adam", "sgd", "rmsprop")
@@ -45,59 +46,46 @@ class _Trial:
         }
 
 
-def log_many(tracking_uri: str, dag_id: str, runs: int, epochs: int = 10) -> None:
-    """Logs trainings of a DAG as the train stage would have.
+def write_many(store: ArtifactStore, dag_id: str, runs: int, epochs: int = 10) -> None:
+    """Writes records of trainings of a DAG as the train stage does.
 
     Args:
-        tracking_uri: MLflow's database: ``sqlite:////…``.
-        dag_id: The DAG, which names the experiment.
-        runs: How many; every fiftieth failed. The first has ten trials nested in it.
+        store: The artifact store.
+        dag_id: The DAG.
+        runs: How many; every fiftieth failed. The first has ten trials.
         epochs: Of each.
     """
-    from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
-
-    client = open_tracking(tracking_uri)
-    experiment = experiment_id(client, dag_id)
-    location = client.get_experiment(experiment).artifact_location
-    rows: dict[Any, list[dict[str, Any]]] = {each: [] for each in (SqlRun, SqlParam, SqlTag, SqlMetric)}
     now = int(time.time() * 1000)
-    first = uuid.uuid4().hex
+    first = ""
     for trial in _trials(runs):
-        run = uuid.uuid4().hex if trial.number else first
+        producer = Producer(dag_id, f"scheduled__{trial.number}", "train")
+        run_id = training_id(producer, {}, {})
+        first = first or run_id
         began = now - (runs - trial.number) * _DAY_MS // 24
-        tags = {
-            "hops.dag_id": dag_id,
-            "hops.run_id": f"scheduled__{trial.number}",
-            "hops.task_id": "train",
-            "mlflow.runName": f"{dag_id} scheduled__{trial.number} train",
-            **({"mlflow.parentRunId": first} if 0 < trial.number <= 10 else {}),
-        }
+        ended = began + 40_000 + trial.units * 100
         params = {"lr": trial.lr, "units": trial.units, "dropout": trial.dropout, "optimizer": trial.optimizer}
-        rows[SqlRun].append(
-            {
-                "run_uuid": run,
-                "name": tags["mlflow.runName"],
-                "experiment_id": int(experiment),
-                "status": "FAILED" if trial.number % 50 == 49 else "FINISHED",
-                "start_time": began,
-                "end_time": began + 40_000 + trial.units * 100,
-                "lifecycle_stage": "active",
-                "artifact_uri": f"{location}/{run}/artifacts",
-                "user_id": "",
-                "source_type": "JOB",
-            }
+        curves = Curves()
+        for epoch in range(1, epochs + 1):
+            for name, value in trial.metrics(epoch).items():
+                curves.add(name, epoch, value, began + epoch * 4000)
+        has_failed = trial.number % 50 == 49
+        error = "rank 0 was ended by SIGKILL (it may have used too much memory)" if has_failed else None
+        record = TrainingRecord(
+            run_id=run_id,
+            name=f"{producer.run_id} train",
+            status="FAILED" if has_failed else "FINISHED",
+            start_time=began,
+            end_time=ended,
+            dag_run_id=producer.run_id,
+            task_id="train",
+            params={name: str(value) for name, value in params.items()},
+            figures=curves.figures,
+            tags={"hops.dag_id": dag_id, "hops.run_id": producer.run_id, "hops.task_id": "train"},
+            parent=first if 0 < trial.number <= 10 else None,
+            tries=(TrainingTry(1, began, ended, error),),
+            cost={"core_s": trial.units / 2, "gpu_s": 0.0},
         )
-        rows[SqlParam] += [{"run_uuid": run, "key": key, "value": str(value)} for key, value in params.items()]
-        rows[SqlTag] += [{"run_uuid": run, "key": key, "value": value} for key, value in tags.items()]
-        rows[SqlMetric] += [
-            {"run_uuid": run, "key": key, "value": value, "step": epoch, "timestamp": began + epoch * 4000, "is_nan": 0}
-            for epoch in range(1, epochs + 1)
-            for key, value in trial.metrics(epoch).items()
-        ]
-    last = [row for row in rows[SqlMetric] if row["step"] == epochs]
-    with client._tracking_client.store.ManagedSessionMaker() as session:
-        for table, values in {**rows, SqlLatestMetric: last}.items():
-            session.bulk_insert_mappings(table, values)
+        write_training(store, dag_id, record, curves.content())
 
 
 def _trials(count: int) -> Iterator[_Trial]:
@@ -114,8 +102,8 @@ def _trials(count: int) -> Iterator[_Trial]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tracking_uri")
+    parser.add_argument("store", help="its URI")
     parser.add_argument("dag_id")
     parser.add_argument("--runs", type=int, default=1000)
     given = parser.parse_args()
-    log_many(given.tracking_uri, given.dag_id, given.runs)
+    write_many(ArtifactStore(given.store), given.dag_id, given.runs)

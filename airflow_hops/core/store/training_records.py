@@ -54,10 +54,20 @@ def read_training(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingRec
     Raises:
         BadInput: the file is not the record of a training.
     """
-    uri = training_uri(store, dag_id, run_id)
+    return _read_record(store, training_uri(store, dag_id, run_id))
+
+
+def find_training(store: ArtifactStore, run_id: str) -> TrainingRecord | None:
+    """Returns the record of a training of any DAG; see :func:`read_training`."""
+    folder = store.uri("_trainings")
+    records = (_read_record(store, f"{folder}/{name}/{run_id}.json") for name in store.names(folder))
+    return next(filter(None, records), None)
+
+
+def _read_record(store: ArtifactStore, uri: str) -> TrainingRecord | None:
     try:
         return TrainingRecord.from_dict(store.read_json(uri))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except TypeError as error:
         raise BadInput(f"{uri}: not the record of a training ({error}); restore it, or remove it") from error

@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, Producer
+from airflow_hops.core.contract.model_record import ModelRecord
 from airflow_hops.core.contract.protocol import StepResult
 from airflow_hops.core.contract.run_record import RunRecord, UserCode, record_key
+from airflow_hops.core.contract.training_record import TrainingRecord
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import write_record as write_model_record
 from airflow_hops.core.store.run_records import read_code, read_record, write_record
+from airflow_hops.core.store.training_records import write_training
 from airflow_hops.extensions.experiments import SearchOperator
 from airflow_hops.extensions.experiments.core.search import TrialRecord
 from airflow_hops.extensions.experiments.core.studies import study_folder
-from airflow_hops.extensions.replay.hooks import reproduction
 from airflow_hops.extensions.replay.hooks.reproduction import RecordedRun, find_run, step_again
 from airflow_hops.extensions.replay.hooks.run_comparison import (
     compare_metrics,
@@ -225,10 +228,10 @@ def test_trial_is_reproduced_from_the_search_record(
     folder.write_trials([json.dumps(trial.to_dict()) for trial in trials], [0, 1])
     connection = {"conn_type": "hops", "extra": {"store": store.root}}
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps(connection))
-    report = {"dag_id": "d", "dag_run_id": "r", "task": "search", "metrics": {}, "model": None, "record": "f" * 64}
-    tags = {"hops.study": "r", "hops.trial": "0"}
-    # MLflow's part is tested where MLflow is: tests/ml/search/test_search.py
-    monkeypatch.setattr(reproduction, "_trial_report", lambda hook, params: {**report, "tags": tags})
+    tags = {"hops.dag_id": "d", "hops.study": "r", "hops.trial": "0"}
+    task = {"dag_run_id": "r", "task_id": "search", "record": "f" * 64}
+    trained = TrainingRecord("0" * 32, "trial", "FINISHED", 0, tags=tags, **task)
+    write_training(store, "d", trained)
 
     run = find_run(RuntimeHook(), "0" * 32)
     assert (run.record.entry, run.metrics, run.returned_metric) == (ENTRY, {"auc": 0.7}, "auc")
@@ -238,7 +241,7 @@ def test_trial_is_reproduced_from_the_search_record(
     assert search["training"]["env"] == {"TOKEN": "secret"}
     assert run.record.params["params"] == {"epochs": 2, "lr": 0.1}
     assert (run.record.params["train"], run.record.params["tensorboard"]) == ("shop:train", False)
-    tags["hops.trial"] = "1"
+    write_training(store, "d", replace(trained, tags={**tags, "hops.trial": "1"}))
     with pytest.raises(BadInput, match="trial 1 of study 'r' is failed, expected a complete one"):
         find_run(RuntimeHook(), "0" * 32)
 
@@ -249,13 +252,17 @@ def test_replaced_model_is_not_compared_as_the_runs_model(
     with store.create(uri := store.uri("d", "r", "train", "model"), "model", Producer("d", "r", "train")) as writer:
         writer.commit()
     monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": store.root}}))
-    report = {"model": uri, "fingerprint": "e" * 64}
-    monkeypatch.setattr(reproduction, "_trial_report", lambda hook, params: report)
+    of_model = {"model": uri, "fingerprint": "e" * 64}
+    write_model_record(store, "m", ModelRecord().after("deployed", 1, "the first", **of_model))
     with pytest.raises(BadInput, match="another model is stored there now"):
         find_run(RuntimeHook(), "m/1")
-    report |= {"record": None, "dag_id": "d"}
-    with pytest.raises(BadInput, match="known are: nothing but MLflow's entries"):
+    tags = {"hops.dag_id": "d", "hops.model": uri, "hops.fingerprint": "e" * 64}
+    write_training(store, "d", TrainingRecord("0" * 32, "r train", "FINISHED", 0, tags=tags))
+    with pytest.raises(BadInput, match="known are: nothing but its figures"):
         find_run(RuntimeHook(), "0" * 32)
+    for unknown, why in (("1" * 32, "no training in .* has this id"), ("m/2", "has no version 2 that was deployed")):
+        with pytest.raises(BadInput, match=why):
+            find_run(RuntimeHook(), unknown)
 
 
 def test_numbers_are_compared_within_tolerance_and_times_ignored() -> None:

@@ -6,7 +6,7 @@ from airflow_hops.cli.arguments import ARG_VERBOSE, STORE_CONNECTION, CLICommand
 
 _REPRODUCE_ARGUMENTS = (
     option(
-        "run", "MLflow's id of a run, a registered version as MODEL/VERSION, or an artifact's URI or path in the store"
+        "run", "id of a training run, a deployed version as MODEL/VERSION, or an artifact's URI or path in the store"
     ),
     option(
         "--tolerance",

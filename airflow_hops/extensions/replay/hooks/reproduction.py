@@ -21,6 +21,7 @@ from airflow_hops.core.contract.run_record import (
     REPRODUCED_APP,
     TRAIN_ENTRY,
     RunRecord,
+    app_id,
     record_key,
 )
 from airflow_hops.core.contract.times import now
@@ -28,12 +29,13 @@ from airflow_hops.core.contract.training import AUTO
 from airflow_hops.core.extensions import REPEATS, load_all
 from airflow_hops.core.repeats import LoggedRun, Repeat, Repeats
 from airflow_hops.core.store import ArtifactStore
+from airflow_hops.core.store.model_records import read_record as read_model_record
 from airflow_hops.core.store.run_records import read_code, read_record
+from airflow_hops.core.store.training_records import find_training
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.launchers.base import Launcher
 from airflow_hops.launchers.spark import DEFAULT_CONN_ID
 
-_LOOKUP = "airflow_hops.extensions.replay.ml.reproduce.lookup:run"
 _OF_WHAT_WAS_CAPTURED = ("skew", "performance")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _VERSION = re.compile(r"(?P<model>[^/]+)/v?(?P<version>\d+)")
@@ -68,17 +70,14 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
 
     Args:
         hook: The connection.
-        name: MLflow's run id, ``<model>/<version>``, or an artifact's URI or path in the store.
+        name: Id of a training run, ``<model>/<version>``, or an artifact's URI or path in the store.
         incomplete: Whether to derive a missing record from the files that a training wrote.
 
     Raises:
         BadInput: the run or its record does not exist.
     """
-    store, logged = hook.store, dict[str, Any]()
-    version = _VERSION.fullmatch(name)
-    if version is not None or _RUN_ID.fullmatch(name):
-        params = {"run_id": name} if version is None else {"model": version[1], "version": int(version[2])}
-        logged = _trial_report(hook, params)
+    store = hook.store
+    logged = _look_up(store, name)
     artifact = _artifact_of(store, logged) if logged else None
     if not logged:
         uri = name.rstrip("/") if "://" in name else Path(name).as_uri() if Path(name).is_absolute() else None
@@ -94,7 +93,7 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
     record = read_record(store, dag_id, key) if key else None
     if record is None:
         if not incomplete or artifact is None:
-            what = f"its {artifact.kind} artifact {artifact.uri}" if artifact else "nothing but MLflow's entries"
+            what = f"its {artifact.kind} artifact {artifact.uri}" if artifact else "nothing but its figures"
             raise BadInput(
                 f"{name}: the store has no record of this run (an older version of this package made it, or it was "
                 "removed): its code, its environment and the options of its step are unknown; known are: "
@@ -107,10 +106,10 @@ def find_run(hook: RuntimeHook, name: str, *, incomplete: bool = False) -> Recor
             f"{name}: this step measured requests captured until then, which its record does not contain; only "
             "steps whose inputs are artifacts or sources can be reproduced"
         )
-    of_mlflow = LoggedRun(name, logged["dag_run_id"], logged["task"], logged["tags"]) if "record" in logged else None
+    training = LoggedRun(name, logged["dag_run_id"], logged["task"], logged["tags"]) if "record" in logged else None
     repeat = Repeat(record)
     for repeats in load_all(REPEATS, Repeats).values():
-        repeat = repeats.repeat_of(store, record, artifact, of_mlflow) or repeat
+        repeat = repeats.repeat_of(store, record, artifact, training) or repeat
     return RecordedRun(
         name,
         repeat.record,
@@ -154,7 +153,7 @@ def unpack_code(store: ArtifactStore, record: RunRecord, folder: Path) -> tuple[
 
 
 def step_again(hook: RuntimeHook, run: RecordedRun, code: Path) -> StepSpec:
-    """Returns the step of a run, with a separate output address and without MLflow.
+    """Returns the step of a run, with a separate output address, without a record and without MLflow.
 
     The user code is unpacked to ``code``; for an incomplete record, this folder must have the code.
 
@@ -232,14 +231,41 @@ def run_again(
         raise
 
 
-def _trial_report(hook: RuntimeHook, params: Mapping[str, Any]) -> dict[str, Any]:
-    spec = StepSpec("look-up", _LOOKUP, params=params)
-    value: dict[str, Any] = hook.run(spec, cache=False, on_line=lambda line: None).value
-    return value
+def _look_up(store: ArtifactStore, name: str) -> dict[str, Any]:
+    """Returns the facts of a training run or of a version of a model; empty for other names.
+
+    Raises:
+        BadInput: there is no such run or version.
+    """
+    if (version := _VERSION.fullmatch(name)) is not None:
+        event = read_model_record(store, version["model"]).registered().get(int(version["version"]))
+        if event is None or not event.model:
+            raise BadInput(f"{name}: model {version['model']!r} has no version {version['version']} that was deployed")
+        return {"model": event.model, "fingerprint": event.fingerprint}
+    if not _RUN_ID.fullmatch(name):
+        return {}
+    if (training := find_training(store, name)) is None:
+        raise BadInput(f"{name}: no training in {store.root} has this id; the page Runs shows the ids")
+    of, number = training.tags, training.params.get("run", "")
+    producer = Producer(
+        of["hops.dag_id"], training.dag_run_id, training.task_id, training.map_index, iteration=training.iteration
+    )
+    is_experiment = number.startswith("run.") and "hops.model" not in of
+    return {
+        "dag_id": producer.dag_id,
+        "dag_run_id": producer.run_id,
+        "task": producer.task,
+        "metrics": {metric: at.last.value for metric, at in training.figures.items() if at.last.value is not None},
+        "record": training.record,
+        "tags": of,
+        "model": of.get("hops.model"),
+        "fingerprint": of.get("hops.fingerprint"),
+        "experiment": store.uri("Experiments", app_id(producer), number) if is_experiment else None,
+    }
 
 
 def _artifact_of(store: ArtifactStore, logged: Mapping[str, Any]) -> Artifact | None:
-    """Returns the model that MLflow names; None if the model of a run is gone or was replaced.
+    """Returns the model of a run or version; None if the model of a run is gone or was replaced.
 
     Raises:
         BadInput: the model of a registered version is gone; nothing else is known of it.
@@ -251,7 +277,7 @@ def _artifact_of(store: ArtifactStore, logged: Mapping[str, Any]) -> Artifact | 
         result, manifest = store.find(Artifact(uri, "model", str(logged.get("fingerprint"))))
         return manifest.reference(result.uri)
     if "record" not in logged:
-        raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one, by MLflow's id")
+        raise BadInput(f"{uri}: another model is stored there now; name the run that trained this one by its id")
     return None
 
 

@@ -78,12 +78,10 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
     ["Tries", run.tries.length],
     ["CPU", run.cost.core_s ? formatDuration(run.cost.core_s) : "–"],
     ...(run.cost.gpu_s ? [["GPU", formatDuration(run.cost.gpu_s)] as [string, ReactNode]] : []),
-    [
-      "MLflow's id",
-      <Text key="id" fontFamily="mono" fontSize="xs">
-        {run.mlflow_url ? <Link href={run.mlflow_url}>{run.mlflow_run_id}</Link> : (run.mlflow_run_id ?? "–")}
-      </Text>,
-    ],
+    ["Id", <Id key="id" id={run.run_id} />],
+    ...(run.mlflow_run_id
+      ? [["MLflow's id", <Id key="mlflow" id={run.mlflow_run_id} href={run.mlflow_url} />] as [string, ReactNode]]
+      : []),
   ];
   return (
     <>
@@ -120,6 +118,12 @@ function Facts({ dagId, run }: { dagId: string; run: Detail }) {
     </>
   );
 }
+
+const Id = ({ id, href }: { id: string; href?: string | null }) => (
+  <Text fontFamily="mono" fontSize="xs" overflowWrap="anywhere">
+    {href ? <Link href={href}>{id}</Link> : id}
+  </Text>
+);
 
 function Figures({ figures }: { figures: Detail["figures"] }) {
   const entries = Object.entries(figures).sort(

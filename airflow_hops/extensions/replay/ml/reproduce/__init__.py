@@ -1,1 +1,1 @@
-"""Finds a run in MLflow and compares two models, for ``airflow hops reproduce``."""
+"""Compares two models, for ``airflow hops reproduce``."""
