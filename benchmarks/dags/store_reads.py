@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-import pyarrow.parquet as pq
-
-from airflow_hops.ml.readers.artifact_files import File, fetched, files_below, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, fetched, files_below
 from airflow_hops.ml.spark.pools import WorkSummary, run_parts, step_pool
 from airflow_hops.ml.step.context import StepContext
 
@@ -29,7 +28,7 @@ def read_snapshot(context: StepContext, way: str) -> float:
 
 
 def _read_file(way: str, file: File) -> str:
-    with contextlib.nullcontext(opened(file)) if way == "streamed" else fetched(file) as source:
-        for _ in pq.ParquetFile(source).iter_batches():
+    with contextlib.nullcontext(file) if way == "streamed" else fetched(file) as source:
+        for _ in scan.batches(source):
             pass
     return WorkSummary().to_json()

@@ -54,8 +54,8 @@ def row_check(folder: str) -> Work:
     import pyarrow.parquet as pq
 
     from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-    from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
     from airflow_hops.ml.monitoring.skew.rows import detect_row_skew
+    from airflow_hops.ml.readers.rows_file import RowsFile
 
     training = [RowsFile.at(Path(folder) / "training.parquet")]
     names = pq.ParquetFile(training[0].path).schema_arrow.names

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.ml.readers.artifact_files import opened
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.vectors import check_lengths, dense_vectors, is_list, split_dtype
 
 
@@ -41,8 +39,7 @@ def check_columns(path: Any, inputs: Mapping[str, str], *, of: str = "the schema
     Raises:
         BadInput: the file cannot be read, or a column is missing or of another type.
     """
-    with explained(str(path)):
-        schema = pq.read_schema(opened(path))
+    schema = scan.schema(path)
     for name, dtype in inputs.items():
         if name not in schema.names:
             raise BadInput(
@@ -117,11 +114,9 @@ def read_rows(
     Yields:
         The dense arrays of a batch, and its record batch.
     """
-    names = list(dict.fromkeys([*inputs, *others]))
     for path in files:
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=batch_rows, columns=names):
-            if batch.num_rows:
-                yield dense_arrays(batch, inputs, str(path)), batch
+        for batch in scan.batches(path, [*inputs, *others], rows=batch_rows):
+            yield dense_arrays(batch, inputs, str(path)), batch
 
 
 def _strings(column: Any) -> Any:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import CLASS, MULTICLASS, OUTPUTS, REGRESSION, Problem
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.features.transform_graph import SIGNATURE
 from airflow_hops.ml.models.loaded_models import LoadedModel
+from airflow_hops.ml.readers import scan
 from airflow_hops.serving.models.estimator_signature import MATRIX_INPUT
 
 BATCH_ROWS = 8192
@@ -168,22 +168,16 @@ def score(
     for path in files:
         for name, model in models.items():
             check_columns(path, {**model.inputs, **known}, of=f"the {name} model's signature")
-        wanted = list(dict.fromkeys([*(c for model in models.values() for c in model.inputs), *known, *slices]))
-        _check_slices(path, slices)
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=batch_rows(file.schema_arrow, wanted), columns=wanted):
-                if not batch.num_rows:
-                    continue
-                for name, values in dense_arrays(batch, known, str(path)).items():
-                    facts[name].append(values)
-                for name, model in models.items():
-                    predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
-                for name in slices:
-                    column = batch.column(batch.schema.get_field_index(name))
-                    text: np.ndarray[Any, Any] = (
-                        column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
-                    )
-                    sliced[name].append(text)
+        wanted = [*(column for model in models.values() for column in model.inputs), *known, *slices]
+        for batch in scan.batches(path, wanted, rows=batch_rows(scan.schema(path), wanted)):
+            for name, values in dense_arrays(batch, known, str(path)).items():
+                facts[name].append(values)
+            for name, model in models.items():
+                predictions[name].append(model.predict(dense_arrays(batch, model.inputs, str(path))))
+            for name in slices:
+                column = batch.column(batch.schema.get_field_index(name))
+                text: np.ndarray[Any, Any] = column.cast(pa.string()).fill_null(MISSING).to_numpy(zero_copy_only=False)
+                sliced[name].append(text)
     joined = {name: np.concatenate(v) if v else np.zeros(0, known[name]) for name, v in facts.items()}
     scored = {name: np.concatenate(p) if p else _no_rows(models[name]) for name, p in predictions.items()}
     _check_labels(joined[label], label, first, classes, where)
@@ -220,10 +214,3 @@ def _check_labels(labels: np.ndarray[Any, Any], name: str, model: ServedModel, c
         expected = "0 or 1" if count == 2 else f"a class's number, 0 to {count - 1}"
     if len(wrong):
         raise BadInput(f"{where}: label {name!r} is {wrong[0]} in a row, expected {expected}")
-
-
-def _check_slices(path: Path, slices: Sequence[str]) -> None:
-    names = pq.read_schema(path).names
-    for name in slices:
-        if name not in names:
-            raise BadInput(f"{path}: there is no column {name!r} to slice by; the columns are {', '.join(names)}")

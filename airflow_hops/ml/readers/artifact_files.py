@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow.parquet as pq
-
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, FileEntry
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.files import StoreFiles
 from airflow_hops.core.store.integrity import describe
+from airflow_hops.ml.readers import scan
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,10 @@ class StoreFile:
         """Returns the file's name."""
         return self.entry.path.rpartition("/")[2]
 
+    def open(self) -> BinaryIO:
+        """Opens the file in the store, without a comparison with the checksum."""
+        return self.store.files.open(self.uri, self.entry.path)
+
     @contextlib.contextmanager
     def fetched(self) -> Iterator[Path]:
         """Yields a local copy, compared with the checksum.
@@ -66,11 +69,6 @@ def example_files(folder: Path, split: str) -> list[Path]:
         splits = sorted({path.parent.name for path in folder.glob("*/*.parquet")})
         raise BadInput(f"{folder}: no Parquet files of split {split!r}; there are the splits {', '.join(splits)}")
     return files
-
-
-def opened(file: File) -> Path | BinaryIO:
-    """Returns the source from which pyarrow reads a file: the local path, or a stream of the store."""
-    return file if isinstance(file, Path) else file.store.files.open(file.uri, file.entry.path)
 
 
 def fetched(file: File) -> contextlib.AbstractContextManager[Path]:
@@ -133,11 +131,11 @@ class OutputFolder:
         ``uploaded`` are the files that were written to a remote store.
         """
         if self.store is None:
-            file: Path | BinaryIO = min(Path(self.path, subfolder).glob("*.parquet"))
+            file: File = min(Path(self.path, subfolder).glob("*.parquet"))
         else:
-            name = min(entry.path for entry in uploaded if entry.path.startswith(f"{subfolder}/"))
-            file = self.store.files.open(self.path, name)
-        return {field.name: str(field.type) for field in pq.read_schema(file)}
+            entries = (entry for entry in uploaded if entry.path.startswith(f"{subfolder}/"))
+            file = StoreFile(self.store, self.path, min(entries, key=lambda entry: entry.path))
+        return {field.name: str(field.type) for field in scan.schema(file)}
 
 
 @dataclass(frozen=True)

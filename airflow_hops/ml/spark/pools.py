@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry, HopsError, RowCounts
 from airflow_hops.core.contract.protocol import is_local_master
 from airflow_hops.core.processes.lifetime import end_with_parent
 from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.core.store import ArtifactStore, ArtifactWriter
-from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_files, files_below, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, example_files, files_below
 from airflow_hops.ml.spark.context import as_spark_failure, local_master, start_spark_context
 from airflow_hops.ml.step.context import StepContext
 
@@ -52,10 +51,10 @@ class WorkSummary:
     uploaded: list[Mapping[str, Any]] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def recording_errors(self, folder: str, path: str | None = None) -> Iterator[None]:
+    def recording_errors(self, folder: str) -> Iterator[None]:
         """Records bad input and a full disk, for the driver to report in one sentence; raises all other errors.
 
-        ``folder`` is the folder to write to, ``path`` the Parquet file to read.
+        ``folder`` is the folder to write to.
         """
         try:
             yield
@@ -65,8 +64,6 @@ class WorkSummary:
             # Arrow reports a full disk by errno, TensorFlow only in its message.
             if os.strerror(errno.ENOSPC) in str(error):
                 self.error, self.no_space = f"no space left on the device that holds {folder} ({error})", True
-            elif path and (isinstance(error, pa.ArrowInvalid) or (isinstance(error, OSError) and error.errno is None)):
-                self.error = f"{path}: not a readable Parquet file ({error})"
             else:
                 raise
 
@@ -273,7 +270,7 @@ def count_rows(splits: Mapping[str, Sequence[File]], summaries: Sequence[SplitSu
     """Returns the rows of each split, read (by the files' footers) and written (by the parts' summaries)."""
     return {
         split: RowCounts(
-            sum(pq.read_metadata(opened(file)).num_rows for file in files),
+            sum(scan.footer(file).num_rows for file in files),
             sum(summary.rows for summary in summaries if summary.split == split),
         )
         for split, files in splits.items()

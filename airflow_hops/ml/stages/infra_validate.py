@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.core.contract.properties import BlessingProperties, ExamplesProperties
@@ -31,6 +30,7 @@ from airflow_hops.ml.features.predictions import check_predictions
 from airflow_hops.ml.features.raw_features import read_rows
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 
@@ -231,7 +231,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
 
 def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:
     """Picks rows of the first batch: up to a quarter with missing values, the rest evenly spaced."""
-    at_once = batch_rows(pq.read_schema(files[0]), list(model.inputs))
+    at_once = batch_rows(scan.schema(files[0]), list(model.inputs))
     for arrays, batch in read_rows(files, model.inputs, batch_rows=at_once):
         gaps = np.zeros(batch.num_rows, bool)
         for name in model.inputs:

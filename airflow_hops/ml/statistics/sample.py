@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.versions import parquet_file
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.statistics.formats.feature_types import Types
 from airflow_hops.ml.statistics.row_keys import Keys
 from airflow_hops.ml.statistics.sample_columns import as_type, common_type, decoded, shortened, value_bytes
@@ -156,8 +155,9 @@ def load_sample(folder: Path, columns: Sequence[str] | None = None) -> pa.Table 
     path = folder / SAMPLE_FILE
     if not path.exists():
         return None
-    with explained(str(path)):
-        return parquet_file(path).read(columns)
+    return scan.table(
+        [path], None if columns is None else [name for name in scan.schema(path).names if name in columns]
+    )
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN
 from airflow_hops.core.contract.target import REGRESSION, Target
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.training.reader.files import SplitFiles
 
@@ -179,16 +180,8 @@ def read_table(
     wanted = [*specs, *target.dtypes]
     parts: list[pa.Table] = []
     for number in range(len(files)):
-        try:
-            with pq.ParquetFile(files.local(number)) as file:
-                missing = [name for name in wanted if name not in file.schema_arrow.names]
-                if missing:
-                    result = ", ".join(file.schema_arrow.names)
-                    raise BadInput(f"{files.name(number)}: there is no column {missing[0]!r}; there are {result}")
-                part = file.read(columns=wanted).select(wanted)
-                parts.append(_of_types(part, parts[0].schema, files.name(number)) if parts else part)
-        except (OSError, pa.ArrowException) as error:
-            raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
+        part = scan.table([files.fetched(number)], wanted)
+        parts.append(_of_types(part, parts[0].schema, files.name(number)) if parts else part)
     table = pa.concat_tables(parts)
     labels = {each.label: _labels(table, each, folder) for each in target.all}
     if split == TRAIN:
@@ -230,18 +223,15 @@ def raw_specs(
     files = SplitFiles(folder, format="parquet", storage_options=storage_options)
     features: list[pa.Field] = []
     widths: dict[str, int | None] = {}
-    try:
-        for number in range(len(files)):
-            with files.open(number) as stream:
-                file = pq.ParquetFile(stream)
-                features = features or [field for field in file.schema_arrow if field.name not in others]
-                unknown = [f for f in features if _has_vectors(f) and widths.get(f.name) is None]
-                there = [field for field in file.schema_arrow if field.name in {f.name for f in unknown}]
-                widths.update((field.name, _width(file, field)) for field in there)
-            if all(widths.get(field.name) is not None for field in unknown):
-                break
-    except (OSError, pa.ArrowException) as error:
-        raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
+    for number in range(len(files)):
+        file = files.stored(number)
+        schema = scan.schema(file)
+        features = features or [field for field in schema if field.name not in others]
+        unknown = [f for f in features if _has_vectors(f) and widths.get(f.name) is None]
+        there = [field for field in schema if field.name in {f.name for f in unknown}]
+        widths.update((field.name, _width(file, field)) for field in there)
+        if all(widths.get(field.name) is not None for field in unknown):
+            break
     return {
         field.name: _spec(field, widths.get(field.name), f"{files.name(0)}: column {field.name!r}")
         for field in features
@@ -252,13 +242,13 @@ def _has_vectors(field: pa.Field) -> bool:
     return is_list(field.type) and bool(pa.types.is_floating(field.type.value_type))
 
 
-def _width(file: pq.ParquetFile, field: pa.Field) -> int | None:
+def _width(file: RowsFile, field: pa.Field) -> int | None:
     """Returns the length of a column's first vector, or None if it has none."""
     if not _has_vectors(field):
         return None
     if pa.types.is_fixed_size_list(field.type):
         return int(field.type.list_size)
-    for batch in file.iter_batches(_PROBED_ROWS, columns=[field.name]):
+    for batch in scan.batches(file, [field.name], rows=_PROBED_ROWS):
         lengths = pc.list_value_length(batch.column(0)).drop_null()
         if len(lengths):
             return int(lengths[0].as_py())

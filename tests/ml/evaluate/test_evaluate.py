@@ -281,7 +281,7 @@ def test_existing_splits_are_evaluated(
     [
         ({"splits": ["eval", "test"]}, "no Parquet files of split 'test'; there are the splits eval, newest, train"),
         ({"splits": []}, "splits is empty"),
-        ({"slices": ["month"]}, "there is no column 'month' to slice by; the columns are "),
+        ({"slices": ["month"]}, "there is no column 'month'; it has "),
         (
             {"metric": "f1"},
             "metric for the problem 'binary' is 'f1', expected one of auc, average_precision, accuracy, log_",

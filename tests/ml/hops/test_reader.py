@@ -325,7 +325,7 @@ def test_unreadable_input_is_named(tmp_path: Path) -> None:
     types = parquet("types", {"x": [1]}, {"x": [1.5]})
     cases: dict[str, Callable[[], Any]] = {
         "no file matches; expected the examples of a split; ": lambda: open_split(root / "test", ["x"]),
-        "part-1.parquet: not a readable Parquet file": lambda: open_split(truncated, ["x"]),
+        "part-1.parquet: cannot be read": lambda: open_split(truncated, ["x"]),
         "part-1.parquet: column 'x' is float64, but int64 in ": lambda: open_split(types, ["x"]),
         "part-1.parquet: there is no column 'x'; it has z": lambda: open_split(
             parquet("columns", {"x": [1]}, {"z": [1]}), ["x"]

@@ -412,7 +412,7 @@ def test_missing_captured_files_and_rows_are_reported(serve: Callable[..., Serve
         BadInput, match=r"4000 have no column 'input\.gate'; keys and time_feature are inputs of the model: flight, "
     ):
         served.measured(served.rows.assign(gate=1), keys=["gate"])
-    with pytest.raises(BadInput, match=r"there is no column 'tail'; the columns are x, late"):
+    with pytest.raises(BadInput, match=r"there is no column 'tail'; it has x, late"):
         served.measured(served.rows, label_column="tail")
     with pytest.raises(BadInput, match="label 'flight': none of 3600 labels is usable, such as 'AA"):
         served.measured(served.rows, label_column="flight")

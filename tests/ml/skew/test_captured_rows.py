@@ -13,8 +13,8 @@ import pytest
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.monitoring.skew.detect import side_of
+from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.stages.skew.compare import compare_rows
 from airflow_hops.ml.stages.skew.fetch import CapturedSpan, Fetched
 from airflow_hops.ml.stages.skew.trained import Trained
@@ -69,5 +69,5 @@ def test_comparing_features_in_chunks_changes_no_result(tmp_path: Path) -> None:
 
 
 def test_missing_feature_is_named_with_the_existing_ones(wide: RowsFile) -> None:
-    with pytest.raises(BadInput, match=r"rows\.parquet: there is no column 'input\.gone'; found input\.f0, input\.f1"):
+    with pytest.raises(BadInput, match=r"rows\.parquet: there is no column 'input\.gone'; it has input\.f0, input\.f1"):
         list(FeatureRows([wide])(["f0", "gone"]))

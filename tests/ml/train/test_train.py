@@ -225,7 +225,7 @@ def _as_if_written_so(folder: Path, manifest: Manifest) -> Artifact:
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        ("corrupt", "part-00001.parquet: not a readable Parquet file"),
+        ("corrupt", "part-00001.parquet: cannot be read"),
         ("column", "part-00001.parquet: there is no column 'numeric'; it has kind_id, late"),
         ("few", "split 'train' holds 1 rows, fewer than the 2 ranks"),
         ("features", "features.json: the file does not exist"),

@@ -11,10 +11,11 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 
 SHARDS, INDEX = "shards", "index"
 INDEX_SCHEMA = pa.schema(
@@ -108,8 +109,7 @@ def read_index(fs: Any, root: str) -> pa.Table:
     )
     tables = []
     for path in paths:
-        with fs.open(path, "rb") as file:
-            tables.append(pq.read_table(file))
+        tables.append(scan.table([RowsFile(path, path, 0, fs)]))
         if not tables[-1].schema.equals(INDEX_SCHEMA):
             raise BadInput(f"{path}: its columns are {tables[-1].schema.names}, expected {INDEX_SCHEMA.names}")
         _check_lines(tables[-1], shards, path)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.sources import FileSource, SourceFile
@@ -20,7 +19,8 @@ from airflow_hops.core.store.source_files import list_files, source_root
 from airflow_hops.extensions.images.core.images import MAX_PIXELS, ImageSource
 from airflow_hops.extensions.images.ml.idx import IdxFile, is_idx_file
 from airflow_hops.extensions.images.ml.packed import SHARDS, PackedFile, is_packed, read_index
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 
 PART_ROWS = 8192
 """Approximate images per part of Parquet or IDX."""
@@ -184,20 +184,15 @@ def _of_parquet(
 ) -> Iterator[dict[str, Any]]:
     columns = (source.image_column, source.label_column, source.key_column)
     for file in listed:
-        with explained(file.name), fs.open(file.path, "rb") as raw:
-            parquet = pq.ParquetFile(raw)
-            _check_columns(parquet.schema_arrow, columns, file.name)
-            at = first = rows = 0
-            groups: list[int] = []
-            for group in range(parquet.metadata.num_row_groups):
-                labels = parquet.read_row_group(group, columns=[source.label_column]).column(0)
-                plan.classes |= {label for label in labels.unique().to_pylist() if label is not None}
-                groups.append(group)
-                rows += parquet.metadata.row_group(group).num_rows
-                at += parquet.metadata.row_group(group).num_rows
-                if rows and (rows >= PART_ROWS or group == parquet.metadata.num_row_groups - 1):
-                    yield {"path": file.path, "row_groups": tuple(groups), "first_row": first, "columns": columns}
-                    groups, first, rows = [], at, 0
+        opening = RowsFile(file.path, file.name, file.size_bytes, fs)
+        footer = scan.footer(opening)
+        _check_columns(footer.schema.to_arrow_schema(), columns, file.name)
+        for batch in scan.batches(opening, [source.label_column]):
+            plan.classes |= set(batch.column(0).unique().drop_null().to_pylist())
+        first = 0
+        for groups, rows in scan.parts(footer, PART_ROWS):
+            yield {"path": file.path, "row_groups": groups, "first_row": first, "columns": columns}
+            first += rows
 
 
 def _of_idx(plan: ImagePlan, fs: Any, listed: Sequence[SourceFile], source: ImageSource) -> Iterator[dict[str, Any]]:

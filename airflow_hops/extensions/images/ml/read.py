@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.extensions.images.ml.plan import ImagePart, class_of
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 
 BATCH_IMAGES = 256
 BATCH_BYTES = 32 << 20
@@ -94,23 +94,18 @@ def _read_parquet(part: ImagePart) -> Iterator[tuple[str, str | int | None, byte
     image_column, label_column, key_column = part.columns
     name = PurePosixPath(part.path).name
     row = part.first_row
-    with explained(part.path), part.fs.open(part.path, "rb") as raw:
-        # Small batches and no read-ahead, to hold only a few images and a column chunk's pages.
-        batches = pq.ParquetFile(raw, pre_buffer=False).iter_batches(
-            batch_size=_PARQUET_ROWS,
-            row_groups=list(part.row_groups),
-            columns=list(dict.fromkeys(column for column in part.columns if column)),
-            use_threads=False,
-        )
-        for batch in batches:
-            images = _column(batch, image_column)
-            if pa.types.is_struct(images.type):
-                images = images.flatten()[images.type.get_field_index("bytes")]
-            keys = _column(batch, key_column).to_pylist() if key_column else [None] * batch.num_rows
-            labels = _column(batch, label_column).to_pylist()
-            for key, label, encoded in zip(keys, labels, images.to_pylist(), strict=True):
-                yield str(key) if key is not None else f"{name}:{row}", label, encoded, f"{part.path}, row {row}"
-                row += 1
+    file = RowsFile(part.path, part.path, 0, part.fs)
+    columns = [column for column in part.columns if column]
+    # Small batches, to hold only a few images and a column chunk's pages.
+    for batch in scan.batches(file, columns, rows=_PARQUET_ROWS, row_groups=part.row_groups):
+        images = _column(batch, image_column)
+        if pa.types.is_struct(images.type):
+            images = images.flatten()[images.type.get_field_index("bytes")]
+        keys = _column(batch, key_column).to_pylist() if key_column else [None] * batch.num_rows
+        labels = _column(batch, label_column).to_pylist()
+        for key, label, encoded in zip(keys, labels, images.to_pylist(), strict=True):
+            yield str(key) if key is not None else f"{name}:{row}", label, encoded, f"{part.path}, row {row}"
+            row += 1
 
 
 def _column(batch: Any, name: str) -> Any:

@@ -87,7 +87,7 @@ def frame(which: AnyArtifact, split: str | None = None, *, columns: Sequence[str
     Raises:
         BadInput: the split does not exist, or is None although there are several.
     """
-    import pyarrow.parquet as pq
+    from airflow_hops.ml.readers import scan
 
     folder = path(which)
     splits = sorted({str(file.parent.relative_to(folder)) for file in folder.rglob("*.parquet")})
@@ -96,7 +96,7 @@ def frame(which: AnyArtifact, split: str | None = None, *, columns: Sequence[str
     if split not in splits:
         raise BadInput(f"{artifact(which).uri}: split is {split!r}; expected one of {splits}")
     files = sorted((folder / split).glob("*.parquet"))
-    return pa.concat_tables([pq.read_table(file, columns=columns) for file in files]).to_pandas()
+    return scan.table(files, columns).to_pandas()
 
 
 def statistics(data: Data, split: str | None = None) -> Any:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.times import now
@@ -23,6 +22,7 @@ from airflow_hops.extensions.sharing.core.entries import (
 )
 from airflow_hops.extensions.sharing.core.records import SharingRecords
 from airflow_hops.extensions.sharing.ml.transport import share_files
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.schemas.files import to_text
 from airflow_hops.ml.schemas.infer import infer_schema
 from airflow_hops.ml.statistics.generate import generate_statistics
@@ -76,18 +76,19 @@ def run(
     statistics, schemas, types, sample, features = {}, {}, {}, {}, {}
     for number, table in enumerate(tables):
         context.progress(number / len(tables), f"statistics of {table}")
-        first = pq.ParquetFile(sorted((folder / table).glob("*.parquet"))[0])
+        first = min((folder / table).glob("*.parquet"))
+        schema = scan.schema(first)
         # TFDV has no statistics of times and decimals.
         others = {
             field.name: str(field.type)
-            for field in first.schema_arrow
+            for field in schema
             if pa.types.is_temporal(field.type) or pa.types.is_decimal(field.type)
         }
         computed = generate_statistics(str(folder / table), exclude=others)
         statistics[table] = summarize(computed)
         schemas[table] = to_text(infer_schema(computed))
-        types[table] = {field.name: str(field.type) for field in first.schema_arrow}
-        sample[table] = {"columns": first.schema_arrow.names, "rows": list(_rows(first, sample_rows))}
+        types[table] = {field.name: str(field.type) for field in schema}
+        sample[table] = {"columns": schema.names, "rows": list(_rows(first, sample_rows))}
         for feature, summary in statistics[table]["features"].items():
             features[f"{table}.{feature}"] = _figures(summary, statistics[table]["rows"])
         features |= {f"{table}.{name}": {"type": type_} for name, type_ in others.items()}
@@ -122,9 +123,9 @@ def run(
     ).to_dict()
 
 
-def _rows(file: pq.ParquetFile, most: int) -> Iterable[list[Any]]:
+def _rows(file: Path, most: int) -> Iterable[list[Any]]:
     if most:
-        for batch in file.iter_batches(batch_size=most):
+        for batch in scan.batches(file, rows=most):
             yield from ([_shown(value) for value in row.values()] for row in batch.to_pylist())
             return
 

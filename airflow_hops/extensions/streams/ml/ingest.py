@@ -30,6 +30,7 @@ from airflow_hops.extensions.streams.core.topic import REGISTRY_PREFIX, Topic, k
 from airflow_hops.extensions.streams.core.topic_ranges import TYPES_HEADER, TopicRanges
 from airflow_hops.extensions.streams.ml.message_types import Poison, signed
 from airflow_hops.extensions.streams.ml.message_values import Registry, decode_captured, decode_json
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool
@@ -276,7 +277,7 @@ class _Values:
         def of_record(found: re.Match[str]) -> str:
             name, row = found[1], int(found[2]) - 1
             if name.endswith(".parquet"):
-                facts = pq.read_table(self._folder / name, columns=list(_TYPES)[:2]).slice(row, 1).to_pylist()[0]
+                facts = scan.table([self._folder / name], list(_TYPES)[:2]).slice(row, 1).to_pylist()[0]
             else:
                 with (self._folder / name).open("rb") as lines:
                     facts = orjson.loads(next(itertools.islice(lines, row, None)))
@@ -300,7 +301,7 @@ class _Values:
         union = {field.name: field for schema in self._schemas.values() for field in schema}
         for path, schema in self._schemas.items():
             if lacking := [field for name, field in union.items() if name not in schema.names]:
-                table = pq.read_table(path)
+                table = scan.table([path])
                 for field in lacking:
                     table = table.append_column(field, pa.nulls(len(table), field.type))
                 pq.write_table(table, path)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.capture_layout import FEEDBACK_FOLDER
 from airflow_hops.core.processes.remote_files import open_url
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 
 LABEL = "label."
 """Prefix of a label's column."""
@@ -46,11 +46,8 @@ def read_feedback(model_folder: str | Path, storage_options: Mapping[str, Any] |
         paths = sorted(fs.ls(f"{folder.rstrip('/')}/{FEEDBACK_FOLDER}", detail=False))
     except FileNotFoundError:
         paths = []
-    tables = []
-    for path in paths:
-        if path.endswith(".parquet") and not path.rsplit("/", 1)[-1].startswith("."):
-            with explained(path), fs.open(path, "rb") as file:
-                tables.append(pq.read_table(file))
+    wanted = [path for path in paths if path.endswith(".parquet") and not path.rsplit("/", 1)[-1].startswith(".")]
+    tables = [scan.table([RowsFile(path, path, 0, fs)]) for path in wanted]
     if not tables:
         at = pa.timestamp("us", "UTC")
         fields = [("request_id", pa.string()), ("row", pa.int32()), ("at", at), ("received_at", at)]

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
@@ -18,8 +17,8 @@ from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.shared_places import capture_path, storage_options_of
 from airflow_hops.ml.monitoring.captured.feedback import read_feedback
-from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 
 log = logging.getLogger(__name__)
 
@@ -107,19 +106,32 @@ class CapturedRequests:
             sizes = {
                 entry["name"].rpartition("/")[2]: entry["size"] for entry in self._fs.ls(self._folder, detail=True)
             }
-            return [RowsFile(f"{self._folder}/{name}", f"{self._url}/{name}", sizes[name], self._fs) for name in names]
+            return [self._file(name, sizes[name]) for name in names]
 
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[Any]:
-        """Opens a file of :meth:`names` as a ``pyarrow.parquet.ParquetFile``, which only reads the requested columns.
+    def footer(self, name: str) -> Any:
+        """Returns the ``pyarrow.parquet.FileMetaData`` of a file of :meth:`names`.
 
         Raises:
             HopsError: the store does not answer, or the file was removed meanwhile.
             BadInput: it is damaged.
         """
-        origin = f"{self._url}/{name}"
-        with self._reached(origin), explained(origin), self._fs.open(f"{self._folder}/{name}", "rb") as file:
-            yield pq.ParquetFile(file)
+        file = self._file(name)
+        with self._reached(file.origin):
+            return scan.footer(file)
+
+    def table(self, name: str, columns: Sequence[str] | None = None) -> Any:
+        """Reads columns of a file of :meth:`names`, by default all, as an Arrow table.
+
+        Raises:
+            HopsError: the store does not answer, or the file was removed meanwhile.
+            BadInput: it is damaged, or lacks a column.
+        """
+        file = self._file(name)
+        with self._reached(file.origin):
+            return scan.table([file], columns)
+
+    def _file(self, name: str, size_bytes: int = 0) -> RowsFile:
+        return RowsFile(f"{self._folder}/{name}", f"{self._url}/{name}", size_bytes, self._fs)
 
     def feedback(self) -> Any:
         """Reads the labels (:func:`~airflow_hops.ml.monitoring.captured.feedback.read_feedback`).

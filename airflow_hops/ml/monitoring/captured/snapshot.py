@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.capture_layout import folder_name, name_time
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.step.context import StepContext
 
 _EXPECTED = ("request_id", "row", "model", "version", "captured_at")
@@ -54,7 +55,7 @@ def requests_of_snapshot(snapshot: Artifact, folder: Path, model_name: str, scra
     place.mkdir(parents=True)
     models = set[str]()
     for number, path in enumerate(sorted(folder.glob("*/*.parquet"))):
-        table = pq.read_table(path)
+        table = scan.table([path])
         if lacking := [name for name in _EXPECTED if name not in table.column_names]:
             raise BadInput(
                 f"{snapshot.uri}, table {path.parent.name!r}: there is no column {lacking[0]!r}; expected captured "

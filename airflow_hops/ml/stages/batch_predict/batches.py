@@ -16,7 +16,8 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.store import ArtifactStore
 from airflow_hops.ml.features.raw_features import check_columns, dense_arrays
 from airflow_hops.ml.models.loaded_models import LoadedModel, model_folder
-from airflow_hops.ml.readers.artifact_files import File, OutputFolder, fetched, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, fetched
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles, use_one_thread
 from airflow_hops.ml.stages.transform.batches import TransformPart
@@ -77,7 +78,7 @@ class SignatureModel:
         Raises:
             BadInput: a column is missing or has another type.
         """
-        schema = pq.read_schema(opened(file))
+        schema = scan.schema(file)
         # If the signature leaves the width of lists open, the first row determines it.
         report = {n: s.column for n, s in self._model.inputs.items() if "[" in s.column or not _is_list(schema, n)}
         check_columns(file, report, of="the model's signature")
@@ -123,7 +124,7 @@ class SignatureModel:
 def predict_part(plan: PredictionPlan, part: TransformPart) -> str:
     """Predicts for a part; returns its :class:`~airflow_hops.ml.spark.pools.SplitSummary` as JSON."""
     summary = SplitSummary(part.split)
-    with summary.recording_errors(plan.folder.path, str(part.file)):
+    with summary.recording_errors(plan.folder.path):
         key = (plan.model.fingerprint, plan.signature)
         if key not in _loaded:
             use_one_thread()
@@ -133,16 +134,12 @@ def predict_part(plan: PredictionPlan, part: TransformPart) -> str:
         writer: Any = None
         with (
             fetched(part.file) as path,
-            pq.ParquetFile(path) as file,
             plan.folder.writing(summary.uploaded) as folder,
             StagedFiles() as files,
         ):
             target = folder / part.split / f"part-{part.number:05d}.parquet"
-            columns = list(dict.fromkeys([*model.inputs, *plan.columns]))
-            groups = list(part.row_groups)
-            for batch in file.iter_batches(batch_size=plan.batch_rows, row_groups=groups, columns=columns):
-                if not batch.num_rows:
-                    continue
+            columns = [*model.inputs, *plan.columns]
+            for batch in scan.batches(path, columns, rows=plan.batch_rows, row_groups=part.row_groups):
                 outputs = model.predict(batch, f"split {part.split!r} ({part.file})")
                 summary.count_not_finite(outputs)
                 retained = [batch.column(batch.schema.get_field_index(name)) for name in plan.columns]
@@ -157,7 +154,7 @@ def predict_part(plan: PredictionPlan, part: TransformPart) -> str:
 
 def empty_predictions(model: SignatureModel, plan: PredictionPlan, file: File) -> Any:
     """Returns an empty table with the columns of the predictions."""
-    schema = pq.read_schema(opened(file))
+    schema = scan.schema(file)
     fields = [schema.field(name) for name in plan.columns]
     for name, (dtype, scalar) in model.outputs.items():
         item = pa.binary() if dtype.kind == "O" else pa.from_numpy_dtype(dtype)

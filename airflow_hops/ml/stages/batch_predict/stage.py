@@ -13,7 +13,8 @@ from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties, ModelProperties, PredictionsProperties
 from airflow_hops.ml.metrics.scoring import BATCH_BLOBS, BATCH_ROWS
 from airflow_hops.ml.models.loaded_models import model_folder
-from airflow_hops.ml.readers.artifact_files import File, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.spark.pools import SplitSummary, count_rows, remove_leftovers, run_parts, step_pool, uploaded_files
 from airflow_hops.ml.stages.batch_predict.batches import PredictionPlan, SignatureModel, empty_predictions, predict_part
 from airflow_hops.ml.stages.transform.batches import plan_parts
@@ -59,7 +60,7 @@ def run(
         retained = tuple(columns) if columns is not None else tuple(filter(None, [of.key]))
         _check(loaded, files, retained)
         context.progress(0.1, f"{signature} of {model.uri}: {len(loaded.inputs)} inputs to {', '.join(loaded.outputs)}")
-        schema = pq.read_schema(opened(next(those[0] for those in files.values())))
+        schema = scan.schema(next(those[0] for those in files.values()))
         has_bytes = any(pa.types.is_binary(field.type) for field in schema)
         rows_at_once = batch_rows or (BATCH_BLOBS if has_bytes else BATCH_ROWS)
         folder = pool.folder(context, writer)
@@ -114,7 +115,7 @@ def _check(model: SignatureModel, files: Mapping[str, Sequence[File]], columns: 
         raise BadInput(f"columns name {both[0]!r}, which is an output of the model too; leave it out")
     for file in (file for those in files.values() for file in those):
         model.check(file)
-        names = pq.read_schema(opened(file)).names
+        names = scan.schema(file).names
         for name in columns:
             if name not in names:
                 raise BadInput(f"{file}: there is no column {name!r}, which columns name; there are {', '.join(names)}")

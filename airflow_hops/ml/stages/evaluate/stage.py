@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.evaluation import (
@@ -34,6 +33,7 @@ from airflow_hops.ml.metrics.metrics import Metrics
 from airflow_hops.ml.metrics.scoring import ServedModel, score
 from airflow_hops.ml.model_server.request_inputs import other_types, request_inputs
 from airflow_hops.ml.models.loaded_models import model_folder
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.stages.evaluate.blessing import BlessingRule, bless
 from airflow_hops.ml.stages.evaluate.by_split import figures_by_split
@@ -270,7 +270,7 @@ def warn_if_too_good(
 
 
 def _features_that_tell(problem: Problem, files: Sequence[Path], label: str, features: Sequence[str]) -> list[str]:
-    table = pa.concat_tables([pq.read_table(file, columns=[label, *features]) for file in files])
+    table = scan.table(files, [label, *features])
     scores = {}
     for name in features:
         kind = table.schema.field(name).type

@@ -122,8 +122,8 @@ def join_labels(
         not_finite += int((~finite).sum())
         parts.setdefault(version, []).append(predictions if finite.all() else predictions.where(finite))
     if lacking and not parts:
-        with requests.open(names[-1]) as file:
-            inputs = [each.removeprefix("input.") for each in file.schema_arrow.names if each.startswith("input.")]
+        present = requests.footer(names[-1]).schema.to_arrow_schema().names
+        inputs = [each.removeprefix("input.") for each in present if each.startswith("input.")]
         raise BadInput(f"no captured row can be measured: {_told(lacking, output, inputs)}")
     if untimed and not parts:
         raise BadInput(
@@ -179,14 +179,14 @@ def _tables(
 
 
 def _read(requests: CapturedRequests, name: str, options: PerformanceOptions, output: str) -> tuple[int | str, Any]:
-    with requests.open(name) as file:
-        schema = file.schema_arrow
-        captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
-        time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
-        for column in (output, *captured, time):
-            if column not in schema.names:
-                return column, file.metadata.num_rows
-        table = file.read(columns=list(dict.fromkeys([*captured, time, "captured_at", output, "version"])))
+    footer = requests.footer(name)
+    present = footer.schema.to_arrow_schema().names
+    captured = [key if key in ("request_id", "row") else f"input.{key}" for key in options.keys]
+    time = "captured_at" if options.time_feature is None else f"input.{options.time_feature}"
+    for column in (output, *captured, time):
+        if column not in present:
+            return column, footer.num_rows
+    table = requests.table(name, [*captured, time, "captured_at", output, "version"])
     if len(versions := pc.unique(table["version"])) > 1:
         raise BadInput(f"captured file {name}: it has rows of the versions {versions.to_pylist()}; expected one")
     where = f"captured file {name}"

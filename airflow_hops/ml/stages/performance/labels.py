@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.performance import REQUEST_KEYS, LabelCounts, PerformanceOptions
@@ -19,6 +18,7 @@ from airflow_hops.core.registered_sources import row_source
 from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.monitoring.captured.feedback import LABEL, UNNAMED
 from airflow_hops.ml.monitoring.captured.requests import CapturedRequests
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import OutputFolder
 from airflow_hops.ml.stages.ingest import Window, ingest_table
 from airflow_hops.ml.step.context import StepContext
@@ -97,15 +97,12 @@ def read_labels(
 
 
 def _read_files(paths: Sequence[Path], options: PerformanceOptions, label: str, where: str) -> Any:
-    present = pq.read_schema(paths[0]).names
+    present = scan.schema(paths[0]).names
     # As in feedback, a label without a row number belongs to the request's first row.
     absent = [_ROW] if tuple(options.keys) == REQUEST_KEYS and _ROW not in present else []
     wanted = [*(key for key in options.keys if key not in absent), label]
     wanted += [] if options.label_time is None else [options.label_time]
-    for name in wanted:
-        if name not in present:
-            raise BadInput(f"{where}: there is no column {name!r}; the columns are {', '.join(present)}")
-    table = pa.concat_tables([pq.read_table(path, columns=list(dict.fromkeys(wanted))) for path in paths])
+    table = scan.table(paths, wanted)
     columns = {key: _column(table, key, where) for key in options.keys if key not in absent}
     columns |= {name: pa.array(np.zeros(table.num_rows, np.int32)) for name in absent}
     if options.label_time is None:

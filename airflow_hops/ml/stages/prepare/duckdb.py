@@ -25,6 +25,7 @@ from pyarrow import ipc
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import PrepareOptions
 from airflow_hops.core.machine_memory import memory_bytes
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.spark.pools import IN_PROCESS, WorkSummary, checked
 from airflow_hops.ml.stages.prepare.classes import Classifier
 from airflow_hops.ml.stages.prepare.columns import REASON_COLUMN, check_columns
@@ -110,7 +111,7 @@ def prepared_rows(
 def read_table(connection: duckdb.DuckDBPyConnection, folder: Path) -> duckdb.DuckDBPyRelation:
     """Opens a table of a snapshot. Raises BadInput if names differ only in case."""
     files = sorted(folder.glob("*.parquet"))
-    _check_case(pq.read_schema(files[0]).names, f"table {folder.name!r}")
+    _check_case(scan.schema(files[0]).names, f"table {folder.name!r}")
     # Values in the names of a store's folders are no columns.
     return connection.read_parquet([glob.escape(str(path)) for path in files], hive_partitioning=False)
 

@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput, FileEntry
 from airflow_hops.core.contract.target import MAX_CLASSES, Target
-from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files
 from airflow_hops.ml.stages.prepare.classes import DUPLICATE_KEY, NO_CLASS, REJECTED, Classifier
 from airflow_hops.ml.stages.prepare.columns import CLASS_COLUMN, EXACT
@@ -150,7 +151,7 @@ class _Rewrite:
 
     def moves(self, file: File) -> bool:
         """Returns whether a classified file is as it has to be; its writer has seen no label of text then."""
-        schema = pq.read_schema(opened(file))
+        schema = scan.schema(file)
         return not self.as_floats and all(
             each.classes is None and schema.field(each.label).type == each.dtype for each in self.target.all
         )
@@ -201,7 +202,7 @@ def _integers_with_nulls(files: Iterable[File]) -> set[str]:
     """Returns the integer columns with a null in any file, from the files' statistics."""
     result: set[str] = set()
     for file in files:
-        metadata = pq.read_metadata(opened(file))
+        metadata = scan.footer(file)
         for group in range(metadata.num_row_groups):
             for index in range(metadata.num_columns):
                 column = metadata.row_group(group).column(index)
@@ -221,10 +222,10 @@ def _rewrite(source: File, copy: Path, plan: _Rewrite) -> None:
     types = dict.fromkeys(plan.as_floats, pa.float64())
     types |= {each.label: pa.type_for_alias(each.dtype) for each in plan.target.all}
     with contextlib.ExitStack() as stack:
-        file = pq.ParquetFile(stack.enter_context(fetched(source)))
-        schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in file.schema_arrow])
+        path = stack.enter_context(fetched(source))
+        schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in scan.schema(path)])
         writer = stack.enter_context(pq.ParquetWriter(copy, schema, **_FINAL))
-        for batch in file.iter_batches(_ROW_GROUP_ROWS):
+        for batch in scan.batches(path, rows=_ROW_GROUP_ROWS):
             table = pa.Table.from_batches([batch]).replace_schema_metadata()
             for each in plan.target.all:
                 label = schema.get_field_index(each.label)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.prepare import TRAIN, PrepareOptions
 from airflow_hops.core.contract.target import BINARY, MAX_CLASSES, MULTICLASS, REGRESSION, Problem, Target
-from airflow_hops.ml.readers.artifact_files import File, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.stages.prepare.columns import EXACT
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def read_values(files: Files, label: str) -> LabelValues:
     by_split: dict[str, Counter[Any]] = {split: Counter() for split in files}
     for split, file in ((split, file) for split, those in files.items() for file in those):
         counts = by_split[split]
-        for batch in pq.ParquetFile(opened(file)).iter_batches(_BATCH_ROWS, columns=[label]):
+        for batch in scan.batches(file, [label], rows=_BATCH_ROWS):
             column = batch.column(0)
             if pa.types.is_floating(column.type):
                 whole = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), EXACT))
@@ -143,7 +143,7 @@ def numbers(column: Any, target: Target) -> Any:
 
 
 def _regression(files: Files, values: PrepareOptions, why: str) -> Target:
-    metadata = [pq.read_metadata(opened(file)) for file in files[TRAIN]]
+    metadata = [scan.footer(file) for file in files[TRAIN]]
     groups = [each.row_group(index) for each in metadata for index in range(each.num_row_groups)]
     names = metadata[0].schema.to_arrow_schema().names
     results = [group.column(names.index(values.label)).statistics for group in groups if group.num_rows]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,7 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arro
 
 from airflow_hops.core.contract.artifacts import BadInput, HopsError
 from airflow_hops.core.contract.prepare import PrepareOptions
-from airflow_hops.ml.readers.artifact_files import File, fetched, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, fetched
 from airflow_hops.ml.spark.context import let_workers_import, start_spark_context
 from airflow_hops.ml.spark.pools import Pool, spark_pool
 from airflow_hops.ml.stages.prepare.classes import Classifier
@@ -110,7 +110,7 @@ def call_on_spark(
 def read_table(spark: SparkSession, folder: Path) -> DataFrame:
     """Opens a table of a snapshot with the schema of its first file, since Spark would start a job to read it."""
     first = min(folder.glob("*.parquet"))
-    schema = from_arrow_schema(pq.read_schema(first).remove_metadata(), prefer_timestamp_ntz=True)
+    schema = from_arrow_schema(scan.schema(first).remove_metadata(), prefer_timestamp_ntz=True)
     _tell_case_apart(spark, schema.names)
     # Arrow and Spark 3 use the same calendar, so dates are not rebased; Spark refuses to guess before 1582.
     reader = spark.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
@@ -120,7 +120,7 @@ def read_table(spark: SparkSession, folder: Path) -> DataFrame:
 
 def read_stored_table(spark: SparkSession, files: Sequence[File]) -> DataFrame:
     """Opens a table in a remote store; executors read its files with Arrow, one partition each."""
-    schema = from_arrow_schema(pq.read_schema(opened(files[0])).remove_metadata(), prefer_timestamp_ntz=True)
+    schema = from_arrow_schema(scan.schema(files[0]).remove_metadata(), prefer_timestamp_ntz=True)
     _tell_case_apart(spark, schema.names)
     read = partial(_read_files, list(files), to_arrow_schema(schema))
     # Not spark.range: with a single file its rows would count as clustered already, and none be shuffled.
@@ -138,7 +138,7 @@ def _read_files(
 ) -> Iterator[pa.RecordBatch]:
     for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
         with fetched(files[number]) as path:
-            for batch in pq.ParquetFile(path).iter_batches():
+            for batch in scan.batches(path):
                 yield from pa.Table.from_batches([batch]).replace_schema_metadata().cast(schema).to_batches()
 
 

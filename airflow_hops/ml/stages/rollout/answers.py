@@ -66,10 +66,10 @@ def read_captured(requests: CapturedRequests, version: int, since: datetime) -> 
     for name in reversed(requests.names(version)):
         if name[: len(stamp)] < stamp or rows >= _CAPTURED_ROWS:
             break
-        with requests.open(name) as file:
-            names = [c.name for c in file.schema_arrow if c.name.startswith("output.") and _is_numeric(c.type, pa)]
-            names = [name for name in names if name.removeprefix("output.") in _PROBLEMS] or names
-            table = file.read(columns=["request_id", "row", *names, "captured_at"])
+        schema = requests.footer(name).schema.to_arrow_schema()
+        numeric = [c.name for c in schema if c.name.startswith("output.") and _is_numeric(c.type, pa)]
+        numeric = [column for column in numeric if column.removeprefix("output.") in _PROBLEMS] or numeric
+        table = requests.table(name, ["request_id", "row", *numeric, "captured_at"])
         table = table.filter(pc.greater_equal(table["captured_at"], pa.scalar(since, pa.timestamp("us", "UTC"))))
         rows += table.num_rows
         tables.append(table)

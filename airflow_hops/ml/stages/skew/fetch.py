@@ -16,16 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.capture_layout import rows_file_pattern
 from airflow_hops.core.contract.skew import SkewOptions
 from airflow_hops.core.contract.times import seconds_since
 from airflow_hops.ml.monitoring.captured.feature_rows import INPUT, FeatureRows
-from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
 from airflow_hops.ml.monitoring.captured.server import check_not_silent
-from airflow_hops.ml.readers.raw_file import explained
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.readers.types import CALENDAR_S
 from airflow_hops.ml.readers.vectors import is_list
 from airflow_hops.ml.spark.pools import IN_PROCESS, Pool, WorkSummary, run_parts
@@ -149,8 +148,7 @@ def check_columns(file: RowsFile, expected: Mapping[str, str], time_feature: str
     Raises:
         BadInput: the file cannot be read, or lacks a feature or the ``time_feature``, or has it with another type.
     """
-    with explained(str(file)), file.open() as stream:
-        schema = pq.read_schema(stream)
+    schema = scan.schema(file)
     inputs = [name for name in schema.names if name.startswith(INPUT)]
     if not inputs:
         raise BadInput(f"{file}: no columns 'input.*'; the server must capture inputs (--capture_mode=all)")

@@ -20,7 +20,8 @@ from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.features.feature_specs import OutputSpec
 from airflow_hops.ml.features.raw_features import dense_arrays
 from airflow_hops.ml.features.transform_graph import load_transform
-from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder, fetched, opened
+from airflow_hops.ml.readers import scan
+from airflow_hops.ml.readers.artifact_files import File, OutputFolder, SentFolder, fetched
 from airflow_hops.ml.spark.pools import SplitSummary, StagedFiles
 
 BATCH_ROWS = 16_384
@@ -83,23 +84,16 @@ def plan_parts(files: Sequence[tuple[str, File]]) -> list[TransformPart]:
     parts: list[TransformPart] = []
     numbers: dict[str, int] = {}
     for split, file in files:
-        metadata = pq.read_metadata(opened(file))
-        groups: list[int] = []
-        rows = 0
-        for index in range(metadata.num_row_groups):
-            groups.append(index)
-            rows += metadata.row_group(index).num_rows
-            if rows and (rows >= PART_ROWS or index == metadata.num_row_groups - 1):
-                parts.append(TransformPart(split, file, tuple(groups), rows, numbers.setdefault(split, 0)))
-                numbers[split] += 1
-                groups, rows = [], 0
+        for groups, rows in scan.parts(scan.footer(file), PART_ROWS):
+            parts.append(TransformPart(split, file, groups, rows, numbers.setdefault(split, 0)))
+            numbers[split] += 1
     return sorted(parts, key=lambda part: -part.rows)
 
 
 def transform_part(plan: TransformPlan, part: TransformPart) -> str:
     """Transforms a part; returns its :class:`TransformSummary` as JSON."""
     summary = TransformSummary(part.split)
-    with summary.recording_errors(plan.folder.path, str(part.file)):
+    with summary.recording_errors(plan.folder.path):
         graph = plan.transform_graph.local()
         if graph not in _loaded:
             _loaded.clear()
@@ -108,15 +102,10 @@ def transform_part(plan: TransformPlan, part: TransformPart) -> str:
         columns = {**plan.inputs, **plan.target.dtypes}
         with (
             fetched(part.file) as path,
-            pq.ParquetFile(path) as file,
             plan.folder.writing(summary.uploaded) as folder,
             ExampleWriter(folder / part.split, part.number) as writer,
         ):
-            for batch in file.iter_batches(
-                batch_size=BATCH_ROWS, row_groups=list(part.row_groups), columns=list(columns)
-            ):
-                if not batch.num_rows:
-                    continue
+            for batch in scan.batches(path, columns, rows=BATCH_ROWS, row_groups=part.row_groups):
                 arrays = dense_arrays(batch, columns, f"split {part.split!r} ({part.file})")
                 retained = {name: arrays.pop(name) for name in plan.target.dtypes}
                 for name, values in retained.items():

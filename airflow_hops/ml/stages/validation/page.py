@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from tensorflow_metadata.proto.v0 import anomalies_pb2
 
 from airflow_hops.core.contract.validation_page import (
@@ -21,6 +20,7 @@ from airflow_hops.core.contract.validation_page import (
     QuarantineReason,
     Severity,
 )
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.stages.validation.evidence import Evidence, find_evidence, from_quarantine
 from airflow_hops.ml.stages.validation.quarantine import REASONS
 from airflow_hops.ml.stages.validation.validate import anomalous_feature
@@ -103,10 +103,10 @@ def quarantined_rows(folder: Path) -> QuarantinedRows | None:
     files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
     if not files:
         return None
-    columns = pq.read_schema(files[0]).names
+    columns = scan.schema(files[0]).names
     limit = min(MAX_ROWS, max(1, MAX_VALUES // len(columns)))
     seen, total, parts, chosen = Counter[str](), 0, list[Any](), 0
-    for batch in (batch for file in files for batch in pq.ParquetFile(file).iter_batches()):
+    for batch in (batch for file in files for batch in scan.batches(file)):
         wanted = list[int]()
         for row, reasons in enumerate(batch.column(REASONS).to_pylist()):
             rules = {_split_reason(reason)[0] for reason in reasons}
@@ -136,7 +136,7 @@ def _reason_texts(folder: Path) -> dict[str, list[tuple[str, int]]]:
     texts: dict[str, list[tuple[str, int]]] = {}
     if not files:
         return texts
-    reasons = pa.concat_tables([pq.read_table(file, columns=[REASONS]) for file in files]).column(REASONS)
+    reasons = scan.table(files, [REASONS]).column(REASONS)
     counted = pc.value_counts(reasons.combine_chunks().flatten()).to_pylist()
     for each in sorted(counted, key=lambda each: -each["counts"]):
         rule, text = _split_reason(each["values"])

@@ -17,6 +17,7 @@ from airflow_hops.core.processes.locks import locked
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.core.store.private_folders import cache_folder, private_folder
 from airflow_hops.core.store.source_files import list_files
+from airflow_hops.ml.readers.rows_file import RowsFile
 
 # The cache: a file is complete when it has its name; it is fetched as <name>.part under one of a fixed number of locks,
 # and renamed. The lock .lock-room serializes making room, which removes the files that were used longest ago (mtime). A
@@ -78,19 +79,21 @@ class SplitFiles:
         """Returns a file's size."""
         return self._files[number].size_bytes
 
-    def local(self, number: int) -> str:
-        """Returns a local path of a file, after fetching it if it is remote.
+    def fetched(self, number: int) -> RowsFile:
+        """Returns a file on this machine, after fetching it if it is remote.
 
         Open it immediately: another process may clear the cache at any time.
         """
         file = self._files[number]
-        return file.path if self._cache is None else str(self._cache.fetch(file))
+        path = file.path if self._cache is None else str(self._cache.fetch(file))
+        return RowsFile(path, file.name, file.size_bytes)
 
-    def open(self, number: int) -> Any:
-        """Opens a file in place, to read some of its bytes; from the cache if it has been fetched."""
+    def stored(self, number: int) -> RowsFile:
+        """Returns a file in place, to read some of its bytes; from the cache if it has been fetched."""
         file = self._files[number]
-        retained = file.path if self._cache is None else self._cache.find(file)
-        return self._fs.open(file.path, "rb") if retained is None else Path(retained).open("rb")
+        if self._cache is None or self._cache.find(file) is not None:
+            return self.fetched(number)
+        return RowsFile(file.path, file.name, file.size_bytes, self._fs)
 
     def beside(self, name: str) -> bytes | None:
         """Returns the content of a small file in the folder of the first file; None if it does not exist."""

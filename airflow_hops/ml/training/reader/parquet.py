@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.versions import parquet_file
 from airflow_hops.ml.features.feature_specs import OutputSpec
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.raw_file import explained
 from airflow_hops.ml.training.reader.columns import ColumnType, arrow_type, column_type, plain_types
 from airflow_hops.ml.training.reader.files import SplitFiles
@@ -40,7 +41,7 @@ class ParquetUnits:
         self._opened: tuple[int, Any] | None = None
         self._lock = threading.Lock()
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-            footers = list(pool.map(lambda number: _footer(files, number), range(len(files))))
+            footers = list(pool.map(lambda number: scan.footer(files.stored(number)), range(len(files))))
         self.kinds: dict[str, ColumnType] = {}
         self.units: list[Unit] = []
         for number, footer in enumerate(footers):
@@ -60,15 +61,11 @@ class ParquetUnits:
         Raises:
             BadInput: it cannot be read.
         """
-        with self._lock:
-            try:
-                if self._opened is None or self._opened[0] != unit.file:
-                    self._opened = (unit.file, pq.ParquetFile(self._files.local(unit.file)))
-                opened = self._opened[1]
-                names = list(self.kinds)
-                return plain_types(opened.read_row_group(unit.index, names, use_threads=True), self.kinds)
-            except (OSError, pa.ArrowException) as error:
-                raise BadInput(f"{self.where(unit)}: it cannot be read ({error})") from None
+        with self._lock, explained(self.where(unit)):
+            if self._opened is None or self._opened[0] != unit.file:
+                self._opened = (unit.file, parquet_file(self._files.fetched(unit.file).path))
+            rows = self._opened[1].read_row_group(unit.index, list(self.kinds), use_threads=True)
+            return plain_types(rows, self.kinds)
 
     def where(self, unit: Unit) -> str:
         """Returns a unit's name, for errors."""
@@ -78,16 +75,8 @@ class ParquetUnits:
 def parquet_rows(files: SplitFiles) -> int:
     """Returns the number of rows of Parquet files, from their footers."""
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        footers = pool.map(lambda number: _footer(files, number), range(len(files)))
+        footers = pool.map(lambda number: scan.footer(files.stored(number)), range(len(files)))
         return sum(footer.num_rows for footer in footers)
-
-
-def _footer(files: SplitFiles, number: int) -> Any:
-    try:
-        with files.open(number) as stream:
-            return pq.read_metadata(stream)
-    except (OSError, pa.ArrowException) as error:
-        raise BadInput(f"{files.name(number)}: not a readable Parquet file ({error})") from None
 
 
 def _kinds(footer: Any, columns: Mapping[str, OutputSpec | None], name: str) -> dict[str, ColumnType]:

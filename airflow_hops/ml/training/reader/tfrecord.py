@@ -144,7 +144,7 @@ def _counted(files: SplitFiles, number: int) -> int:
     if files.name(number).endswith(".gz"):
         rows = sum(1 for _ in _records(files, number))
     else:
-        with Path(files.local(number)).open("rb") as stream:
+        with files.fetched(number).open() as stream:
             rows = sum(1 for _ in tfrecord.record_bounds(stream, files.name(number)))
     write_atomically(known, str(rows))
     return rows
@@ -166,7 +166,7 @@ def _records(files: SplitFiles, number: int) -> Iterator[bytes]:
     opening: Any = gzip.open if name.endswith(".gz") else Path.open
     read = 0
     try:
-        with opening(Path(files.local(number)), "rb") as stream:
+        with opening(Path(files.fetched(number).path), "rb") as stream:
             for record in tfrecord.records(stream, name):
                 yield record
                 read += 1

@@ -34,6 +34,7 @@ from airflow_hops.extensions.feature_store.ml.point_in_time import as_seconds, i
 from airflow_hops.extensions.feature_store.ml.repository import ViewFeatures, check_definitions, open_repository, select
 from airflow_hops.extensions.feature_store.ml.view_rows import read_rows
 from airflow_hops.ml.monitoring.captured.snapshot import captured_requests
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 
@@ -115,7 +116,7 @@ def _trained(context: StepContext, stored: StoredFeatures) -> pd.DataFrame:
     properties = ExamplesProperties.of(context.input("dataset"))
     folder = context.local("dataset")
     files = [file for split in properties.splits for file in example_files(folder, split)]
-    rows = pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
+    rows = scan.table(files).to_pandas()
     assert properties.time is not None
     return _checked(rows.assign(**{_MOMENT: rows[properties.time]}), stored, "the dataset", "set drop_keys=False")
 
@@ -130,8 +131,7 @@ def _served(context: StepContext, stored: StoredFeatures, values: AuditOptions) 
     for name in captured.names():
         if start is not None and name < name_time(start):
             continue  # a file appears after its rows were captured
-        with captured.open(name) as file:
-            rows = file.read().to_pandas()
+        rows = captured.table(name).to_pandas()
         if start is not None:
             rows = rows[rows["captured_at"] >= start]
         if end is not None:

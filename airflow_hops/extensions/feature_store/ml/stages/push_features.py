@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from feast import FeatureStore, FeatureView, PushSource
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.extensions.feature_store.core.stored_features import PushProperties
 from airflow_hops.extensions.feature_store.ml.repository import check_definitions, keep_newer_values, open_repository
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.step.context import StepContext
 
 _BATCH_ROWS = 100_000
@@ -37,16 +37,16 @@ def run(context: StepContext, *, repository: str, push_source: str, table: str |
     if not files:
         there = sorted({file.parent.name for file in folder.glob("*/*.parquet")})
         raise BadInput(f"table is {table!r}; the artifact has {', '.join(there) or 'no rows'}")
-    rows = sum(pq.read_metadata(file).num_rows for file in files)
+    rows = sum(scan.footer(file).num_rows for file in files)
     pushed = 0
     with open_repository(repository) as (store, _), contextlib.redirect_stdout(sys.stderr):
         check_definitions(context, store)
-        views = _check(store, push_source, pq.read_schema(files[0]).names)
+        views = _check(store, push_source, scan.schema(files[0]).names)
         _check_nulls(views, files)
         keep_newer_values(store)
         times = list(dict.fromkeys(column for view in views for column in _times(view)))
         for file in files:
-            for batch in pq.ParquetFile(file).iter_batches(_BATCH_ROWS):
+            for batch in scan.batches(file, rows=_BATCH_ROWS):
                 # An SQLite store keeps the last row for each key and second.
                 frame = batch.to_pandas(integer_object_nulls=True).sort_values(times, kind="stable", ignore_index=True)
                 try:
@@ -87,7 +87,7 @@ def _check_nulls(views: Sequence[FeatureView], files: Sequence[Path]) -> None:
     """Raises BadInput if a key or time is null."""
     columns = {column: view.name for view in views for column in (*view.join_keys, *_times(view))}
     for file in files:
-        table = pq.read_table(file, columns=list(columns))
+        table = scan.table([file], list(columns))
         for column, view in columns.items():
             is_null = pc.is_null(table[column], nan_is_null=True)
             if (row := is_null.index(True).as_py()) >= 0:

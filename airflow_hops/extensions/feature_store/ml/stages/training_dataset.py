@@ -23,6 +23,7 @@ from airflow_hops.extensions.feature_store.ml.repository import (
     select,
     ttl_seconds,
 )
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import example_files
 from airflow_hops.ml.step.context import StepContext
 
@@ -60,7 +61,7 @@ def run(
         )
     folder = context.store.local(examples)
     files = [(split, file) for split in properties.splits for file in example_files(folder, split)]
-    tables = [pq.read_table(file) for _, file in files]
+    tables = [scan.table([file]) for _, file in files]
     with open_repository(repository) as (store, _):
         check_definitions(context, store)
         selected = select(store, features)

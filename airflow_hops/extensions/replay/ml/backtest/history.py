@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput
 from airflow_hops.core.contract.properties import ExamplesProperties
@@ -24,8 +23,9 @@ from airflow_hops.ml.metrics.metrics import Array
 from airflow_hops.ml.metrics.scoring import ServedModel, batch_rows
 from airflow_hops.ml.models.loaded_models import model_folder
 from airflow_hops.ml.monitoring.captured.feature_rows import FeatureRows
-from airflow_hops.ml.monitoring.captured.rows_file import RowsFile
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File, OutputFolder, StoreFile, fetched
+from airflow_hops.ml.readers.rows_file import RowsFile
 from airflow_hops.ml.spark.pools import Pool, StagedFiles, WorkSummary, run_parts, uploaded_files, use_one_thread
 from airflow_hops.ml.stages.performance.labels import as_time
 from airflow_hops.ml.stages.performance.versions import LabelledRows
@@ -151,7 +151,7 @@ def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
     assert of.time is not None
     label, periods = of.label_column, len(plan.bounds) - 1
     counts, parts, summary = Counter[str](), list[LabelledRows](), ScoredFile()
-    with summary.recording_errors(plan.folder.path, str(file)):
+    with summary.recording_errors(plan.folder.path):
         if plan.model.fingerprint not in _loaded:
             use_one_thread()
         served = loaded_model(plan.store, plan.model)
@@ -160,7 +160,8 @@ def score_file(plan: ScoringPlan, part: tuple[int, File]) -> str:
         check_columns(file, served.inputs, of="the candidate's signature")
         with fetched(file) as path, plan.folder.writing(summary.uploaded) as folder, StagedFiles() as staged:
             streams: dict[int, Any] = {}
-            for batch in _batches(path, served, [*served.inputs, of.time, label]):
+            size = batch_rows(scan.schema(path), list(served.inputs))
+            for batch in scan.batches(path, [*served.inputs, of.time, label], rows=size):
                 time_us = as_time(batch[of.time], str(file)).cast(pa.int64()).fill_null(_NEVER).to_numpy()
                 place = np.searchsorted(plan.bounds, time_us, "right") - 1
                 inside, untimed = (place >= 0) & (place < periods), time_us == _NEVER
@@ -207,12 +208,6 @@ def labels_of(column: Any, names: ClassNames, regression: bool) -> tuple[Array, 
         labels[~missing] = names.numbers(labels[~missing].astype(np.int64))
         labels[labels < 0] = np.nan
     return labels, {UNLABELLED: int(missing.sum()), UNKNOWN: int((np.isnan(labels) & ~missing).sum())}
-
-
-def _batches(path: Path, served: ServedModel, wanted: Sequence[str]) -> Iterator[Any]:
-    with pq.ParquetFile(path) as file:
-        size = batch_rows(file.schema_arrow, list(served.inputs))
-        yield from (batch for batch in file.iter_batches(size, columns=list(dict.fromkeys(wanted))) if batch.num_rows)
 
 
 def _as_batch(arrays: Mapping[str, Array]) -> pa.RecordBatch:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, RowCounts
 from airflow_hops.core.contract.sources import REJECTED_FOLDER
 from airflow_hops.extensions.tables.core.tables import Table, TableWriteProperties
 from airflow_hops.extensions.tables.ml.read.open_table import module_for
 from airflow_hops.extensions.tables.ml.write.table_writer import BATCH, FOLDER, TableWriter
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.text_types import first_bad
 from airflow_hops.ml.readers.types import converted, fits, is_in_calendar, normalised, value_text
 from airflow_hops.ml.step.context import StepContext
@@ -59,7 +59,7 @@ def run(
     def rows() -> Iterator[pa.RecordBatch]:
         written = 0
         for file in files:
-            for read in pq.ParquetFile(file.path, metadata=file.metadata).iter_batches(_BATCH_ROWS):
+            for read in scan.batches(file.path, rows=_BATCH_ROWS):
                 assert schema is not None
                 yield _converted(read, schema, batch, file, target)
                 written += read.num_rows
@@ -93,7 +93,7 @@ def _opened(table: Table) -> AbstractContextManager[TableWriter]:
 class _File:
     folder: str
     path: Path
-    metadata: pq.FileMetaData
+    metadata: Any
 
 
 def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | None) -> list[_File]:
@@ -112,7 +112,7 @@ def _files(context: StepContext, artifact: Artifact, folders: Sequence[str] | No
         raise BadInput(f"{artifact.uri}: {artifact.kind} has no rows; expected an artifact with Parquet files")
     wanted = folders if folders is not None else [name for name in known if name.split("/")[0] != REJECTED_FOLDER]
     local = context.store.local(artifact)
-    return [_File(folder, local / path, pq.read_metadata(local / path)) for folder, path in of if folder in wanted]
+    return [_File(folder, local / path, scan.footer(local / path)) for folder, path in of if folder in wanted]
 
 
 def _schema(files: Sequence[_File]) -> pa.Schema:

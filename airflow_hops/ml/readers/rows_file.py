@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import open_url
+from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File
 from airflow_hops.ml.readers.raw_file import explained
-from airflow_hops.ml.statistics.formats.layout import batch_rows, bounded
-
-_CELL_BYTES = 8
-"""Approximate size of a decoded value."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +65,15 @@ class RowsFile:
         Raises:
             BadInput: the file is damaged, or lacks a column.
         """
+        if not self.is_stream:
+            yield from scan.batches(self, columns)
+            return
         with explained(self.origin), self.open() as stream:
-            opened = pa.ipc.open_stream(stream) if self.is_stream else pq.ParquetFile(stream)
-            names = (opened.schema if self.is_stream else opened.schema_arrow).names
-            if lacking := set(columns).difference(names):
-                raise BadInput(f"{self}: there is no column {min(lacking)!r}; found {', '.join(names)}")
-            rows = batch_rows(_CELL_BYTES * len(columns))
-            batches = bounded(opened) if self.is_stream else opened.iter_batches(rows, columns=list(columns))
-            for batch in batches:
-                # The file's columns may be in another order.
-                places = [batch.schema.get_field_index(name) for name in columns]
+            opened = pa.ipc.open_stream(stream)
+            places = [opened.schema.get_field_index(name) for name in columns]
+            if -1 in places:
+                raise BadInput(f"{self}: there is no column {columns[places.index(-1)]!r}")
+            for batch in opened:
                 yield batch.from_arrays([batch.column(place) for place in places], list(columns))
 
     def __str__(self) -> str:

@@ -1,0 +1,127 @@
+"""Scans the Parquet files that steps and the model server write: footers, batches of bounded size, and tables.
+
+A file is a local path, or an object with ``open()``, such as a file of a store, of which only what is asked for is
+read. Its text names it in messages. Files of sources, whose types and values are checked, have readers of their own
+(:func:`airflow_hops.ml.readers.read`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from airflow_hops.core.contract.artifacts import BadInput
+from airflow_hops.core.versions import parquet_file
+from airflow_hops.ml.readers.raw_file import explained
+
+_BATCH_ROWS, _BATCH_VALUES = 1 << 16, 1 << 22
+
+
+class Openable(Protocol):
+    """File that is not a local path."""
+
+    def open(self) -> Any:
+        """Opens the file for reading; a context manager."""
+
+
+Scannable = Path | Openable
+
+
+def footer(file: Scannable) -> Any:
+    """Returns a file's ``pyarrow.parquet.FileMetaData``.
+
+    Raises:
+        BadInput: the file is damaged, or of another format.
+    """
+    with _opened(file) as parquet:
+        return parquet.metadata
+
+
+def schema(file: Scannable) -> pa.Schema:
+    """Returns a file's columns.
+
+    Raises:
+        BadInput: the file is damaged, or of another format.
+    """
+    with _opened(file) as parquet:
+        return parquet.schema_arrow
+
+
+def parts(footer: Any, rows: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Divides a file with this footer into runs of row groups; yields each with its rows, at least ``rows`` but one."""
+    run: list[int] = []
+    size = 0
+    for group in range(footer.num_row_groups):
+        run.append(group)
+        size += footer.row_group(group).num_rows
+        if size and (size >= rows or group == footer.num_row_groups - 1):
+            yield tuple(run), size
+            run, size = [], 0
+
+
+def batches(
+    file: Scannable,
+    columns: Iterable[str] | None = None,
+    *,
+    rows: int | None = None,
+    row_groups: Sequence[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields a file's rows in batches, none of them empty.
+
+    Args:
+        file: The file.
+        columns: Columns in their order in the batches; None for all.
+        rows: Maximum rows of a batch; None for 65,536, or fewer if there are many columns.
+        row_groups: Row groups to read; None for all.
+
+    Raises:
+        BadInput: the file is damaged, or lacks a column.
+    """
+    with _opened(file) as parquet:
+        names = _names(parquet, columns, file)
+        rows = rows or max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(len(names), 1)))
+        for batch in parquet.iter_batches(rows, row_groups=row_groups, columns=None if columns is None else names):
+            if batch.schema.names != names:  # another order, or a field "b" of a struct "a" beside a column "a.b"
+                places = [batch.schema.get_field_index(name) for name in names]
+                batch = pa.RecordBatch.from_arrays([batch.column(place) for place in places], names)
+            if batch.num_rows:
+                yield batch
+
+
+def table(files: Iterable[Scannable], columns: Sequence[str] | None = None) -> pa.Table:
+    """Returns the rows of files, which have the same types, as one table.
+
+    Args:
+        files: The files.
+        columns: Columns in their order in the table; None for all.
+
+    Raises:
+        BadInput: a file is damaged, or lacks a column.
+    """
+    tables = []
+    for file in files:
+        with _opened(file) as parquet:
+            names = _names(parquet, columns, file)
+            tables.append(parquet.read(columns=None if columns is None else names).select(names))
+    return pa.concat_tables(tables)
+
+
+@contextlib.contextmanager
+def _opened(file: Scannable) -> Iterator[Any]:
+    with explained(str(file)), contextlib.ExitStack() as stack:
+        source = file if isinstance(file, Path) else stack.enter_context(file.open())
+        # Without read-ahead of whole row groups, which would not be bounded.
+        yield stack.enter_context(parquet_file(source, pre_buffer=False))
+
+
+def _names(parquet: Any, columns: Iterable[str] | None, file: Scannable) -> list[str]:
+    """Returns the names of the columns to read, each once."""
+    there: list[str] = parquet.schema_arrow.names
+    names = there if columns is None else list(dict.fromkeys(columns))
+    if lacking := [name for name in names if name not in there]:
+        raise BadInput(f"{file}: there is no column {lacking[0]!r}; it has {', '.join(there)}")
+    return names
