@@ -7,6 +7,9 @@ import errno
 import json
 import multiprocessing
 import os
+import pickle
+import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -108,7 +111,7 @@ class Pool:
         runs_here: Whether the pool is on this machine.
     """
 
-    run: Callable[[Callable[[Any], str], Sequence[Any], Callable[[int], None]], list[str]]
+    run: Callable[[Callable[[Any], Any], Sequence[Any], Callable[[int], None]], list[Any]]
     reads_store: bool = False
     runs_here: bool = True
 
@@ -168,23 +171,74 @@ def spark_pool(spark: Any, store: ArtifactStore) -> Pool:
 
 
 @contextlib.contextmanager
-def local_pool(processes: int) -> Iterator[Pool]:
-    """Starts processes on this machine: forks of this one, which would lack the threads of a TensorFlow in use."""
+def local_pool(processes: int, inherited: Callable[[Any], Any] | None = None) -> Iterator[Pool]:
+    """Starts processes on this machine: forks of this one, which would lack the threads of a TensorFlow in use.
+
+    An error in the ``with`` block kills them. ``inherited`` is the function that :func:`fork_parts` calls in them.
+    """
     forking = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, forking, initializer=end_with_parent, initargs=(os.getpid(),)) as executor:
+    with ProcessPoolExecutor(processes, forking, initializer=_begin, initargs=(os.getpid(), inherited)) as executor:
         executor.submit(abs, 0).result()  # starts all processes
+        started = list(executor._processes.values())
         try:
             yield Pool(partial(_run_here, executor))
+        except BaseException:
+            for process in started:
+                process.kill()
+            raise
         finally:
             executor.shutdown(cancel_futures=True)
 
 
-def _run_in_process(work: Callable[[Any], str], parts: Sequence[Any], report: Callable[[int], None]) -> list[str]:
-    lines: list[str] = []
+def fork_parts(
+    processes: int,
+    work: Callable[[Any], Any],
+    parts: Sequence[Any],
+    report: Callable[[int], None] = lambda done: None,
+) -> list[Any]:
+    """Calls a function, which need not be pickled, for each part in forks of this process; returns the results.
+
+    Raises:
+        HopsError: a process was killed.
+    """
+    with local_pool(min(processes, len(parts)), work) as pool:
+        return pool.run(_call_inherited, parts, report)
+
+
+_inherited: Callable[[Any], Any] | None = None
+
+
+def _begin(parent: int, inherited: Callable[[Any], Any] | None) -> None:
+    """Begins a process of a pool."""
+    global _inherited
+    _inherited = inherited
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts, and ends its children
+
+
+def _call_inherited(part: Any) -> Any:
+    assert _inherited is not None
+    return _inherited(part)
+
+
+def _call(work: Callable[[Any], Any], part: Any) -> Any:
+    """Works on a part in a process of a pool; turns an error that cannot be sent into one that can."""
+    try:
+        return work(part)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise HopsError("".join(traceback.format_exception(error))) from None
+        raise
+
+
+def _run_in_process(work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]) -> list[Any]:
+    results: list[Any] = []
     for part in parts:
-        lines.append(work(part))
-        report(len(lines))
-    return lines
+        results.append(work(part))
+        report(len(results))
+    return results
 
 
 IN_PROCESS = Pool(_run_in_process)
@@ -192,24 +246,24 @@ IN_PROCESS = Pool(_run_in_process)
 
 
 def _run_here(
-    executor: ProcessPoolExecutor, work: Callable[[Any], str], parts: Sequence[Any], report: Callable[[int], None]
-) -> list[str]:
-    futures = [executor.submit(work, part) for part in parts]
+    executor: ProcessPoolExecutor, work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]
+) -> list[Any]:
+    futures = [executor.submit(_call, work, part) for part in parts]
     try:
         for done, future in enumerate(as_completed(futures), 1):
             future.result()
             report(done)
     except BrokenProcessPool:
         raise HopsError(
-            "a process of this step was killed; if the machine ran out of memory, give the step more, or use fewer "
-            "processes (the Spark connection's host, local[1])"
+            "a process that worked on parts was killed; if memory was short, use fewer processes (in a pipeline, the "
+            "Spark connection's host, local[1])"
         ) from None
     return [future.result() for future in futures]
 
 
 def _run_on_spark(
-    spark: Any, work: Callable[[Any], str], parts: Sequence[Any], report: Callable[[int], None]
-) -> list[str]:
+    spark: Any, work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]
+) -> list[Any]:
     tracker = spark.statusTracker()
 
     def count_finished() -> None:
@@ -217,8 +271,8 @@ def _run_on_spark(
         report(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
     with calling_periodically(count_finished, _POLL_S), as_spark_failure():
-        lines: list[str] = spark.parallelize(parts, len(parts)).map(work).collect()
-    return lines
+        results: list[Any] = spark.parallelize(parts, len(parts)).map(work).collect()
+    return results
 
 
 def run_parts(

@@ -20,6 +20,7 @@ from airflow_hops.core.processes.periodic import calling_periodically
 from airflow_hops.ml.spark.context import as_spark_failure, let_workers_import
 from airflow_hops.ml.statistics.formats.feature_types import check_type
 from airflow_hops.ml.statistics.formats.layout import Share, Span
+from airflow_hops.ml.statistics.local import runs_of_parts
 from airflow_hops.ml.statistics.row_keys import Keys, numbered_on
 from airflow_hops.ml.statistics.sample import RowSample
 from airflow_hops.ml.statistics.sources import BatchPlan, Part, Plan, TypesDoNotFit, keyed_units
@@ -136,24 +137,6 @@ class _Partition:
         return keyed_units(self.batches, share)
 
 
-class _Job:
-    """Common input of all tasks, broadcast once and unpacked once per task."""
-
-    def __init__(self, context: Any, *values: Any) -> None:
-        from pyspark import cloudpickle
-
-        self._packed = context.broadcast(cloudpickle.dumps(values))
-        self.done = context.accumulator(0)
-
-    def unpack(self) -> tuple[Any, Combiners, RowSample | None]:
-        """Returns the plan, the combiners and the empty sample."""
-        plan, combiners, sample = pickle.loads(self._packed.value)
-        return plan, combiners, sample
-
-    def release(self) -> None:
-        self._packed.destroy()
-
-
 def _run(plan: Plan | FramePlan, combiners: Combiners, sample: RowSample | None, progress: Progress) -> _Outcome:
     """Runs one Spark job, from the rows to a single outcome."""
     from pyspark.sql import functions
@@ -161,39 +144,32 @@ def _run(plan: Plan | FramePlan, combiners: Combiners, sample: RowSample | None,
     with as_spark_failure():
         if isinstance(plan, FramePlan):
             context = plan.frame.sparkSession.sparkContext
-            job = _Job(context, None, combiners, sample)
+            work = partial(_accumulate, combiners, sample, done := context.accumulator(0))
             # Columns get numbers as names, as mapInArrow would look for "a.b" in a struct "a".
             quoted = ("`{}`".format(column.replace("`", "``")) for column in plan.types)
             numbered = plan.frame.select(*(functions.col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
-            packed = numbered.mapInArrow(partial(_accumulate_rows, job, list(plan.types)), f"{_COLUMN} binary")
+            packed = numbered.mapInArrow(partial(_accumulate_rows, work, list(plan.types)), f"{_COLUMN} binary")
             outcomes = packed.rdd.map(lambda row: bytes(row[0]))
         else:
             context = _session().sparkContext
-            job = _Job(context, plan, combiners, sample)
-            # Parts for each task: few enough for all cores and those that Spark may add later.
-            size = 1
-            while len(plan.parts) > size * _TASKS_PER_CORE * context.defaultParallelism:
-                size *= 2
-            shares = [plan.parts[start : start + size] for start in range(0, len(plan.parts), size)]
-            outcomes = context.parallelize(shares, len(shares)).map(partial(_accumulate_parts, job))
+            work = partial(_accumulate, combiners, sample, done := context.accumulator(0))
+            # Enough tasks for all cores and those that Spark may add later.
+            runs = runs_of_parts(plan.parts, _TASKS_PER_CORE * context.defaultParallelism)
+            outcomes = context.parallelize(runs, len(runs)).map(partial(work, plan))
         tasks = outcomes.getNumPartitions()
-        merged = _merge_tree(outcomes, job)
-        try:
-            report = partial(_report, job.done, tasks, progress)
-            with calling_periodically(report, _POLL_S):
-                last = merged.collect()
-            progress(1.0)
-        finally:
-            job.release()
+        merged = _merge_tree(outcomes, partial(_merge, combiners, sample))
+        with calling_periodically(lambda: progress(min(1.0, done.value / max(tasks, 1))), _POLL_S):
+            last = merged.collect()
+        progress(1.0)
     return pickle.loads(last[0]) if last else _Outcome()
 
 
-def _merge_tree(outcomes: Any, job: _Job) -> Any:
+def _merge_tree(outcomes: Any, merge: Callable[..., Iterator[bytes]]) -> Any:
     """Merges eight neighbouring partitions into one, level by level, until one is left."""
     while (partitions := outcomes.getNumPartitions()) > 1:
         numbered = outcomes.mapPartitionsWithIndex(_numbered)
         merged = numbered.partitionBy(-(-partitions // _FAN_IN), int).values()
-        outcomes = merged.mapPartitions(partial(_merge, job))
+        outcomes = merged.mapPartitions(merge)
     return outcomes
 
 
@@ -201,8 +177,7 @@ def _numbered(index: int, outcomes: Iterable[bytes]) -> Iterator[tuple[int, tupl
     return ((index // _FAN_IN, (index, outcome)) for outcome in outcomes)
 
 
-def _merge(job: _Job, outcomes: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-    _, combiners, sample = job.unpack()
+def _merge(combiners: Combiners, sample: RowSample | None, outcomes: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
     failures: tuple[Exception, ...] = ()
 
     def accumulators() -> Iterator[Accumulator]:
@@ -223,32 +198,27 @@ def _merge(job: _Job, outcomes: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
     yield _packed(_Outcome(failures=failures) if failures else _Outcome(merged, sample))
 
 
-def _accumulate_parts(job: _Job, parts: Sequence[Any]) -> bytes:
-    """Runs a task over some of the parts of a plan."""
-    plan, *_ = job.unpack()
-    return _accumulate(job, plan, parts)
-
-
-def _accumulate_rows(job: _Job, names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _accumulate_rows(
+    work: Callable[..., bytes], names: list[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Runs a task over a partition of a DataFrame."""
     from pyspark import TaskContext
 
     named = (pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
     # A table's rows are numbered within their partition, as they have no other order.
     rows = numbered_on(named, TaskContext.get().partitionId())
-    outcome = _accumulate(job, _Partition(rows), [Part(0, "", Span(0))])
+    outcome = work(_Partition(rows), [Part(0, "", Span(0))])
     yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], [_COLUMN])
 
 
-def _accumulate(job: _Job, plan: Any, parts: Sequence[Any]) -> bytes:
-    # Each task has one core.
-    pa.set_cpu_count(1)
-    _, combiners, sample = job.unpack()
+def _accumulate(combiners: Combiners, sample: RowSample | None, done: Any, plan: Any, parts: Sequence[Any]) -> bytes:
+    """Runs a task over some of the parts of a plan; every task has its own copies of combiners and sample."""
+    pa.set_cpu_count(1)  # each task has one core
     try:
         outcome = _Outcome(combiners.merge_tree(combiners.accumulate_parts(plan, parts, sample)), sample)
     except (TypesDoNotFit, BadInput) as error:
         outcome = _Outcome(failures=(error,))
-    job.done += 1
+    done.add(1)
     return _packed(outcome)
 
 
@@ -268,7 +238,3 @@ def _session() -> Any:
         return active
     let_workers_import()
     return SparkSession.builder.getOrCreate()
-
-
-def _report(done: Any, tasks: int, progress: Progress) -> None:
-    progress(min(1.0, done.value / max(tasks, 1)))

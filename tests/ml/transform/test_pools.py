@@ -30,7 +30,7 @@ def test_results_are_in_the_order_of_the_parts_and_progress_is_reported() -> Non
 
 @pytest.mark.parametrize(
     ("plan", "words", "retryable"),
-    [("wrong", "row 7 is wrong", False), ("killed", "a process of this step was killed", True)],
+    [("wrong", "row 7 is wrong", False), ("killed", "a process that worked on parts was killed", True)],
 )
 def test_failed_or_killed_task_ends_the_step(plan: str, words: str, retryable: bool) -> None:
     with pytest.raises(HopsError, match=words) as failure, local_pool(2) as pool:

@@ -42,21 +42,22 @@ class Share:
     All processes read the part, but each decodes or processes its units only.
 
     Args:
-        number: Number of the first unit of the share; every ``of``-th follows.
+        number: Number of the first run of units in the share; every ``of``-th follows.
         of: Number of shares.
+        length: Units of a run.
 
     Attributes:
         units: Number of units that the reader has come across so far, in this share or not.
     """
 
-    def __init__(self, number: int = 0, of: int = 1) -> None:
-        self._number, self._of = number, of
+    def __init__(self, number: int = 0, of: int = 1, length: int = 1) -> None:
+        self._number, self._of, self._length = number, of, length
         self.units = 0
 
     def has(self, unit: int) -> bool:
         """Returns whether a unit is in the share; readers ask for each unit, in order."""
         self.units = unit + 1
-        return unit % self._of == self._number
+        return unit // self._length % self._of == self._number
 
 
 @dataclass(frozen=True)
