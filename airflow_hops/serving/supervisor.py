@@ -10,12 +10,11 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import FrameType
 
-from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import temporary_folder
 from airflow_hops.core.serving_api.config import ConfigError, format_config, parse_config, read_config, write_file
 from airflow_hops.serving.errors import StartError
@@ -58,8 +57,8 @@ class _Worker:
         self._silent_s = -math.inf  # signs of life begin after the imports
         self.started_s = time.monotonic()
         self.is_silent = False
-        self.process = subprocess.Popen(
-            module_command(sys.executable, "airflow_hops.serving.worker"),
+        self.process = start_module(
+            "airflow_hops.serving.worker",
             stdin=subprocess.PIPE,
             env=with_package({"OMP_NUM_THREADS": str(threads_each(assignment.flags.workers)), **os.environ}),
             start_new_session=True,  # a terminal's signals go only to the supervisor, which has the workers drain

@@ -90,18 +90,25 @@ class Children:
         self.running.difference_update(pid for pid, _ in ended)
         return ended
 
-    def serve(self, commands: socket.socket, obey: Callable[[], bool], reap: Callable[[], None]) -> None:
-        """Handles commands and ends of forks, until ``obey``, which handles a command, returns False."""
+    def serve(
+        self,
+        commands: socket.socket,
+        obey: Callable[[], None],
+        reap: Callable[[], None],
+        goes_on: Callable[[], bool],
+    ) -> None:
+        """Calls ``obey`` for each command on a socket, and ``reap`` after ends of forks, at least every second.
+
+        It returns when ``goes_on``, which is called as often, returns False.
+        """
         with selectors.DefaultSelector() as selector:
             selector.register(commands, selectors.EVENT_READ)
             selector.register(self, selectors.EVENT_READ)
-            serving = True
-            while serving:
-                for key, _ in selector.select():
+            while goes_on():
+                for key, _ in selector.select(timeout=1.0):
                     if key.fileobj is commands:
-                        serving = obey() and serving
-                    else:
-                        reap()
+                        obey()
+                reap()
 
     def kill(self, pid: int) -> None:
         """Kills a fork, if it still runs: its pid is not reused before it has been waited for."""

@@ -32,21 +32,13 @@ Scannable = Path | Openable
 
 
 def footer(file: Scannable) -> Any:
-    """Returns a file's ``pyarrow.parquet.FileMetaData``.
-
-    Raises:
-        BadInput: the file is damaged, or of another format.
-    """
+    """Returns a file's ``pyarrow.parquet.FileMetaData``; raises ``BadInput`` if it is damaged or not Parquet."""
     with _opened(file) as parquet:
         return parquet.metadata
 
 
 def schema(file: Scannable) -> pa.Schema:
-    """Returns a file's columns.
-
-    Raises:
-        BadInput: the file is damaged, or of another format.
-    """
+    """Returns a file's columns; raises ``BadInput`` if it is damaged or not Parquet."""
     with _opened(file) as parquet:
         return parquet.schema_arrow
 
@@ -93,15 +85,7 @@ def batches(
 
 
 def table(files: Iterable[Scannable], columns: Sequence[str] | None = None) -> pa.Table:
-    """Returns the rows of files, which have the same types, as one table.
-
-    Args:
-        files: The files.
-        columns: Columns in their order in the table; None for all.
-
-    Raises:
-        BadInput: a file is damaged, or lacks a column.
-    """
+    """Returns the rows of files, which have the same types, as one table; arguments and errors as :func:`batches`."""
     tables = []
     for file in files:
         with _opened(file) as parquet:

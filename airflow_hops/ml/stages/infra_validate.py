@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -22,8 +20,7 @@ import numpy as np
 from airflow_hops.core.contract.artifacts import Artifact, BadInput, HopsError, RowCounts
 from airflow_hops.core.contract.properties import BlessingProperties, ExamplesProperties
 from airflow_hops.core.contract.target import REGRESSION, Problem
-from airflow_hops.core.processes.ending import end_process
-from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.programs import running_module
 from airflow_hops.core.serving_api.answers import ModelServerError
 from airflow_hops.core.serving_api.client import ModelServerClient
 from airflow_hops.ml.features.predictions import check_predictions
@@ -208,9 +205,7 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
     link.symlink_to(folder.resolve(), target_is_directory=True)
     ready_file, log_file = scratch / "ready.json", scratch / "server.log"
     # Starts a program: a fork would inherit the operations that this process's libraries registered.
-    command = module_command(
-        sys.executable,
-        "airflow_hops.serving",
+    arguments = (
         "--port=0",
         "--rest_api_port=auto",
         f"--model_name={MODEL_NAME}",
@@ -220,13 +215,13 @@ def throwaway_server(folder: Path, scratch: Path, timeout_s: float) -> Iterator[
         "--drain_seconds=0",
         f"--ready_file={ready_file}",
     )
-    env = with_package(os.environ)
-    with log_file.open("wb") as output:
-        process = subprocess.Popen(command, env=env, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        try:
-            yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
-        finally:
-            end_process(process, grace_s=3)
+    with (
+        log_file.open("wb") as output,
+        running_module(
+            "airflow_hops.serving", *arguments, grace_s=3, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        yield ThrowawayServer(process, link, ready_file, log_file, time.monotonic() + timeout_s)
 
 
 def _pick_rows(model: ServedModel, files: Sequence[Path], count: int) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import gc
 import importlib
 import json
 import os
-import selectors
 import signal
 import socket
 import sys
@@ -77,6 +76,7 @@ class WarmProcess:
         self._children = Children()
         self._clients: dict[int, socket.socket] = {}
         self._left_behind: dict[int, float] = {}  # time by which each is killed
+        self._last_used = time.monotonic()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         staging = path.with_name(f"{path.name}.{os.getpid()}")
@@ -90,24 +90,13 @@ class WarmProcess:
 
     def serve(self) -> None:
         """Forks steps until no step was requested for the idle time-out, or the socket was removed."""
-        last_used = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._children, selectors.EVENT_READ)
-            while self._is_busy() or time.monotonic() - last_used < self.idle_timeout_s:
-                for key, _ in selector.select(timeout=1.0):
-                    if key.fileobj is self._listener:
-                        connection, _ = self._listener.accept()
-                        self._start(connection)
-                        last_used = time.monotonic()
-                self._reap()
-                if not self._is_current() and not self._is_busy():
-                    return
+        self._children.serve(self._listener, self._start, self._reap, self._goes_on)
         if self._is_current():
             self.path.unlink(missing_ok=True)
 
-    def _is_busy(self) -> bool:
-        return bool(self._clients or self._left_behind)
+    def _goes_on(self) -> bool:
+        is_idle = time.monotonic() - self._last_used >= self.idle_timeout_s
+        return bool(self._clients or self._left_behind) or (self._is_current() and not is_idle)
 
     def _is_current(self) -> bool:
         try:
@@ -115,7 +104,9 @@ class WarmProcess:
         except FileNotFoundError:
             return False
 
-    def _start(self, connection: socket.socket) -> None:
+    def _start(self) -> None:
+        self._last_used = time.monotonic()
+        connection, _ = self._listener.accept()
         connection.settimeout(5)
         try:
             request, (output,) = receive_request(connection, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import threading
 import types
@@ -15,21 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_hops.core.contract.protocol import WORKER_VARIABLE
-from airflow_hops.core.processes.ending import end_process
 from airflow_hops.core.processes.lifetime import end_with
-from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.programs import running_module
 
 
 @contextmanager
 def serving(logdir: Path) -> Iterator[None]:
     """Serves a folder of event files during the ``with`` block; the process's first line of output is its address."""
     # Not in this process: ranks are forked from it, and would inherit a server's locks without its threads.
-    command = module_command(sys.executable, __name__, "--logdir", logdir)
-    process = subprocess.Popen(command, env=with_package(os.environ), stdin=subprocess.DEVNULL)
-    try:
+    with running_module(__name__, "--logdir", logdir, grace_s=5):
         yield
-    finally:
-        end_process(process, grace_s=5)
 
 
 def main(arguments: list[str] | None = None) -> int:

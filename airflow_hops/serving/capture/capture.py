@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -23,7 +22,7 @@ from typing import Any
 
 from airflow_hops.core.processes.files import make_private, write_atomically
 from airflow_hops.core.processes.locks import lock_for_process
-from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.programs import start_module
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, CapturedLabel, pack, pack_label, request_ids
@@ -269,11 +268,11 @@ class Capture:
         self._restarts += 1
 
     def _start_writer(self) -> None:
-        self._writer = subprocess.Popen(
-            module_command(sys.executable, "airflow_hops.serving.capture.writer", self._folder),
+        self._writer = start_module(
+            "airflow_hops.serving.capture.writer",
+            self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env=with_package(os.environ),
             # Signals to the server's process group do not reach the writer.
             process_group=0,
         )

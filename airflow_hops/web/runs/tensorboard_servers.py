@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import HopsError
 from airflow_hops.core.processes.ending import end_process
-from airflow_hops.core.processes.programs import module_command
+from airflow_hops.core.processes.programs import start_module
 from airflow_hops.launchers.local import runtime_python, step_variables
 
 _START_TIMEOUT_S = 60.0
@@ -85,12 +85,12 @@ class TensorBoards:
 
 
 def _start(logdir: Path, runtime: Path) -> _Server:
-    python = runtime_python(runtime)
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            module_command(python, "airflow_hops.ml.tracking.tensorboard", "--logdir", str(logdir)),
+        process = start_module(
+            "airflow_hops.ml.tracking.tensorboard",
+            *("--logdir", logdir),
+            python=runtime_python(runtime),
             env=step_variables(runtime),
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd="/",

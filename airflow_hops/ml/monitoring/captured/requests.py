@@ -109,12 +109,7 @@ class CapturedRequests:
             return [self._file(name, sizes[name]) for name in names]
 
     def footer(self, name: str) -> Any:
-        """Returns the ``pyarrow.parquet.FileMetaData`` of a file of :meth:`names`.
-
-        Raises:
-            HopsError: the store does not answer, or the file was removed meanwhile.
-            BadInput: it is damaged.
-        """
+        """Returns the ``pyarrow.parquet.FileMetaData`` of a file of :meth:`names`; errors as of :meth:`table`."""
         file = self._file(name)
         with self._reached(file.origin):
             return scan.footer(file)

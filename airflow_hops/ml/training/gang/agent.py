@@ -19,7 +19,6 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -34,7 +33,7 @@ from airflow_hops.core.processes.ending import descendants, kill_descendants
 from airflow_hops.core.processes.lifetime import adopt_orphans, end_with_parent
 from airflow_hops.core.processes.locks import lock_folder
 from airflow_hops.core.processes.periodic import calling_periodically
-from airflow_hops.core.processes.programs import module_command, with_package
+from airflow_hops.core.processes.programs import start_module, with_package
 from airflow_hops.core.processes.temporary_folders import make_temporary_folder, remove_left_behind
 from airflow_hops.ml.training.gang.crew import Placement, RankJob
 from airflow_hops.ml.training.gang.forked import ForkedCrew
@@ -90,9 +89,9 @@ def serve_agent(reading: int, writing: int | None = None, scratch: Path | None =
     scratch, lock = (scratch, lock_folder(scratch)) if scratch else make_temporary_folder("agent")
     strangers = set(descendants(os.getpid()))
     try:
-        agent = subprocess.Popen(
-            module_command(sys.executable, __name__, str(reading), str(writing), scratch, str(os.getpid())),
-            stdin=subprocess.DEVNULL,
+        agent = start_module(
+            __name__,
+            *(str(reading), str(writing), scratch, str(os.getpid())),
             stdout=2,  # standard output may be the stream
             pass_fds={reading, writing},
             env=_variables(),

@@ -102,23 +102,25 @@ class _TrialServer:
         self._socket, self._work = socket_, work
         self._children = Children()
         self._numbers: dict[int, int] = {}
+        self._goes_on = True
 
     def serve(self) -> None:
         """Serves, then kills the trials."""
         with contextlib.suppress(ConnectionResetError):  # the search was killed
-            self._children.serve(self._socket, self._obey, self._reap)
+            self._children.serve(self._socket, self._obey, self._reap, lambda: self._goes_on)
         for pid in list(self._numbers):
             _kill(pid)
 
-    def _obey(self) -> bool:
+    def _obey(self) -> None:
         message = self._socket.recv(_RECORD_BYTES)
         if not message:
-            return False
+            self._goes_on = False
+            return
         order = json.loads(message)
         if "signal" in order:
             for pid in [pid for pid, number in self._numbers.items() if number == order["number"]]:
                 _kill(pid) if order["signal"] == signal.SIGKILL else send_signal(pid, order["signal"])
-            return True
+            return
         assignment = Assignment(**order["start"])
         try:
             trial = partial(self._work.train_here, assignment, partial(_send, self._socket, number=assignment.number))
@@ -126,7 +128,6 @@ class _TrialServer:
         except OSError as error:
             self._tell(type="error", number=assignment.number, message=f"no process can be started: {error}")
             self._tell(type="ended", number=assignment.number, code=1)
-        return True
 
     def _reap(self) -> None:
         for pid, status in self._children.take_ended():
