@@ -22,10 +22,7 @@ interface Props {
 export function Explorer({ artifact, split, content, properties }: Props) {
   const [query] = useQuery();
   const roles = useMemo(() => rolesOf(properties, content.columns), [properties, content]);
-  const features = useMemo(
-    () => content.columns.filter(({ role, name }) => role !== null && name !== roles.key),
-    [content, roles],
-  );
+  const features = useMemo(() => content.columns.filter(({ role }) => role !== null), [content]);
   const names = useMemo(() => content.columns.map(({ name }) => name), [content]);
   const defaults = useMemo(() => defaultsOf(content.columns, roles), [content, roles]);
   const placement = useMemo(() => readPlacement(query, defaults), [query, defaults]);
@@ -33,7 +30,7 @@ export function Explorer({ artifact, split, content, properties }: Props) {
     () => ({ ref: artifact, split, time: roles.time, label: roles.label, classes: roles.classes }),
     [artifact, split, roles],
   );
-  const wanted = useWanted(features, roles, placement, query);
+  const wanted = useWanted(features, placement, query);
   const rows = useRows(source, names, wanted);
   const { columns, rows: size } = rows;
   if (size === 0 && rows.error) {
@@ -43,11 +40,7 @@ export function Explorer({ artifact, split, content, properties }: Props) {
     <>
       <Controls features={features} columns={columns} placement={placement} />
       {rows.error !== null && <ErrorAlert error={rows.error} retry={rows.retry} />}
-      {size === 0 ? (
-        <LoadingBox height="60vh" />
-      ) : (
-        <Picture placement={placement} features={features} roles={roles} rows={rows} />
-      )}
+      {size === 0 ? <LoadingBox height="60vh" /> : <Picture placement={placement} features={features} rows={rows} />}
     </>
   );
 }

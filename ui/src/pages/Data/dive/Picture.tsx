@@ -7,7 +7,6 @@ import { SearchInput } from "src/components/FilterBar";
 import { Segments } from "src/components/Segments";
 import { plural } from "src/format";
 import { useQuery, useQueryParam } from "src/hooks/useQueryState";
-import type { Roles } from "src/pages/Data/dive/features";
 import { formatFilter } from "src/pages/Data/dive/filters";
 import { findRows } from "src/pages/Data/dive/find";
 import type { Groups } from "src/pages/Data/dive/groups";
@@ -32,12 +31,10 @@ const PHONE_PX = 420;
 export function Picture({
   placement,
   features,
-  roles,
   rows,
 }: {
   placement: Placement;
   features: readonly Schemas["ColumnType"][];
-  roles: Roles;
   rows: Rows;
 }) {
   const [query, change] = useQuery();
@@ -52,10 +49,7 @@ export function Picture({
   const [tool, setTool] = useQueryParam("tool", "pan");
   const placed = usePlaced(placement, columns, size, aspect);
   const selected = useSelected(selection, columns, size);
-  const found = useMemo(
-    () => findRows(find, columns, roles.key, placed.shown),
-    [find, columns, roles.key, placed.shown],
-  );
+  const found = useMemo(() => findRows(find, columns, placed.shown), [find, columns, placed.shown]);
   const opened = query.has("row") ? numberIn(query.get("row"), -1, -1, size - 1) : -1;
   const chosen = found?.rows ?? selected;
   const { radius, opacity } = readLook(query);
@@ -124,7 +118,7 @@ export function Picture({
             </Text>
           )}
           {display !== "table" && <LookControls look={{ radius, opacity }} jitter={placement.jitter} />}
-          <SearchInput name="find" placeholder={roles.key ? `Find a ${roles.key}` : "Find a value"} />
+          <SearchInput name="find" placeholder="Find a value" />
           <Segments
             size="xs"
             label="View"
@@ -168,7 +162,7 @@ export function Picture({
               onOpen={open}
               onClear={() => change({ select: null, row: null, find: null })}
               onResize={setAspect}
-              tooltip={(row) => <HoverText row={row} rows={rows} placement={placement} roles={roles} />}
+              tooltip={(row) => <HoverText row={row} rows={rows} placement={placement} />}
             />
           )}
         </Box>

@@ -6,7 +6,6 @@ import type { Defaults } from "src/pages/Data/dive/settings";
 /** What a pipeline says of an artifact's columns; null where it says nothing. */
 export interface Roles {
   label: string | null;
-  key: string | null;
   time: string | null;
   /** Names of the label's classes, by number; none where it has none. */
   classes: readonly string[];
@@ -16,14 +15,14 @@ export interface Roles {
 export function rolesOf(properties: Record<string, unknown>, columns: readonly ColumnType[]): Roles {
   const text = (role: string) => columns.find(({ name }) => name === properties[role])?.name ?? null;
   const classes = Array.isArray(properties.classes) ? properties.classes.map(String) : [];
-  return { label: text("label"), key: text("key"), time: text("time"), classes };
+  return { label: text("label"), time: text("time"), classes };
 }
 
 type ColumnType = Schemas["ColumnType"];
 
 /** Two features on the axes, and the label, or else a prediction, as colour. */
-export function defaultsOf(columns: readonly ColumnType[], { label, key, time }: Roles): Defaults {
-  const features = columns.filter(({ name, role }) => role !== null && ![label, key, time].includes(name));
+export function defaultsOf(columns: readonly ColumnType[], { label, time }: Roles): Defaults {
+  const features = columns.filter(({ name, role }) => role !== null && ![label, time].includes(name));
   const real = features.filter(({ type }) => type === "double" || type === "float");
   const numbers = features.filter(({ role }) => role === "number");
   const categories = features.filter(({ role }) => role === "category" || role === "boolean");

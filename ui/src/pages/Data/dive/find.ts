@@ -1,4 +1,4 @@
-/** Rows by a text: the pipeline's key, or any category where there is none. */
+/** Rows by a text of any category. */
 
 import type { Column } from "src/pages/Data/dive/columns";
 
@@ -6,13 +6,12 @@ import type { Column } from "src/pages/Data/dive/columns";
 export function findRows(
   text: string,
   columns: ReadonlyMap<string, Column>,
-  key: string | null,
   shown: Uint8Array,
 ): { rows: Uint8Array; count: number } | null {
   if (text === "") {
     return null;
   }
-  const searched = [...columns.values()].filter(({ name, role }) => role === "category" && (!key || name === key));
+  const searched = [...columns.values()].filter(({ role }) => role === "category");
   const exact = marked(searched, shown, (word) => word === text);
   const lower = text.toLowerCase();
   return exact.count > 0 ? exact : marked(searched, shown, (word) => word.toLowerCase().includes(lower));

@@ -44,16 +44,13 @@ const meant = (column: Column, { time, label, classes }: Source): Column =>
  * One row with all digits of its numbers: of each column its only value. While another one is fetched, the row before.
  *
  * @param row its index in the sample; with null nothing is fetched
- * @param name the only column to fetch; all of them where none is named
  */
-export function useRow(source: Source, row: number | null, name?: string) {
+export function useRow(source: Source, row: number | null) {
   return useQuery({
-    queryKey: ["dive", source.ref, source.split, "row", row, name],
+    queryKey: ["dive", source.ref, source.split, "row", row],
     queryFn: async () => ({
       row,
-      columns: (await fetchColumns(source, name === undefined ? undefined : [name], row ?? 0)).columns.map((column) =>
-        meant(column, source),
-      ),
+      columns: (await fetchColumns(source, undefined, row ?? 0)).columns.map((column) => meant(column, source)),
     }),
     staleTime: Number.POSITIVE_INFINITY,
     placeholderData: keepPreviousData,

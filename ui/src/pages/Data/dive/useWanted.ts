@@ -1,6 +1,5 @@
 import { useMemo } from "react";
 import type { Schemas } from "src/api/client";
-import type { Roles } from "src/pages/Data/dive/features";
 import { featuresOf, type Placement, parseSelection } from "src/pages/Data/dive/settings";
 
 /** So many columns come where all are asked for: those that are shown first. */
@@ -9,7 +8,6 @@ const MOST_COLUMNS = 60;
 /** The columns to fetch: those of the picture, of a search that which is searched; of a table or a selection, all. */
 export function useWanted(
   features: readonly Schemas["ColumnType"][],
-  roles: Roles,
   placement: Placement,
   query: URLSearchParams,
 ): string[] {
@@ -30,9 +28,7 @@ export function useWanted(
     if (tabled || drawn) {
       add(features);
     }
-    if (roles.key !== null && (tabled || searched)) {
-      names.add(roles.key);
-    } else if (searched) {
+    if (searched) {
       add(features.filter(({ role }) => role === "category"));
     }
     if (names.size === 0) {
@@ -40,5 +36,5 @@ export function useWanted(
       add(features.slice(0, 1));
     }
     return [...names];
-  }, [features, roles, placement, selection, open, searched, tabled]);
+  }, [features, placement, selection, open, searched, tabled]);
 }
