@@ -90,7 +90,7 @@ class WarmProcess:
 
     def serve(self) -> None:
         """Forks steps until no step was requested for the idle time-out, or the socket was removed."""
-        self._children.serve(self._listener, self._start, self._reap, self._goes_on)
+        self._children.serve(self._listener, self._accept, self._reap, self._goes_on)
         if self._is_current():
             self.path.unlink(missing_ok=True)
 
@@ -104,9 +104,11 @@ class WarmProcess:
         except FileNotFoundError:
             return False
 
-    def _start(self) -> None:
+    def _accept(self) -> None:
         self._last_used = time.monotonic()
-        connection, _ = self._listener.accept()
+        self._start(self._listener.accept()[0])
+
+    def _start(self, connection: socket.socket) -> None:
         connection.settimeout(5)
         try:
             request, (output,) = receive_request(connection, 1)
