@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.processes.remote_files import open_url
 from airflow_hops.ml.readers import scan
 from airflow_hops.ml.readers.artifact_files import File
@@ -69,12 +68,8 @@ class RowsFile:
             yield from scan.batches(self, columns)
             return
         with explained(self.origin), self.open() as stream:
-            opened = pa.ipc.open_stream(stream)
-            places = [opened.schema.get_field_index(name) for name in columns]
-            if -1 in places:
-                raise BadInput(f"{self}: there is no column {columns[places.index(-1)]!r}")
-            for batch in opened:
-                yield batch.from_arrays([batch.column(place) for place in places], list(columns))
+            for batch in pa.ipc.open_stream(stream):
+                yield batch.from_arrays([batch[name] for name in columns], list(columns))
 
     def __str__(self) -> str:
         return self.origin

@@ -78,8 +78,7 @@ def batches(
         rows = rows or max(1, min(_BATCH_ROWS, _BATCH_VALUES // max(len(names), 1)))
         for batch in parquet.iter_batches(rows, row_groups=row_groups, columns=None if columns is None else names):
             if batch.schema.names != names:  # another order, or a field "b" of a struct "a" beside a column "a.b"
-                places = [batch.schema.get_field_index(name) for name in names]
-                batch = pa.RecordBatch.from_arrays([batch.column(place) for place in places], names)
+                batch = pa.RecordBatch.from_arrays([batch[name] for name in names], names)
             if batch.num_rows:
                 yield batch
 

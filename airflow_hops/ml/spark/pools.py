@@ -191,10 +191,7 @@ def local_pool(processes: int, inherited: Callable[[Any], Any] | None = None) ->
 
 
 def fork_parts(
-    processes: int,
-    work: Callable[[Any], Any],
-    parts: Sequence[Any],
-    report: Callable[[int], None] = lambda done: None,
+    processes: int, work: Callable[[Any], Any], parts: Sequence[Any], report: Callable[[int], None]
 ) -> list[Any]:
     """Calls a function, which need not be pickled, for each part in forks of this process; returns the results.
 

@@ -98,18 +98,14 @@ def _read_parquet(part: ImagePart) -> Iterator[tuple[str, str | int | None, byte
     columns = [column for column in part.columns if column]
     # Small batches, to hold only a few images and a column chunk's pages.
     for batch in scan.batches(file, columns, rows=_PARQUET_ROWS, row_groups=part.row_groups):
-        images = _column(batch, image_column)
+        images = batch[image_column]
         if pa.types.is_struct(images.type):
             images = images.flatten()[images.type.get_field_index("bytes")]
-        keys = _column(batch, key_column).to_pylist() if key_column else [None] * batch.num_rows
-        labels = _column(batch, label_column).to_pylist()
+        keys = batch[key_column].to_pylist() if key_column else [None] * batch.num_rows
+        labels = batch[label_column].to_pylist()
         for key, label, encoded in zip(keys, labels, images.to_pylist(), strict=True):
             yield str(key) if key is not None else f"{name}:{row}", label, encoded, f"{part.path}, row {row}"
             row += 1
-
-
-def _column(batch: Any, name: str) -> Any:
-    return batch.column(batch.schema.get_field_index(name))
 
 
 def _read_idx(part: ImagePart) -> Iterator[ImageBatch]:
