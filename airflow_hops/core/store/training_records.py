@@ -11,19 +11,21 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from airflow_hops.core.contract.artifacts import BadInput
-from airflow_hops.core.contract.json_fields import JsonFields
+from airflow_hops.core.contract.json_fields import CheckedFields, JsonFields
 from airflow_hops.core.contract.training_record import TrainingCurves, TrainingRecord
 from airflow_hops.core.store.artifact_store import ArtifactStore
 from airflow_hops.core.store.model_records import record_uri
 
+_Content = TypeVar("_Content", bound=JsonFields)
 _ID = re.compile(r"[0-9a-f]{32}")
 _RECORD = re.compile(r"([0-9a-f]{32})\.json")
 
 
 @dataclass(frozen=True)
-class Notes(JsonFields):
+class Notes(CheckedFields):
     """People's note and tags; no file means none."""
 
     note: str = ""
@@ -49,43 +51,20 @@ def id_of_record(name: str) -> str | None:
 
 
 def read_training(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingRecord | None:
-    """Returns the record of a training; None if there is none.
-
-    Raises:
-        BadInput: the file is not the record of a training.
-    """
-    return _read_record(store, training_uri(store, dag_id, run_id))
+    """Returns the record of a training; None if there is none. Raises BadInput if the file is not a record."""
+    return _read(store, training_uri(store, dag_id, run_id), TrainingRecord)
 
 
 def find_training(store: ArtifactStore, run_id: str) -> TrainingRecord | None:
     """Returns the record of a training of any DAG; see :func:`read_training`."""
     folder = store.uri("_trainings")
-    records = (_read_record(store, f"{folder}/{name}/{run_id}.json") for name in store.names(folder))
+    records = (_read(store, f"{folder}/{name}/{run_id}.json", TrainingRecord) for name in store.names(folder))
     return next(filter(None, records), None)
 
 
-def _read_record(store: ArtifactStore, uri: str) -> TrainingRecord | None:
-    try:
-        return TrainingRecord.from_dict(store.read_json(uri))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except TypeError as error:
-        raise BadInput(f"{uri}: not the record of a training ({error}); restore it, or remove it") from error
-
-
 def read_curves(store: ArtifactStore, dag_id: str, run_id: str) -> TrainingCurves:
-    """Returns the curves of a training; none if no metric was reported.
-
-    Raises:
-        BadInput: the file does not hold curves.
-    """
-    uri = training_uri(store, dag_id, run_id, "curves")
-    try:
-        return TrainingCurves.from_dict(store.read_json(uri))
-    except FileNotFoundError:
-        return TrainingCurves()
-    except TypeError as error:
-        raise BadInput(f"{uri}: not the curves of a training ({error}); restore it, or remove it") from error
+    """Returns the curves of a training; none if no metric was reported. Raises BadInput if the file is damaged."""
+    return _read(store, training_uri(store, dag_id, run_id, "curves"), TrainingCurves) or TrainingCurves()
 
 
 def write_training(
@@ -125,20 +104,8 @@ def read_version_notes(store: ArtifactStore, model_name: str) -> dict[int, Notes
 
 
 def read_notes(store: ArtifactStore, uri: str) -> Notes:
-    """Returns the notes at an address; empty ones if there is no file.
-
-    Raises:
-        BadInput: the file does not hold notes.
-    """
-    try:
-        notes = Notes.from_dict(store.read_json(uri))
-        if not isinstance(notes.note, str) or not all(isinstance(each, str) for each in notes.tags.values()):
-            raise TypeError("note and tags are not text")
-        return notes
-    except FileNotFoundError:
-        return Notes()
-    except (TypeError, AttributeError) as error:
-        raise BadInput(f"{uri}: not notes of this package ({error}); restore the file, or remove it") from error
+    """Returns the notes at an address; empty ones if there is no file. Raises BadInput if the file is damaged."""
+    return _read(store, uri, Notes) or Notes()
 
 
 def change_notes(store: ArtifactStore, uri: str, note: str | None, tags: Mapping[str, str | None]) -> None:
@@ -147,6 +114,16 @@ def change_notes(store: ArtifactStore, uri: str, note: str | None, tags: Mapping
         before = read_notes(store, uri)
         values = {name: text for name, text in {**before.tags, **tags}.items() if text is not None}
         store.write_text(uri, _compact(Notes(before.note if note is None else note, values)))
+
+
+def _read(store: ArtifactStore, uri: str, kind: type[_Content]) -> _Content | None:
+    """Returns the content of a file; None if there is no file."""
+    try:
+        return kind.from_dict(store.read_json(uri))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except TypeError as error:
+        raise BadInput(f"{uri}: not a {kind.__name__} ({error}); restore the file, or remove it") from error
 
 
 def _compact(content: JsonFields) -> str:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest
+from airflow_hops.core.contract.artifacts import Artifact, HopsError, Manifest, Producer
 from airflow_hops.core.contract.named_environment import environment_name, locked_packages
 from airflow_hops.core.contract.protocol import StepSpec
 from airflow_hops.core.contract.redaction import masked, redacted
@@ -79,18 +79,8 @@ class TrainingRun:
         }
         if (runtime := environment_name(Path(sys.prefix))) is not None:
             tags |= {"hops.runtime": runtime, "hops.runtime_packages": " ".join(locked_packages(Path(sys.prefix)))}
-        self.record = TrainingRecord(
-            run_id=self.id_of(),
-            name=" ".join((producer.run_id, producer.task, *within)),
-            status="RUNNING",
-            start_time=_now_ms(),
-            dag_run_id=producer.run_id,
-            task_id=producer.task_id,
-            map_index=producer.map_index,
-            iteration=producer.iteration,
-            params=_texts(params),
-            tags=masked(tags),
-            record=key,
+        self.record = replace(
+            _new_record(self.id_of(), producer, *within), params=_texts(params), tags=masked(tags), record=key
         )
         self._curves = Curves()
         self._mlflow = MlflowRun(spec.services.get("tracking_uri", ""), self.record.run_id)
@@ -271,16 +261,10 @@ def record_version(
         curves = Curves()
         for metric, value, step in metrics_of(model, training, evaluation):
             curves.add(metric, step, value, at_ms)
-        record = TrainingRecord(
-            run_id=run_id,
-            name=f"{producer.run_id} {producer.task}",
+        record = replace(
+            _new_record(run_id, producer),
             status="FINISHED",
-            start_time=at_ms,
             end_time=at_ms,
-            dag_run_id=producer.run_id,
-            task_id=producer.task_id,
-            map_index=producer.map_index,
-            iteration=producer.iteration,
             params=masked(params_of(model, training)),
             figures=curves.figures,
             tags=lineage_tags(model),
@@ -289,6 +273,19 @@ def record_version(
         return record
 
     update_training(store, producer.dag_id, run_id, lambda record: record.with_version(name, version), made)
+
+
+def _new_record(run_id: str, producer: Producer, *within: str) -> TrainingRecord:
+    return TrainingRecord(
+        run_id=run_id,
+        name=" ".join((producer.run_id, producer.task, *within)),
+        status="RUNNING",
+        start_time=_now_ms(),
+        dag_run_id=producer.run_id,
+        task_id=producer.task_id,
+        map_index=producer.map_index,
+        iteration=producer.iteration,
+    )
 
 
 def _texts(params: Mapping[str, Any]) -> dict[str, str]:
