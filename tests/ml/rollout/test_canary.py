@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_hops.core.contract.rollout.counts import Counts, Histogram, snapshot_of
 from airflow_hops.core.contract.rollout.plan import Limits, Plan, significance_of
@@ -309,21 +312,31 @@ PLAN = Plan.of(
 )
 
 
-def test_counts_of_a_restarted_server_are_added() -> None:
-    def entry(requests: int, since: float) -> dict[str, Any]:
-        return {
-            "requests": requests,
-            "errors": 1,
-            "client_errors": 0,
-            "latency_ms_histogram": [],
-            "server_since": since,
-        }
+POLLS = st.lists(st.tuples(st.booleans(), st.integers(0, 50), st.integers(0, 5), st.booleans()), max_size=12)
+"""Polls: whether the server has restarted, requests and errors since, and whether it knows the canary yet."""
 
-    seen = Progress.begin(PLAN, 5, {"1": snapshot_of(entry(10, 1.0)), "2": snapshot_of(entry(0, 1.0))})
-    for counted in ({1: entry(15, 1.0), 2: entry(5, 1.0)}, {1: entry(4, 2.0), 2: entry(3, 2.0)}, {2: entry(3, 2.0)}):
+
+@given(st.integers(0, 20), POLLS)
+def test_each_request_that_a_poll_sees_is_counted_once(before: int, polls: list[tuple[bool, int, int, bool]]) -> None:
+    """Whatever polls come between, and however often the server restarts."""
+
+    def entry(requests: int, errors: int = 0) -> dict[str, Any]:
+        figures = {"requests": requests, "errors": errors, "client_errors": 0, "latency_ms_histogram": []}
+        return {**figures, "server_since": float(starts)}
+
+    starts, total, polled, expected = 1, Counter(requests=before), Counter(requests=before), Counter[str]()
+    seen = Progress.begin(PLAN, 5, {"2": snapshot_of(entry(before))})
+    for restarted, requests, errors, known in polls:
+        if restarted:
+            starts, total, polled = starts + 1, Counter(), Counter()
+        total += Counter(requests=requests, errors=errors)
+        counted = {2: entry(total["requests"], total["errors"])} if known else {1: entry(7)}
         seen = Progress.from_dict(json.loads(json.dumps(seen.after(counted).to_dict())))
-    # Version 1: 10 before, 5 since, 4 of the new server. Version 2: 5, then 3, and nothing new at the third look.
-    assert [seen.counts(1).requests, seen.counts(2).requests, seen.counts(2).errors] == [9, 8, 1]
+        if known:
+            expected += total - polled
+            polled = total.copy()
+    canary = seen.counts(2)
+    assert (canary.requests, canary.errors) == (expected["requests"], expected["errors"])
 
 
 def test_latencies_of_a_period_are_the_difference_of_two_snapshots() -> None:

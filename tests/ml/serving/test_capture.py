@@ -28,12 +28,10 @@ from waiting import is_gone, wait_for
 
 from airflow_hops.core.serving_api import tensors
 from airflow_hops.core.serving_api.protocol import Method, PredictRequest, PredictResponse
-from airflow_hops.serving.capture import writer
 from airflow_hops.serving.capture.batch import WaitingRecords, make_batch
 from airflow_hops.serving.capture.files import open_files
 from airflow_hops.serving.capture.options import CaptureOptions
 from airflow_hops.serving.capture.record import CapturedCall, pack
-from airflow_hops.serving.capture.spool import OPTIONS_FILE, Spool, WriterState
 from airflow_hops.serving.request_kind import RequestKind
 
 
@@ -427,42 +425,6 @@ def test_capture_is_off_without_base_path(shared_server: ServerProcess) -> None:
     assert (status["enabled"], status["base_path"]) == (False, None)
     code, error = shared_server.error("/v1/feedback", {"model": "flights", "request_id": "r", "label": 1})
     assert (code, "--capture_base_path" in error) == (400, True)
-
-
-def test_a_batch_whose_end_cannot_be_saved_is_not_written_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ".spool" / "one"
-    folder.mkdir(parents=True)
-    (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": str(tmp_path), "mode": "inputs"}))
-    WriterState.create(folder)
-    spool = Spool(folder, 2**20, 2**16)
-    kind, request = RequestKind("m", 1, "Predict", "GRPC"), PredictRequest()
-    tensors.fill_proto(request.inputs["x"], np.ones(1, np.float32))
-
-    def append(number):
-        call = CapturedCall(kind, f"r{number}", number, 1.0, 1, request.SerializeToString(), b"")
-        assert spool.append([pack(call)]) == 1
-
-    saves, save = [], WriterState.save
-
-    def failing(state, folder):
-        saves.append(state.planned)
-        if len(saves) == 2:  # the batch is in files, and that is what cannot be saved
-            raise OSError("no room")
-        save(state, folder)
-
-    monkeypatch.setattr(WriterState, "save", failing)
-    own = writer.take(folder)
-    append(0)
-    append(1)
-    own.step(everything=True)
-    assert saves[0] is not None and saves[1] is None, saves
-    append(2)
-    own.step(everything=True, now=True)
-    files = sorted((tmp_path / "m").glob("*.parquet"))
-    rows = [pq.read_table(file, use_threads=False)["request_id"].to_pylist() for file in files]
-    assert rows == [["r0", "r1"], ["r2"]]
 
 
 @pytest.mark.parametrize("mode", [None, 0o2750])

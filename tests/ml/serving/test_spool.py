@@ -1,16 +1,37 @@
-"""Spool of captured requests: what was written before a torn byte is recovered."""
+"""Spool of captured requests: what was written before a torn byte is recovered, and each row is in one file."""
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_hops.serving.capture.spool import Damage, Position, Spool, WriterState, read_spool, segment_path, segments
+from airflow_hops.core.serving_api import tensors
+from airflow_hops.core.serving_api.protocol import PredictRequest
+from airflow_hops.serving.capture import writer
+from airflow_hops.serving.capture.files import LocalFiles
+from airflow_hops.serving.capture.record import CapturedCall, pack
+from airflow_hops.serving.capture.spool import (
+    OPTIONS_FILE,
+    Damage,
+    Position,
+    Spool,
+    WriterState,
+    read_spool,
+    segment_path,
+    segments,
+)
+from airflow_hops.serving.request_kind import RequestKind
 
 RECORDS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12)
 
@@ -71,3 +92,63 @@ def test_state_of_the_writer_survives_a_torn_save(offsets: list[int], cut: int) 
         (folder / "state").write_bytes(torn)
         loaded = WriterState.load(folder)
         assert loaded == state if torn == after else loaded.position.offset in offsets[-2:-1]
+
+
+class Killed(BaseException):
+    """Ends a writer as a kill does: it catches no such error."""
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 4), st.lists(st.sampled_from([None, None, None, OSError, Killed]), max_size=10)),
+    max_size=8,
+)
+"""Requests that are captured, and what fails of the writer's step that follows."""
+
+
+@settings(deadline=None, max_examples=60)
+@given(STEPS)
+def test_each_row_is_in_one_file_whatever_fails(steps: list[tuple[int, list[type[BaseException] | None]]]) -> None:
+    """A save of the state, or of a file, fails or ends the writer, before or after it has taken effect."""
+    coming: Iterator[type[BaseException] | None] = iter(())
+
+    def at_risk(function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            if error := next(coming, None):
+                raise error
+            result = function(*arguments)
+            if error := next(coming, None):
+                raise error
+            return result
+
+        return call
+
+    request, sent = PredictRequest(), 0
+    tensors.fill_proto(request.inputs["x"], np.ones(1, np.float32))
+    with tempfile.TemporaryDirectory() as base, pytest.MonkeyPatch.context() as patch:
+        folder = Path(base) / ".spool" / "one"
+        folder.mkdir(parents=True)
+        (folder / OPTIONS_FILE).write_text(json.dumps({"base_path": base, "mode": "inputs"}))
+        WriterState.create(folder)
+        spool, own = Spool(folder, 2**20, 300), writer.take(folder)
+        patch.setattr(WriterState, "save", at_risk(WriterState.save))
+        patch.setattr(LocalFiles, "publish", at_risk(LocalFiles.publish))
+        for requests, faults in [*steps, (1, []), (0, [])]:
+            for _ in range(requests):
+                kind = RequestKind(f"m{sent % 2}", 1, "Predict", "GRPC")
+                call = CapturedCall(kind, f"r{sent}", sent, 1.0, 1, request.SerializeToString(), b"")
+                assert spool.append([pack(call)]) == 1
+                sent += 1
+            coming = iter(faults)
+            assert own is not None
+            try:
+                own.step(everything=True, now=True)
+            except Killed:
+                own.leave()
+                own = writer.take(folder)
+        assert own is not None and own.empty
+        own.leave()
+        spool.close()
+        tables = [pq.read_table(file, use_threads=False) for file in Path(base).glob("m*/*.parquet")]
+    assert Counter(name for table in tables for name in table["request_id"].to_pylist()) == Counter(
+        f"r{number}" for number in range(sent)
+    )
