@@ -369,32 +369,12 @@ def test_needed_captured_requests_are_retained(any_store: ArtifactStore) -> None
     assert collection.remove().removals == {}
 
 
-def test_captured_requests_are_retained_until_compared(tmp_path: Path) -> None:
+def test_invalid_position_of_a_monitor_stops_the_collection(tmp_path: Path) -> None:
     store, captures = ArtifactStore(str(tmp_path / "store")), ArtifactStore(str(tmp_path / "captured"))
     served_flights(store)
-    names = [capture(captures, days) for days in (90, 80, 70, 60)]
-    collection = GarbageCollection(store, RULE, never, NOW, captures)
-
-    def left() -> list[str]:
-        (removal,) = [each for each in collection.plan().removals.values() if each.kind == "captured requests"]
-        return [name for name in names if name not in removal.paths]
-
-    assert left() == names[-1:], "the newest stays"
-    state = store.uri("_state", "monitor", "skew", "captured.json")
-    store.write_text(state, json.dumps({"until": names[0], "runs": {}, "models": ["flights"]}))
-    assert left() == names[1:]
-    store.write_text(state, json.dumps({"until": names[0], "runs": {}, "models": ["trips"]}))
-    assert left() == names[-1:]
-    skew(store, "run", 75, (names[0], names[0]))
-    assert left() == names[-1:], "a report that goes needs nothing"
-    assert sorted(GarbageCollection(store, replace(RULE, keep_runs=1), never, NOW, captures).plan().kept)[0].endswith(
-        names[0]
-    )
-    store.write_text(state, json.dumps({"until": None, "runs": {}, "models": ["flights"]}))
-    assert [each.kind for each in collection.plan().removals.values()] == ["skew"]
-    store.write_text(state, "{}")
+    store.write_text(store.uri("_state", "monitor", "skew", "captured.json"), "{}")
     with pytest.raises(BadInput, match=r"nothing is removed: .*captured\.json: not the position of a skew monitor"):
-        collection.remove()
+        GarbageCollection(store, RULE, never, NOW, captures).remove()
 
 
 def test_removal_interrupted_by_a_kill_is_completed(tmp_path: Path) -> None:
@@ -470,7 +450,8 @@ RUNS = st.lists(
 @given(
     runs=RUNS,
     files=st.lists(st.integers(0, 100), max_size=30, unique=True),  # ages in days
-    compared=st.none() | st.integers(0, 30),  # files that the skew monitor has compared
+    # A monitor of these requests, or of another model's, with the files that it has compared.
+    compared=st.none() | st.tuples(st.sampled_from(["flights", "trips"]), st.none() | st.integers(0, 30)),
     champion=st.integers(0, 40),
     keep_days=st.integers(1, 60),
     keep_runs=st.integers(0, 3),
@@ -478,7 +459,7 @@ RUNS = st.lists(
 def test_links_of_retained_artifacts_stay_valid(
     runs: list[tuple[str, int, list[int], bool, tuple[int, int] | None]],
     files: list[int],
-    compared: int | None,
+    compared: tuple[str, int | None] | None,
     champion: int,
     keep_days: int,
     keep_runs: int,
@@ -501,10 +482,12 @@ def test_links_of_retained_artifacts_stay_valid(
             links[made[-1].uri], facts[made[-1].uri] = uris(*inputs), (dag, days, active)
         serving = made[champion % len(made)]
         write_record(store, "flights", ModelRecord(champion=served(serving, 1)))
-        unseen = names
+        unseen = list[str]()
         if names and compared is not None:
-            unseen = names[compared % len(names) + 1 :]
-            cursor = {"until": names[compared % len(names)], "runs": {}, "models": ["flights"]}
+            of, last = compared
+            seen = 0 if last is None else last % len(names) + 1
+            unseen = names[seen:] if of == "flights" else []
+            cursor = {"until": names[seen - 1] if seen else None, "runs": {}, "models": [of]}
             store.write_text(store.uri("_state", "trips", "skew", "captured.json"), json.dumps(cursor))
         active_runs = {f"run-{number}" for number, run in enumerate(runs) if run[3]}
         rule = RetentionRule(keep_days, keep_runs)
@@ -521,7 +504,7 @@ def test_links_of_retained_artifacts_stay_valid(
             assert links[uri] <= left
         needed_files = {name for uri in left & windows.keys() for name in windows[uri]} | set(names[-1:])
         needed_files |= {capture_name for capture_name in names if capture_name > name_time(NOW - timedelta(keep_days))}
-        needed_files |= set() if compared is None else set(unseen)
+        needed_files |= set(unseen)
         assert captured(captures) == {f"flights/{name}" for name in needed_files}
         for uri in plan.removals.keys() & facts.keys():
             assert facts[uri][1] not in newest[facts[uri][0]][:-1]
