@@ -110,24 +110,6 @@ def test_drift_makes_an_event_with_the_window_and_the_reason(request_retraining:
     }
 
 
-@pytest.mark.parametrize("verdict", ["stable", "insufficient", "pipeline_fault"])
-def test_any_other_verdict_is_skipped_and_makes_no_event(
-    request_retraining: Requests, verdict: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert request_retraining(skew(verdict)) == ("skipped", [])
-    output = capfd.readouterr()
-    assert f"the verdict is '{verdict}'" in output.out + output.err
-
-
-def test_drift_between_spans_requests_retraining(request_retraining: Requests) -> None:
-    report = skew()
-    report["properties"]["reference"] = {"statistics": "file:///store/spans/march", "schema": None, "fingerprint": "f"}
-    state, (event,) = request_retraining(report)
-    assert state == "success"
-    assert event["reason"] == "temp, dewp drifted from file:///store/spans/march"
-    assert request_retraining(report) == ("skipped", [])  # the cooldown
-
-
 def test_cooldown_prevents_a_second_request_for_a_reference(
     request_retraining: Requests, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -404,12 +386,3 @@ def test_failed_comparison_names_its_task(run_dag: Any, capfd: pytest.CaptureFix
 
 def test_invalid_skew_report_fails(request_retraining: Requests) -> None:
     assert request_retraining({"verdict": "drift"}) == ("failed", [])
-
-
-def test_a_connection_that_does_not_parse_fails_without_a_retry(
-    request_retraining: Requests, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", json.dumps({"conn_type": "hops", "extra": {"store": "here"}}))
-    assert request_retraining(skew()) == ("failed", [])
-    output = capfd.readouterr()
-    assert "field 'store' is 'here', expected a URI or an absolute path" in output.out + output.err

@@ -166,7 +166,7 @@ def chain(policy: RetrainingPolicy, *situations: Situation) -> list[RetrainingDe
          [of_spans(situation(n, "temp", reference=f"week {n}")) for n in (1, 2)], "", "2 comparisons"),
         (RetrainingPolicy(cooldown=7 * DAY, champion_ends_cooldown=True),
          [of_spans(situation(n, "temp", reference=f"week {n}")) for n in (1, 2)], "cooldown", "2013-04-09"),
-        (OPEN, [of_spans(situation(n, "temp")) for n in range(5)], "", "temp"),
+        (OPEN, [of_spans(situation(n, "temp")) for n in range(5)], "", "temp drifted from file:///s"),
         (on(when=Age(DAY)), [situation(1, trained_until=None, in_flight="version 2 has become the champion")],
          "verdict", "not known, as version 2 has become the champion"),
         (on(when=Age(30 * DAY)), [situation(30)], "verdict", "30 days before the compared data (of 30 days)"),

@@ -17,7 +17,8 @@ from airflow.sdk import DAG
 from served_models import Pipeline
 from waiting import wait_for
 
-from airflow_hops.core.contract.artifacts import Artifact
+from airflow_hops.core.contract.artifacts import Artifact, BadInput
+from airflow_hops.core.contract.rollout.plan import Plan
 from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.operators.rollout import RolloutOperator
 from airflow_hops.triggers.rollout import RolloutTrigger
@@ -139,23 +140,6 @@ def test_canary_without_requests_times_out(pipeline: Pipeline) -> None:
     assert pipeline.aliases() == {"champion": 1}
 
 
-def test_killed_rollout_continues_and_applies_its_decision(pipeline: Pipeline) -> None:
-    deployment = canary(pipeline, "second")
-    record = pipeline.record()
-    pipeline.server.ask(pipeline.name, 60)
-    # A try that was killed right after it had written its decision down.
-    promoted = {**record["challenger"], "traffic_percent": 100}
-    event = {"at": "2026-01-01T00:00:00+00:00", "event": "promoted", "version": 2, "why": "good", "reasons": ["good"]}
-    decided = {"champion": promoted, "challenger": None, "history": [*record["history"], event]}
-    pipeline.store.write_text(pipeline.store.uri("_models", f"{pipeline.name}.json"), json.dumps(decided))
-    rollout = pipeline.rollout(deployment, keep_versions=1)
-    assert rollout.properties["decision"] == "promoted"
-    assert rollout.properties["reasons"] == ["good"]
-    wait_for(lambda: pipeline.server.traffic(pipeline.name) == {2: 100}, "all the traffic")
-    wait_for(lambda: pipeline.server.available(pipeline.name) == [2], "the old version is unloaded")
-    assert pipeline.aliases() == {"champion": 2}
-
-
 def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipeline: Pipeline) -> None:
     deployment = canary(pipeline, "second")
     pipeline.deploy(pipeline.model("third"))
@@ -166,26 +150,31 @@ def test_superseded_canary_ends_its_rollout_without_touching_its_successor(pipel
     wait_for(lambda: pipeline.server.traffic(pipeline.name) == {1: 80, 3: 20}, "the successor's share")
 
 
-def test_bad_settings_are_named_and_change_nothing(pipeline: Pipeline, subtests: pytest.Subtests) -> None:
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"on_timeout": "promote"}, "on_timeout is 'promote'; expected 'roll_back' or 'leave'"),
+        ({"min_requests": 0}, "min_requests is 0; expected 1 or more"),
+        ({"bake_time_s": 60.0, "timeout_s": 30.0}, "timeout is 30 s, bake_time 60 s"),
+        ({"keep_versions": 0}, "keep_versions is 0"),
+        ({"steps": [5, 50]}, r"steps is \[5, 50\]; expected ascending whole percents from 1 on that end at 100"),
+        ({"steps": [50, 5, 100]}, r"steps is \[50, 5, 100\]"),
+        ({"bake_time_s": [1.0, 2.0, 3.0]}, "one duration for all of the 2 steps, or one for each"),
+    ],
+)
+def test_bad_plan_is_refused(values: dict[str, Any], message: str) -> None:
+    good = {"min_requests": 1, "timeout_s": 60.0, "on_timeout": "leave", "approval": False, "keep_versions": 1}
+    with pytest.raises(BadInput, match=message):
+        Plan.of(**{"steps": [50, 100], "bake_time_s": 0.0, **good, "longest_wait_s": 1.0, **values})
+
+
+def test_missing_port_is_named_and_changes_nothing(pipeline: Pipeline) -> None:
     pipeline.deploy(pipeline.model("first"))
     deployment = pipeline.deploy(pipeline.model("second"))
-    cases: list[tuple[dict[str, Any], dict[str, str], str]] = [
-        ({"on_timeout": "promote"}, {}, "on_timeout is 'promote'; expected 'roll_back' or 'leave'"),
-        ({"min_requests": 0}, {}, "min_requests is 0; expected 1 or more"),
-        ({"bake_time_s": 60.0, "timeout_s": 30.0}, {}, "timeout is 30 s, bake_time 60 s"),
-        ({"keep_versions": 0}, {}, "keep_versions is 0"),
-        ({"steps": [5, 50]}, {}, "steps is [5, 50]; expected ascending whole percents from 1 on that end at 100"),
-        ({"steps": [50, 5, 100]}, {}, "steps is [50, 5, 100]"),
-        ({"bake_time_s": [1.0, 2.0, 3.0]}, {}, "one duration for all of the 2 steps, or one for each"),
-        ({}, {"serving_rest_port": ""}, "set the field 'serving_rest_port'"),
-    ]
-    for params, services, message in cases:
-        with subtests.test(message):
-            with pytest.raises(StepFailed) as caught:
-                pipeline.rollout(deployment, services=services, **params)
-            assert message in str(caught.value)
-            assert not caught.value.retryable
-            assert not pipeline.store.exists(pipeline.runner.last_uri)
+    with pytest.raises(StepFailed, match="set the field 'serving_rest_port'") as caught:
+        pipeline.rollout(deployment, services={"serving_rest_port": ""})
+    assert not caught.value.retryable
+    assert not pipeline.store.exists(pipeline.runner.last_uri)
     assert pipeline.events() == [("deployed", 1), ("canary", 2)]
 
 
