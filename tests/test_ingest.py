@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import shutil
 import threading
@@ -43,17 +42,6 @@ ROWS = [
     {"id": 2, "at": "2013-01-02T00:00:00Z", "amount": None, "note": "café"},
     {"id": 3, "at": "2013-01-03T00:00:00Z", "amount": 4.0, "note": "x"},
 ]
-
-
-def encrypted_zip() -> bytes:
-    """An archive whose member is marked as encrypted."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("a.csv"), CSV)  # without the time, which would be in the test's name
-    content = bytearray(stream.getvalue())
-    content[6] |= 1  # in the member's own header
-    content[content.index(b"PK\x01\x02") + 8] |= 1  # in the archive's directory
-    return bytes(content)
 
 
 @pytest.fixture
@@ -200,42 +188,6 @@ def test_memory_does_not_grow_with_the_file(run_step: Any, tmp_path: Path) -> No
     assert large - small < 30 << 10, peaks
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "fields", "expected"),
-    [
-        ("t.csv", CSV, {"time_column": "when"}, "t.csv: there is no column 'when', which the source's 'time_column'"),
-        ("t.csv", CSV, {"time_column": "note"}, "t.csv, row 2, column 'note': 'café' is not a time"),
-        ("t.csv", CSV, {"time_column": "amount"}, "t.csv: time_column 'amount' is of type double"),
-        ("t.csv", CSV, {"schema": {"note": "float64"}}, "t.csv, row 2, column 'note': 'café' is not of type double"),
-        ("t.csv", CSV, {"schema": {"note": "decimal"}}, "schema gives column 'note' the type 'decimal'"),
-        ("t.csv", "", {}, "t.csv: the file is empty"),
-        ("t.csv", "id,at\n", {}, "table 't': '{path}' has no rows"),
-        ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
-        ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
-        ("t.csv", CSV.encode("utf-16"), {}, "give the source encoding='utf-16', or airflow hops init --encod"),
-        ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
-        ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; rewrite it"),
-        ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),
-        ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl, row 1: JSON parse error: values nested"),
-        ("t.zip", encrypted_zip(), {}, "t.zip: 'a.csv' is encrypted"),
-        ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
-        ("t.csv", ",id\n0,1\n", {}, "t.csv: column 1 ('') has no name; rename it, or leave it out"),
-        ("t.csv.gz", gzip.compress(CSV.encode() * 99, mtime=0)[:-12], {}, "t.csv.gz: cannot be read: Truncated"),
-        ("t.zip", b"PK\x03\x04" + bytes(99), {}, "t.zip: cannot be read"),
-        ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
-        ("t.bin", bytes(range(256)), {}, "t.bin: neither CSV, JSON lines nor Parquet"),
-    ],
-)  # fmt: skip
-def test_bad_files_are_named_with_the_field_and_the_value(
-    ingest: Any, tmp_path: Path, name: str, content: str | bytes, fields: dict[str, Any], expected: str
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    message = refused(ingest, t={"uri": str(path), **fields})
-    assert expected.replace("{path}", str(path)) in message
-    assert str(path) in message
-
-
 def test_a_damaged_page_of_parquet_is_found(ingest: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": list(range(50_000))}), tmp_path / "t.parquet", compression="gzip")
     content = bytearray((tmp_path / "t.parquet").read_bytes())
@@ -301,17 +253,6 @@ def test_empty_window_names_the_existing_times(ingest: Any, flights_raw: Path) -
     assert "no rows in the window [2020-01-01T00:00:00+00:00, 2020-02-01T00:00:00+00:00)" in message
     assert "'time_hour' of the 26115 rows" in message
     assert "goes from 2013-01-01T06:00:00+00:00 to 2013-12-30T23:00:00+00:00" in message
-
-
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [
-        (("2013-02-01", "2013-01-01"), "window_end '2013-01-01' is not after window_start '2013-02-01'"),
-        (("January", None), "window_start is 'January', expected a time in ISO 8601"),
-    ],
-)
-def test_a_bad_window_is_refused(ingest: Any, flights_raw: Path, window: Any, expected: str) -> None:
-    assert expected in refused(ingest, window=window, planes=flights_raw / "planes.csv")
 
 
 @pytest.mark.parametrize("written", ["1\n", "1,2,3\n"], ids=["whole rows", "rows that would be damaged"])

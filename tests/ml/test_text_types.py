@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import itertools
 import json
 import logging
 import random
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -293,31 +297,98 @@ def test_good_data_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert logged(caplog, lambda path=path: generate_statistics(path)) == []
 
 
+CSV = "id,at,amount,note\n1,2013-01-01T00:00:00Z,2.5,NA\n2,2013-01-02T00:00:00Z,,café\n3,2013-01-03T00:00:00Z,4,x\n"
+
+
+def encrypted_zip() -> bytes:
+    """An archive whose member is marked as encrypted."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("a.csv"), CSV)  # without the time, which would be in the test's name
+    content = bytearray(stream.getvalue())
+    content[6] |= 1  # in the member's own header
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # in the archive's directory
+    return bytes(content)
+
+
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "fields", "words"),
     [
-        (b"a,b", "no rows"),
-        (b"a;b\n1;2\n", "'delimiter'"),
-        (b"a\tb\n1\t2\n", "'delimiter'"),
-        (b"a\0,\0b\0\n\0", "is not text in utf8"),
-        (b'{"a": 1}\n{"a": \0"x"}\n', "row 2"),
-        (b'{"a": 1, "a": 2}\n', "row 1"),
-        (b'{"a": 1}\n{"a": "\xff\xfe", "b": 12345678901234567890}\n', "t.jsonl"),
-        (b'{"a": 1}\n7\n', "row 2"),
-        (b'{"a": 1},\n{"a": 2},\n', "row 1"),
-        (b'{"a": 1}\n]\n{"a": 2}\n', "row 2"),
-        (b'{"a": 1}{"a": 2}\n', "row 1"),
-        (b'{\n  "a": 1\n}\n', "row 1"),
-        (b'{"a": "b"}\n{"a": "\\ud83d"}\n', "row 2"),
-        (b'{"a": 1}\n{"\\ud83d": 1}\n', "row 2"),
+        ("t.csv", "a,b", {}, "no rows"),
+        ("t.csv", "a;b\n1;2\n", {}, "'delimiter'"),
+        ("t.csv", "a\tb\n1\t2\n", {}, "'delimiter'"),
+        ("t.csv", CSV + "4,2013-01-04T00:00:00Z\n", {}, "t.csv, row 4: CSV parse error: Expected 4 columns, got 2"),
+        ("t.csv", "id,id\n1,2\n", {}, "t.csv: the header names column 'id' more than once"),
+        ("t.csv", CSV.encode("latin-1"), {}, "t.csv: column 'note' is not text in utf8"),
+        ("t.csv", CSV.encode("utf-16"), {}, "give the source encoding='utf-16', or airflow hops init --encod"),
+        ("t.csv", b"a\0,\0b\0\n\0", {}, "is not text in utf8"),
+        ("t.csv", CSV, {"encoding": "ascii"}, "t.csv: cannot be read: 'ascii' codec can't decode byte 0xc3"),
+        ("t.csv", CSV, {"schema": {"note": "float64"}}, "t.csv, row 2, column 'note': 'café' is not of type double"),
+        ("t.csv", CSV, {"columns": ("id", "z")}, "column 'z', which"),
+        ("t.csv.gz", gzip.compress(CSV.encode() * 99, mtime=0)[:-12], {}, "t.csv.gz: cannot be read"),
+        ("t.jsonl", '{"a": 1}\n'.encode("utf-16"), {}, "t.jsonl: the file is in utf-16, not in UTF-8; rewrite it"),
+        ("t.jsonl", '{"é": 1}\n'.encode("latin-1"), {}, "t.jsonl: cannot be read: 'utf-8' codec can't"),
+        ("t.jsonl", '{"a": ' + "[" * 5000 + "]" * 5000 + "}\n", {}, "t.jsonl, row 1: JSON parse error: values nested"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \0"x"}\n', {}, "row 2"),
+        ("t.jsonl", '{"a": 1, "a": 2}\n', {}, "row 1"),
+        ("t.jsonl", b'{"a": 1}\n{"a": "\xff\xfe", "b": 12345678901234567890}\n', {}, "t.jsonl"),
+        ("t.jsonl", '{"a": 1}\n7\n', {}, "row 2"),
+        ("t.jsonl", '{"a": 1},\n{"a": 2},\n', {}, "row 1"),
+        ("t.jsonl", '{"a": 1}\n]\n{"a": 2}\n', {}, "row 2"),
+        ("t.jsonl", '{"a": 1}{"a": 2}\n', {}, "row 1"),
+        ("t.jsonl", '{\n  "a": 1\n}\n', {}, "row 1"),
+        ("t.jsonl", "[1, 2]\n", {}, "t.jsonl, row 1: "),
+        ("t.jsonl", '{"a": "b"}\n{"a": "\\ud83d"}\n', {}, "row 2"),
+        ("t.jsonl", '{"a": 1}\n{"\\ud83d": 1}\n', {}, "row 2"),
+        ("t.parquet", b"PAR1" + bytes(99) + b"PAR1", {}, "t.parquet: cannot be read"),
+        ("t.bin", bytes(range(256)) * 4, {}, "t.bin: neither CSV, JSON lines nor Parquet"),
     ],
 )
-def test_broken_text_is_refused_with_its_row(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / ("t.csv" if content.startswith(b"a") else "t.jsonl")
-    path.write_bytes(content)
-    for work in (lambda: ingested(str(path), tmp_path / "t"), lambda: generate_statistics(path)):
-        with pytest.raises(BadInput, match=words):
+def test_broken_file_is_refused_with_its_place(
+    tmp_path: Path, name: str, content: str | bytes, fields: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    source = Source(str(path), **fields)
+    for work in (lambda: ingested(source, tmp_path / "t"), lambda: generate_statistics(source)):
+        with pytest.raises(BadInput, match=re.escape(words)) as refused:
             work()
+        assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "words"),
+    [
+        ("t.csv", CSV, {"time_column": "when"}, "t.csv: there is no column 'when', which the source's 'time_column'"),
+        ("t.csv", CSV, {"time_column": "note"}, "t.csv, row 2, column 'note': 'café' is not a time"),
+        ("t.csv", CSV, {"time_column": "amount"}, "t.csv: time_column 'amount' is of type double"),
+        ("t.csv", CSV, {"schema": {"note": "decimal"}}, "schema gives column 'note' the type 'decimal'"),
+        ("t.csv", "", {}, "t.csv: the file is empty"),
+        ("t.csv", ",id\n0,1\n", {}, "t.csv: column 1 ('') has no name; rename it, or leave it out"),
+        ("t.zip", encrypted_zip(), {}, "t.zip: 'a.csv' is encrypted"),
+        ("t.zip", b"PK\x03\x04" + bytes(99), {}, "t.zip: cannot be read"),
+    ],
+)
+def test_file_that_ingest_refuses_is_named(
+    tmp_path: Path, name: str, content: str | bytes, fields: dict[str, Any], words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(BadInput, match=re.escape(words)) as refused:
+        ingested(Source(str(path), **fields), tmp_path / "t")
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (("2013-02-01", "2013-01-01"), "window_end '2013-01-01' is not after window_start '2013-02-01'"),
+        (("January", None), "window_start is 'January', expected a time in ISO 8601"),
+    ],
+)
+def test_bad_window_is_refused(window: tuple[str, str | None], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Window.parse(*window)
 
 
 @pytest.mark.parametrize("text", ["\n\na,b\n1,x\n", "\r\na,b\r\n1,x", "a,b\r1,x\r", 'a,b\n1,"x"'])

@@ -117,13 +117,6 @@ def _summary_and_memory(path: Path) -> tuple[Any, int]:
     return summary, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
-def test_statistics_equal_those_of_a_dataframe() -> None:
-    # Pandas has no other missing number than NaN.
-    frame = mixed_table().drop(["list", "bytes", "untyped"]).to_pandas()
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    assert compare(generate_statistics(table), tfdv.generate_statistics_from_dataframe(frame), table) == []
-
-
 def test_anomalies_equal_tfdvs() -> None:
     table = mixed_table()
     result, other = generate_statistics(table), generate_statistics(table.slice(0, 500).drop(["text"]))

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -396,18 +397,6 @@ def test_a_source_of_corrupt_files_alone_is_refused(tmp_path: Path) -> None:
         read_all(tmp_path, on_corrupt="skip")
 
 
-def test_statistics_of_csv_equal_tfdvs(tmp_path: Path) -> None:
-    draw = random.Random(11)
-    # TFDV has float32.
-    lines = [
-        f"{n},{draw.choice(_CELLS[:9])},{draw.choice(['', 'UA', 'é'])},{n / 8 if n > 300 else n}" for n in range(400)
-    ]
-    path = tmp_path / "mixed.csv"
-    path.write_text("id,mixed,carrier,late\n" + "\n".join(lines) + "\n")
-    theirs = tfdv.generate_statistics_from_csv(str(path))
-    assert compare(generate_statistics(path, processes=2), theirs, pa.table({})) == []
-
-
 @pytest.mark.parametrize(
     ("format_", "columns"),
     [(of, columns) for of in FORMATS for columns in ("generated", *["lists"] * ("csv" not in of))],
@@ -430,47 +419,21 @@ def _files(folder: Path, **tables: pa.Table) -> Path:
     return folder
 
 
-TYPED = b"a,b\n1,2\nx,3\n"
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "given", "message"),
     [
-        ("empty.csv", b"", "none of its files can be read: they are empty"),
-        ("twice.csv", b"a,b,a\n1,2,3\n", "twice.csv: the header names column 'a' more than once"),
-        ("ragged.csv", b"a,b\n1,2\n3\n", "ragged.csv, row 2: CSV parse error: Expected 2 columns, got 1"),
-        (
-            "latin.csv",
-            "a\nM\u00fcnchen\n".encode("latin-1"),
-            "'a' is not text in utf8; name its encoding in the source's 'encoding', or by --",
-        ),
-        ("array.jsonl", b"[1, 2]\n", "array.jsonl, row 1: "),
-        ("unknown.bin", bytes(range(256)) * 4, "unknown.bin: neither CSV, JSON lines nor Parquet"),
+        (b"", {}, "none of its files can be read: they are empty"),
+        ("a\nMünchen\n".encode("latin-1"), {}, "'a' is not text in utf8; name its encoding in the source's 'encoding'"),
+        (b"a,b\n1,2\n", {"schema": {"b": "date32"}}, "column 'b' is date32[day], which has no statistics"),
+        (b"a,b\n1,2\n", {"columns": ()}, "columns is empty"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_with_row_and_field(
-    tmp_path: Path, name: str, content: bytes, message: str
+def test_file_without_statistics_is_refused(
+    tmp_path: Path, content: bytes, given: dict[str, Any], message: str
 ) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadInput) as refused:
-        read_all(tmp_path / name)
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"schema": {"a": "int64"}}, "typed.csv, row 2, column 'a': 'x' is not of type int64, which the source's 'sch"),
-        ({"schema": {"b": "date32"}}, "column 'b' is date32[day], which has no statistics"),
-        ({"columns": ("a", "z")}, "no file has column 'z', which its 'columns' names"),
-        ({"columns": ()}, "columns is empty"),
-    ],
-)
-def test_source_options_must_match_its_files(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    (tmp_path / "typed.csv").write_bytes(TYPED)
-    with pytest.raises(BadInput) as refused:
-        read_all(Source(str(tmp_path / "typed.csv"), **given))
-    assert message in str(refused.value)
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=re.escape(message)):
+        read_all(Source(str(tmp_path / "t.csv"), **given))
 
 
 def test_at_least_one_column_must_remain(tmp_path: Path) -> None:
