@@ -200,31 +200,19 @@ def test_feature_service_with_full_names(step: Any) -> None:
     assert list(table_of(step, joined).columns)[-3:] == columns
 
 
-@pytest.mark.parametrize(
-    ("features", "message"),
-    [
-        (["carrier_delays:speed"], "'carrier_delays:speed'; view 'carrier_delays' has mean_delay, flights"),
-        (["mean_delay"], "'mean_delay'; expected 'view:feature'"),
-        ("nightly", "'nightly'; expected a feature service: scoring"),
-    ],
-)
-def test_unknown_features_are_named(step: Any, features: Any, message: str) -> None:
+def test_features_that_cannot_be_joined_are_named(step: Any) -> None:
     step("apply_features", "feature_definitions")
-    labelled = examples(step, flights(9))
-    with pytest.raises(StepFailed) as failure:
-        step("training_dataset", "examples", {"examples": labelled}, features=features)
-    assert message in str(failure.value)
-    assert not failure.value.retryable
-
-
-def test_missing_keys_and_name_conflicts_are_named(step: Any) -> None:
-    step("apply_features", "feature_definitions")
-    labelled = examples(step, flights(9).drop(columns="carrier_id"))
-    with pytest.raises(StepFailed, match="the views need the key 'carrier_id'"):
-        step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
-    labelled = examples(step, flights(9).assign(flights=1))
-    with pytest.raises(StepFailed, match="a column 'flights', too; set full_names=True"):
-        step("training_dataset", "examples", {"examples": labelled}, features=["carrier_delays:flights"])
+    labelled, delays = flights(9), ["carrier_delays:flights"]
+    for rows, features, message in (
+        (labelled, ["carrier_delays:speed"], "'carrier_delays:speed'; view 'carrier_delays' has mean_delay, flights"),
+        (labelled, ["mean_delay"], "'mean_delay'; expected 'view:feature'"),
+        (labelled, "nightly", "'nightly'; expected a feature service: scoring"),
+        (labelled.drop(columns="carrier_id"), delays, "the views need the key 'carrier_id'"),
+        (labelled.assign(flights=1), delays, "a column 'flights', too; set full_names=True"),
+    ):
+        with pytest.raises(StepFailed, match=message) as failure:
+            step("training_dataset", "examples", {"examples": examples(step, rows)}, features=features)
+        assert not failure.value.retryable
 
 
 def test_keys_are_exact(step: Any) -> None:
@@ -365,6 +353,7 @@ def test_registry_code_does_not_run(step: Any, feast_runtime: Path, tmp_path: Pa
             "the definitions have 'other'",
         ),
         ("definitions.py", ODD.replace('name="double"', 'name="other"'), "not found in inferred list of features"),
+        ("more.py", "import no_such_module\n", "No module named 'no_such_module'"),
     ],
 )
 def test_unusable_repository_is_named(step: Any, name: str, text: str, message: str) -> None:
@@ -413,12 +402,6 @@ def test_a_registry_in_the_dag_bundle_is_refused(step: Any) -> None:
     file = step.repository / "feature_store.yaml"
     file.write_text(file.read_text().replace("${HOPS_TEST_FEATURES}/registry.db", "data/registry.db"))
     with pytest.raises(StepFailed, match=r"registry is 'data/registry\.db', a path within the repository"):
-        step("apply_features", "feature_definitions")
-
-
-def test_failed_module_import_is_named(step: Any) -> None:
-    (step.repository / "more.py").write_text("import no_such_module\n")
-    with pytest.raises(StepFailed, match="No module named 'no_such_module'"):
         step("apply_features", "feature_definitions")
 
 
