@@ -14,8 +14,9 @@ from airflow_hops.environments.class_archive import ARCHIVE, JVM_OPTIONS, jvm_op
 from airflow_hops.environments.java import find_java
 from airflow_hops.launchers.spark import SparkLauncher
 
+pytestmark = pytest.mark.runtime
 
-@pytest.mark.runtime
+
 def test_jvm_uses_class_archives_of_the_set_up(runtime: Path) -> None:
     java = find_java(runtime)
     if java is None or java.version < 13:
@@ -34,14 +35,12 @@ def test_jvm_uses_class_archives_of_the_set_up(runtime: Path) -> None:
     assert b"at an alternative address" not in report.stdout + report.stderr
 
 
-@pytest.mark.runtime
 def test_the_jvm_of_a_step_keeps_the_archive(runtime: Path, run_step: Any) -> None:
     launcher = SparkLauncher(runtime, "spark_default")
     mapped = run_step("protocol_steps:files_of_jvm", launcher=launcher, code_paths=(str(Path(__file__).parent),))
     assert str(runtime.resolve() / ARCHIVE) in mapped
 
 
-@pytest.mark.runtime
 def test_failed_class_archive_is_reported_once_and_skipped(runtime: Path, tmp_path: Path) -> None:
     shutil.copy(runtime / STAMP_NAME, tmp_path)
     program = tmp_path / "bin" / "spark-submit"

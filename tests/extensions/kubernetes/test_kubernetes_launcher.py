@@ -27,10 +27,11 @@ from airflow_hops.hooks.runtime import RuntimeHook, StepFailed
 from airflow_hops.testing.launchers import LauncherContract
 from tests.extensions.kubernetes.kubernetes_pods import Background, Pods, machine_pod
 
+pytestmark = pytest.mark.runtime
+
 STEPS = Path(__file__).with_name("pod_steps.py")
 
 
-@pytest.mark.runtime
 class TestKubernetesLauncher(LauncherContract):
     name = "kubernetes"
 
@@ -99,7 +100,6 @@ def override(**spec: Any) -> dict[str, Any]:
     return change  # type: ignore[return-value]
 
 
-@pytest.mark.runtime
 def test_step_streams_and_returns(runner: Runner, tmp_path: Path) -> None:
     """Lines and progress arrive while the step runs; user code, its data and its neighbours travel with it."""
     answer = tmp_path / "store" / "answer"
@@ -123,7 +123,6 @@ def test_step_streams_and_returns(runner: Runner, tmp_path: Path) -> None:
     assert not list((tmp_path / "store" / "_state").rglob("*.json"))
 
 
-@pytest.mark.runtime
 def test_worker_needs_no_runtime_environment(runner: Runner, runtime: Path) -> None:
     """The runtime environment lies in the image alone, whose root file system is read-only."""
     text = json.dumps(runner.pods.options["pod_override"])
@@ -135,7 +134,6 @@ def test_worker_needs_no_runtime_environment(runner: Runner, runtime: Path) -> N
     assert value["python"] == "/opt/hops-runtime"
 
 
-@pytest.mark.runtime
 def test_step_uses_store_on_s3(runner: Runner, tmp_path: Path) -> None:
     import s3fs
     from moto.server import ThreadedMotoServer
@@ -154,7 +152,6 @@ def test_step_uses_store_on_s3(runner: Runner, tmp_path: Path) -> None:
         server.stop()
 
 
-@pytest.mark.runtime
 def test_kill_gives_grace(runner: Runner, tmp_path: Path) -> None:
     marker = tmp_path / "store" / "marker"
     step = Background(lambda: runner.run(runner.spec("end_slowly", marker=str(marker), seconds=3)))
@@ -167,7 +164,6 @@ def test_kill_gives_grace(runner: Runner, tmp_path: Path) -> None:
     runner.pods.wait_until_gone()
 
 
-@pytest.mark.runtime
 def test_kill_after_grace(runner: Runner, tmp_path: Path) -> None:
     marker = tmp_path / "store" / "marker"
     pod = override(terminationGracePeriodSeconds=2)(runner.pods)
@@ -200,7 +196,6 @@ def kill_worker(worker: Any) -> None:
     worker.join()
 
 
-@pytest.mark.runtime
 def test_retry_follows_pod(runner: Runner) -> None:
     worker = start_worker(runner, runner.spec("wait_long", seconds=8), "waiting")
     kill_worker(worker)
@@ -212,14 +207,12 @@ def test_retry_follows_pod(runner: Runner) -> None:
     runner.pods.wait_until_gone()
 
 
-@pytest.mark.runtime
 def test_retry_takes_result_of_ended_pod(runner: Runner) -> None:
     kill_worker(start_worker(runner, runner.spec("wait_long", seconds=1), "waiting"))
     name = runner.pods.wait_for("Succeeded")["metadata"]["name"]
     assert runner.run(runner.spec("wait_long", seconds=1, try_number=2)) == name
 
 
-@pytest.mark.runtime
 def test_retry_with_other_code_starts_anew(runner: Runner) -> None:
     kill_worker(start_worker(runner, runner.spec("wait_long", seconds=600), "waiting"))
     (before,) = runner.pods.list()
@@ -229,7 +222,6 @@ def test_retry_with_other_code_starts_anew(runner: Runner) -> None:
     runner.pods.wait_until_gone()
 
 
-@pytest.mark.runtime
 def test_step_survives_outage_of_api(runner: Runner) -> None:
     step = Background(lambda: runner.run(runner.spec("wait_long", seconds=12)))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
@@ -238,7 +230,6 @@ def test_step_survives_outage_of_api(runner: Runner) -> None:
     assert runner.texts().count("waiting") == 1 and "waited" in runner.texts()
 
 
-@pytest.mark.runtime
 def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "3")
     kill_worker(start_worker(runner, runner.spec("wait_long"), "waiting"))
@@ -250,7 +241,6 @@ def test_orphan_ends_and_is_removed(runner: Runner, monkeypatch: pytest.MonkeyPa
     runner.pods.wait_until_gone()
 
 
-@pytest.mark.runtime
 def test_step_of_a_dead_worker_does_not_begin(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__HOPS__ORPHAN_TIMEOUT", "4")
     marker = tmp_path / "store" / "marker"
@@ -268,7 +258,6 @@ def test_step_of_a_dead_worker_does_not_begin(runner: Runner, tmp_path: Path, mo
     assert "waiting" not in log and not marker.exists()
 
 
-@pytest.mark.runtime
 def test_out_of_memory_is_reported(runner: Runner) -> None:
     limits = {"resources": {"limits": {"memory": "96Mi"}}}
     with pytest.raises(HopsError, match=r"was killed because it used more memory than 96Mi; raise resources") as raised:
@@ -276,14 +265,12 @@ def test_out_of_memory_is_reported(runner: Runner) -> None:
     assert raised.value.retryable
 
 
-@pytest.mark.runtime
 def test_eviction_is_reported(runner: Runner) -> None:
     limits = {"resources": {"limits": {"ephemeral-storage": "8Mi"}}}
     with pytest.raises(HopsError, match=r"was evicted from node test-node \(.*\); request the memory and disk"):
         runner.run(runner.spec("fill_disk"), pod_override=override(container=limits)(runner.pods))
 
 
-@pytest.mark.runtime
 def test_unschedulable_pod_is_reported(runner: Runner) -> None:
     requests = {"resources": {"requests": {"memory": "4Ti"}}}
     with pytest.raises(HopsError, match=r"has not started within 3 s \(Unschedulable: .*Insufficient memory"):
@@ -292,7 +279,6 @@ def test_unschedulable_pod_is_reported(runner: Runner) -> None:
     runner.pods.wait_until_gone()
 
 
-@pytest.mark.runtime
 def test_failed_init_container_is_named(runner: Runner) -> None:
     init = {"name": "fetch", "image": BUSYBOX, "command": ["sh", "-c", "echo no such bucket; exit 3"]}
     match = r"init container 'fetch' ended with exit code 3 \(Error\).*\n  no such bucket"
@@ -301,7 +287,6 @@ def test_failed_init_container_is_named(runner: Runner) -> None:
     assert raised.value.retryable
 
 
-@pytest.mark.runtime
 def test_airflow_installations_with_equal_ids_do_not_share_pods(runner: Runner, tmp_path: Path) -> None:
     first = Background(lambda: runner.run(runner.spec("wait_long", seconds=6)))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
@@ -310,13 +295,11 @@ def test_airflow_installations_with_equal_ids_do_not_share_pods(runner: Runner, 
     assert other.run(other.spec("wait_long", seconds=0)) != first.result(60)
 
 
-@pytest.mark.runtime
 def test_image_without_runtime_is_refused(runner: Runner) -> None:
     with pytest.raises(BadInput, match=r"the image .*busybox:test has no runtime environment at the path"):
         runner.run(runner.spec("where"), pod_override={"spec": {"containers": [{"name": "base", "image": BUSYBOX}]}})
 
 
-@pytest.mark.runtime
 def test_image_with_other_pins_is_refused(runner: Runner, runtime: Path, tmp_path: Path) -> None:
     stamp = tmp_path / "stamp"
     stamp.write_text(f"other\n{runtime}\nruntime.txt\n")
@@ -329,13 +312,11 @@ def test_image_with_other_pins_is_refused(runner: Runner, runtime: Path, tmp_pat
     assert not raised.value.retryable
 
 
-@pytest.mark.runtime
 def test_unreachable_store_is_reported(runner: Runner, runtime: Path) -> None:
     with pytest.raises(HopsError, match=r"the pod cannot read file:///.*; mount that folder at the same path"):
         runner.run(runner.spec("where"), pod_override=machine_pod(runtime))
 
 
-@pytest.mark.runtime
 def test_missing_rights_are_reported(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = yaml.safe_load(runner.pods.cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": "guest-token"}
@@ -347,7 +328,6 @@ def test_missing_rights_are_reported(runner: Runner, tmp_path: Path, monkeypatch
         runner.run(runner.spec("where"), conn_id="guest")
 
 
-@pytest.mark.runtime
 def test_exceeded_quota_and_missing_namespace_are_reported(runner: Runner) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}}}
     runner.pods.cluster.apply({**quota, "metadata": {"name": "none", "namespace": runner.pods.namespace}})
@@ -361,7 +341,6 @@ def test_exceeded_quota_and_missing_namespace_are_reported(runner: Runner) -> No
     runner.pods.wait_until_gone()
 
 
-@pytest.mark.runtime
 def test_drained_node_is_reported(runner: Runner) -> None:
     step = Background(lambda: runner.run(runner.spec("wait_long")))
     wait_for(lambda: "waiting" in runner.texts(), "the step")
@@ -374,7 +353,6 @@ def test_drained_node_is_reported(runner: Runner) -> None:
         runner.pods.cluster.kubectl("uncordon", "test-node")
 
 
-@pytest.mark.runtime
 @pytest.mark.last(1)
 def test_lost_node_is_reported(runner: Runner) -> None:
     step = Background(lambda: runner.run(runner.spec("wait_long"), lost_node_timeout_s=5))
