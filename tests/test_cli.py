@@ -44,14 +44,6 @@ def test_runtime_path_follows_the_configuration(hops: Any, tmp_path: Path, monke
     assert hops("runtime", "path")[1].strip() == str(tmp_path / "hops-runtime")
 
 
-def test_runtime_create_refuses_a_foreign_folder(hops: Any, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("keep")
-    code, _, errors = hops("runtime", "create", str(tmp_path))
-    assert code == 1
-    assert "will not be overwritten" in errors
-    assert [path.name for path in tmp_path.iterdir() if path.name != "airflow.cfg"] == ["notes.txt"]
-
-
 @pytest.mark.runtime
 @pytest.mark.slow
 def test_the_doctor_finds_the_libraries_of_the_runtime_environment(

@@ -145,10 +145,3 @@ def test_paths_missing_in_the_connection_have_defaults(given: dict[str, str], ha
     assert services.items() <= result.items()
     assert ("/srv/airflow/hops-serving/models" in added.values()) == has_defaults
     assert result.get("serving_rest_port") == (given.get("serving_rest_port") or ("8501" if has_defaults else None))
-
-
-def test_command_reports_nothing_to_serve(hops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_HOPS_DEFAULT", '{"conn_type": "hops", "host": "192.0.2.1"}')
-    code, _, errors = hops("serve")
-    assert code == 1
-    assert "connection field 'config_file' is empty" in errors

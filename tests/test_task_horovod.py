@@ -124,8 +124,6 @@ def test_mlflow_has_sources_and_states(
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
-        ({}, "a training is given by one of train and script, found none of them"),
-        ({"train": "a:b", "script": "c.py"}, "found function and script"),
         ({"script": "no_such.py"}, "script 'no_such.py': there is no such file on the step's path"),
         ({"script": "script_without_model.py"}, "made no model: neither a keras.Model in its global 'model' (found"),
         ({"script": "script_that_exits.py"}, "script 'script_that_exits.py' ended itself by sys.exit(3)"),
@@ -153,16 +151,11 @@ def test_own_saved_model_is_not_synchronized(shared_run_step: Any, warm_launcher
     assert training["params"] == {}
 
 
-def test_unshippable_function_fails_dag_parsing() -> None:
+def test_function_and_train_exclude_each_other() -> None:
     from airflow.sdk import task
-
-    def train(context):
-        return json.dumps({})
 
     def fit(context):
         return None
 
-    with pytest.raises(ValueError, match="uses 'json', defined outside it"):
-        task.horovod(np=2)(train)()
     with pytest.raises(ValueError, match="train is 'a:b'; expected none, as fit"):
         task.horovod(train="a:b")(fit)()

@@ -31,15 +31,6 @@ with DAG("schema_function_returns_text", schedule=None, render_template_as_nativ
 
     schema()
 
-with DAG("schema_function_two_of_a_name", schedule=None, render_template_as_native_obj=True):
-
-    @task.hops_schema(task_id="schema", statistics=STATISTICS)
-    def schema(inferred):
-        inferred.feature.add(name="temp")
-        return inferred
-
-    schema()
-
 with DAG("schema_until_deployed", schedule=None, render_template_as_native_obj=True):
     frozen = SchemaOperator(task_id="schema", statistics=STATISTICS, freeze_at="deployment")
     ValidateExamplesOperator(task_id="validate", statistics=STATISTICS, schema=frozen.output)

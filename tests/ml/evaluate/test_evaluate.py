@@ -320,28 +320,6 @@ def test_unusable_examples_are_named(
         evaluate(flights_model, examples, splits=["eval"])
 
 
-def test_later_split_with_one_class_cannot_decide(
-    evaluate: Evaluate, shared_store: ArtifactStore, flights_model: Artifact, flights_raw: Path
-) -> None:
-    rows = flights_examples.months(flights_raw, 1, 1)
-    eval_split, newest = rows.iloc[::20], rows[rows["late"] == 0].head(20)
-    examples = flights_examples.write_examples(
-        shared_store, {"eval": eval_split, "newest": newest}, run_id="newest-one-class"
-    )
-    evaluation = evaluate(flights_model, examples)
-    assert evaluation.properties["blessed"] is True
-    assert (
-        "newest: auc cannot be judged: all 20 labels are 0; the AUC needs both classes"
-        in (evaluation.properties["reasons"])
-    )
-    assert "newest_auc" not in evaluation.metrics and "newest_accuracy" in evaluation.metrics
-
-
-def test_a_model_that_answers_nan_fails(evaluate: Evaluate, make_flights_model: Callable[..., Artifact]) -> None:
-    with pytest.raises(BadInput, match=r"the candidate model's probability is NaN or infinite in \d+ of \d+ rows"):
-        evaluate(make_flights_model(steps=1, flaw="nan"))
-
-
 def test_candidate_with_logits_fails_and_champion_with_logits_is_named(
     evaluate: Evaluate,
     flights_model: Artifact,

@@ -133,9 +133,7 @@ def test_parameter_servers_need_no_gpu(train: Any, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
-        ({"strategy": "mirrored"}, "strategy is 'mirrored', expected one of horovod, multi_worker_mirrored"),
         ({"strategy": "parameter_server"}, "parameter_servers is 0, expected 1 or more"),
-        ({"parameter_servers": 1}, "parameter_servers is 1, expected 0, as the strategy is 'horovod'"),
         ({"strategy": "parameter_server", "parameter_servers": 1, "np": 4}, "np is 6, but there are only 4 slots"),
     ],
 )

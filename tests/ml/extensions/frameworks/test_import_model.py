@@ -238,25 +238,14 @@ def test_renamed_classes_are_refused(tmp_path: Path) -> None:
         check_model(tmp_path / "model", files, Target("kind", "multiclass", ("flat", "house", "shed")), **values)
 
 
-@pytest.mark.parametrize(
-    ("scores", "message"),
-    [
-        (lambda size: tf.one_hot(size, 3) * 0.5, "'probabilities' of all classes do not add up to 1 in 40 of 40 rows"),
-        (
-            lambda size: tf.one_hot(size, 3) * 3 - 1,
-            r"is -1 to 2, outside \[0, 1\] in 40 of 40 rows, which are not prob",
-        ),
-        (lambda size: tf.math.log(tf.one_hot(size, 3) - 1), "'probabilities' is NaN or infinite in 40 of 40 rows"),
-    ],
-)
-def test_outputs_outside_probabilities_are_refused(scores: Callable[[Any], Any], message: str, tmp_path: Path) -> None:
+def test_outputs_outside_probabilities_are_refused(tmp_path: Path) -> None:
     module = tf.Module()
     size = tf.TensorSpec([None], tf.int64, name="size")
-    module.serve = tf.function(lambda size: {"probabilities": scores(size)}, input_signature=[size])
+    module.serve = tf.function(lambda size: {"probabilities": tf.one_hot(size, 3) * 3 - 1}, input_signature=[size])
     tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
     ROWS.assign(size=np.arange(40) % 3).to_parquet(tmp_path / "rows.parquet")
     target = Target("kind", "multiclass", ("flat", "shed", "house"))
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadInput, match=r"is -1 to 2, outside \[0, 1\] in 40 of 40 rows, which are not prob"):
         check_model(tmp_path / "model", [tmp_path / "rows.parquet"], target, rows=40, source="there")
 
 
