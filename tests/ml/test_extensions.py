@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from example_extensions import write_distribution
 
+from airflow_hops.core.contract.artifacts import BadInput
 from airflow_hops.core.contract.target import Target
 from airflow_hops.ml.models.export import export_model
+from airflow_hops.ml.models.frameworks import frameworks
+from airflow_hops.serving.models.formats import formats
 from airflow_hops.testing.frameworks import FrameworkContract, TrainedCase
 from airflow_hops.testing.model_formats import ModelFormatContract
 
@@ -104,3 +108,23 @@ class TestThirdPartyFormat(ModelFormatContract):
         target = Target("sum", "regression")
         export_model(Scaled(3.0), folder, framework="scaled", target=target, sample=NUMBERS, order=("a", "b"))
         shutil.copytree(folder / "scaled", folder, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "code", "words"),
+    [
+        ("frameworks", "broken", "import no_such_library", "No module named 'no_such_library'"),
+        ("frameworks", "broken", "Broken = 1", "expected a Framework"),
+        ("model_formats", "saved_model", "Broken = 1", "has the name of airflow_hops.model_formats 'saved_model'"),
+    ],
+)
+def test_broken_extension_names_its_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, name: str, code: str, words: str
+) -> None:
+    write_distribution(tmp_path / "hops", "hops-broken", f"[airflow_hops.{group}]\n{name} = broken:Broken\n")
+    (tmp_path / "hops" / "broken.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path / "hops")
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    with pytest.raises(BadInput, match="distribution 'hops-broken'") as error:
+        {"frameworks": frameworks, "model_formats": formats}[group]()
+    assert words in str(error.value)

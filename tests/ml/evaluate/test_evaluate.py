@@ -320,6 +320,11 @@ def test_unusable_examples_are_named(
         evaluate(flights_model, examples, splits=["eval"])
 
 
+def test_a_model_that_answers_nan_fails(evaluate: Evaluate, make_flights_model: Callable[..., Artifact]) -> None:
+    with pytest.raises(BadInput, match=r"the candidate model's probability is NaN or infinite in \d+ of \d+ rows"):
+        evaluate(make_flights_model(steps=1, flaw="nan"))
+
+
 def test_candidate_with_logits_fails_and_champion_with_logits_is_named(
     evaluate: Evaluate,
     flights_model: Artifact,
