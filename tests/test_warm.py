@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -79,19 +80,21 @@ def test_first_step_starts_the_warm_process(tmp_path, runtime):
     spec_path = spec_in(tmp_path, marker)
     warm = WarmStart(tmp_path / "warm" / "socket", runtime / "bin" / "python")
     environment = step_variables(runtime)
-
-    def running() -> list[psutil.Process]:
-        return [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
-
+    assert warm.start(spec_path, environment) is None
+    assert warm.start(spec_path, environment) is None  # it is starting: a second one is not started beside it
+    started: list[psutil.Process] = []
+    deadline = time.monotonic() + 20
+    while not started and time.monotonic() < deadline:  # for a moment, a new program has no command line
+        started = [p for p in psutil.process_iter(["cmdline"]) if str(warm.path) in (p.info["cmdline"] or [])]
     try:
-        assert warm.start(spec_path, environment) is None
-        process = warm.start(spec_path, environment)  # waits for it, and starts no second one
+        assert len(started) == 1
+        wait_for(warm.path.exists, "the warm process is ready", 120)
+        process = warm.start(spec_path, environment)
         assert process is not None
         list(process.lines())
         assert process.wait(20) == 0 and marker.exists()
-        assert len(running()) == 1
     finally:
-        for process in running():
+        for process in started:
             process.send_signal(signal.SIGTERM)
 
 

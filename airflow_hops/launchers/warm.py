@@ -8,8 +8,7 @@
 # 4. When the fork has ended, the warm process sends its status, and the connection ends. A connection that ends without
 #    a status means that the warm process was killed, and the kernel has killed its forks with it.
 # The lock on ``<socket>.lock`` is taken by the first client that finds no warm process, and inherited by the one that
-# it starts; the kernel releases it at the end of that process, so there is at most one. A client that finds the lock
-# taken and no socket waits for the socket: importing the same libraries beside it would take longer.
+# it starts; the kernel releases it at the end of that process, so there is at most one.
 
 from __future__ import annotations
 
@@ -19,7 +18,6 @@ import os
 import select
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 from airflow_hops.core.contract.artifacts import BadInput
@@ -31,8 +29,6 @@ from airflow_hops.core.store.private_folders import private_folder
 from airflow_hops.launchers.process import Detached, StepProcess, new_step_id, open_output
 
 _CONNECT_TIMEOUT_S = 5.0
-_IMPORTS_S = 60.0
-_POLL_S = 0.05
 _PATHS = ("HOME", "LANG", "PATH", "TMPDIR")
 _READ_AT_IMPORT = ("KERAS_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "TF_", "XLA_")
 
@@ -42,8 +38,8 @@ class WarmStart:
 
     Args:
         path: The warm process's socket.
-        python: The runtime environment's Python. If no warm process listens or starts, it starts one in the background
-            for later steps, which ends by itself when idle for a while. If None, only a running process is used.
+        python: The runtime environment's Python. If no warm process listens, it starts one in the background for later
+            steps, which ends by itself when idle for a while. If None, only a running process is used.
     """
 
     def __init__(self, path: Path, python: Path | None = None) -> None:
@@ -74,7 +70,7 @@ class WarmStart:
         connection.settimeout(_CONNECT_TIMEOUT_S)
         read_end, write_end = open_output(detached)
         try:
-            self._connect(connection)
+            connection.connect(str(self.path))
             send_request(connection, request, [write_end])
             reply = connection.makefile("rb", 0).readline()
             if not reply:
@@ -89,29 +85,6 @@ class WarmStart:
         finally:
             os.close(write_end)
         return StepProcess(step_id, json.loads(reply)["pid"], read_end, _Status(connection).poll)
-
-    def _connect(self, connection: socket.socket) -> None:
-        """Connects to the warm process; one that another task has started gets time for its imports."""
-        deadline = time.monotonic() + _IMPORTS_S
-        while True:
-            try:
-                connection.connect(str(self.path))
-            except (FileNotFoundError, ConnectionRefusedError):
-                if time.monotonic() > deadline or not self._is_starting():
-                    raise
-                time.sleep(_POLL_S)
-            else:
-                return
-
-    def _is_starting(self) -> bool:
-        try:
-            lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR)
-        except FileNotFoundError:
-            return False
-        try:
-            return not try_lock(lock)
-        finally:
-            os.close(lock)
 
     def _start_warm_process(self) -> None:
         if self.python is None:
