@@ -11,7 +11,10 @@ import pytest
 
 from airflow_hops.core.contract.artifacts import Artifact
 from airflow_hops.core.contract.properties import ModelProperties
+from airflow_hops.core.store.run_records import read_record
+from airflow_hops.core.store.training_records import id_of_record, read_training, trainings_uri
 from airflow_hops.hooks.runtime import StepFailed
+from airflow_hops.web.runs.files import code_files
 
 pytestmark = pytest.mark.runtime
 STEPS = (str(Path(__file__).parent / "steps"),)
@@ -102,23 +105,22 @@ def test_tf_keras_script_runs_unchanged(shared_run_step: Any, returned: dict[str
         assert f"rank {rank} of 2 has trained with tf_keras" in (folder / "logs" / f"rank-{rank}.log").read_text()
 
 
-def test_mlflow_has_sources_and_states(
-    shared_run_step: Any, warm_launcher: Any, returned: dict[str, Any], tracking_uri: str
-) -> None:
-    runs = shared_run_step(
-        "ask_mlflow:runs",
-        params={"tracking_uri": tracking_uri, "experiment": "task_horovod"},
-        code_paths=(str(Path(__file__).parent),),
-        launcher=warm_launcher,
-    )
-    retained = {
-        run["tags"]["hops.task_id"]: [file for file in run["files"] if file.startswith("code/")] for run in runs
+def test_records_of_trainings_have_code_libraries_and_states(shared_run_step: Any, returned: dict[str, Any]) -> None:
+    store = shared_run_step.store
+    ids = filter(None, map(id_of_record, store.names(trainings_uri(store, "task_horovod"))))
+    trainings = {run.task_id: run for each in ids if (run := read_training(store, "task_horovod", each))}
+    steps = {name: read_record(store, "task_horovod", run.record) for name, run in trainings.items() if run.record}
+    code = {name: set(code_files(store, step)) for name, step in steps.items()}
+    assert code == {
+        "train": {"<train>.py"},
+        "boost": {"<boost>.py"},
+        "add_up": {"<add_up>.py"},
+        "script": {"horovod_script.py"},
     }
-    assert retained["train"] == ["code/train.py"]
-    tags = {run["tags"]["hops.task_id"]: run["tags"] for run in runs}
-    assert tags["boost"]["hops.runtime"] == "boosted" and "lightgbm==" in tags["boost"]["hops.runtime_packages"]
-    assert retained["script"] == ["code/horovod_script.py"]
-    assert {run["status"] for run in runs} == {"FINISHED"}, "that of the task which returned a plain value, too"
+    tags = trainings["boost"].tags
+    assert tags["hops.runtime"] == "boosted" and "lightgbm==" in tags["hops.runtime_packages"]
+    states = {name: run.status for name, run in trainings.items()}
+    assert states == dict.fromkeys(returned, "FINISHED"), "that of the task which returned a plain value, too"
 
 
 @pytest.mark.parametrize(

@@ -314,7 +314,8 @@ def test_two_runs_are_compared_by_their_records(api: Api, runs: Any) -> None:
         write(store, number, record=key)
     one, other = (runs[number]["run_id"] for number in (5, 6))
     files = {file["path"] for file in api.get(f"{RUNS}/{one}/files").json()["files"]}
-    assert files == {"environment/requirements.txt", *(f"code/{name.removeprefix('0/')}" for name in retained[0])}
+    code = {f"code/{name.removeprefix('0/')}" for name in retained[0]}
+    assert files == {"environment/requirements.txt", "code/<model>.py", *code}
     assert api.get(f"{RUNS}/{one}/files/preview?path=environment/requirements.txt").text == "numpy==1.26.5\n"
     assert api.get(f"{RUNS}/{one}/files/preview?path=code/shop/model.py").text == "import keras\n"
     provenance = api.get(f"{RUNS}/{one}/provenance").json()

@@ -14,6 +14,7 @@ from airflow_hops.airflow_internals.api_server import DagAccessEntity, GetUserDe
 from airflow_hops.core.contract.artifacts import Artifact, HopsError
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.contract.training_record import TrainingRecord
+from airflow_hops.core.store import ArtifactStore
 from airflow_hops.core.store.run_records import read_code, read_record
 from airflow_hops.hooks.runtime import RuntimeHook
 from airflow_hops.web.access import READS_ARTIFACTS, READS_RUNS, may_read
@@ -139,9 +140,23 @@ def _model(hook: RuntimeHook, training: TrainingRecord) -> FoundArtifact | None:
     return FoundArtifact.open(hook, Artifact(uri, "model", fingerprint))
 
 
-def _code(hook: RuntimeHook, step: RunRecord) -> dict[str, bytes]:
+def code_files(store: ArtifactStore, step: RunRecord) -> dict[str, bytes]:
+    """Returns the user code of a step by path, a function of the DAG file as ``<name>.py``.
+
+    Raises:
+        BadInput: as :func:`~airflow_hops.core.store.run_records.read_code`.
+    """
     # Without the number of the first folder, which is mostly the only one.
-    return {f"{_CODE}{path.removeprefix('0/')}": text for path, text in read_code(hook.store, step).items()}
+    files = {path.removeprefix("0/"): content for path, content in read_code(store, step).items()}
+    training = step.params.get("training") or step.params  # nested for a search
+    shipped = training.get("shipped") or training
+    if {"source", "function"} <= shipped.keys():
+        files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # not a possible name of a module
+    return files
+
+
+def _code(hook: RuntimeHook, step: RunRecord) -> dict[str, bytes]:
+    return {f"{_CODE}{path}": content for path, content in code_files(hook.store, step).items()}
 
 
 def _requirements(step: RunRecord) -> bytes:

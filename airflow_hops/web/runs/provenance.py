@@ -14,10 +14,11 @@ from fastapi import APIRouter
 from airflow_hops.core.contract.artifacts import Artifact, HopsError
 from airflow_hops.core.contract.run_record import RunRecord
 from airflow_hops.core.store import ArtifactStore
-from airflow_hops.core.store.run_records import read_code, read_record
+from airflow_hops.core.store.run_records import read_record
 from airflow_hops.web.access import READS_ARTIFACTS, READS_CODE, READS_RUNS
 from airflow_hops.web.artifacts.lookup import reaching
 from airflow_hops.web.artifacts.routes import ArtifactAddress
+from airflow_hops.web.runs.files import code_files
 from airflow_hops.web.runs.trainings import TrainingId, tracking_hook, trainings_of
 from airflow_hops.web.types import Model
 
@@ -140,13 +141,8 @@ def _code(dag_id: str, run_id: str) -> tuple[dict[str, str | bytes], bool] | Non
     store, _, record = _find(dag_id, run_id)
     if record is None or record.code is None:
         return None
-    # Drops the number of the first folder, which is mostly the only one.
     with reaching(store):
-        files = {name.removeprefix("0/"): content for name, content in read_code(store, record).items()}
-    training = record.params.get("training") or record.params  # nested for a search
-    shipped = training.get("shipped") or training
-    if {"source", "function"} <= shipped.keys():
-        files[f"<{shipped['function']}>.py"] = str(shipped["source"]).encode()  # not a possible name of a module
+        files = code_files(store, record)
     return {name: _text(name, content) for name, content in files.items()}, not record.code_left_out
 
 
